@@ -1,2 +1,104 @@
-//! To be written.
-fn main() {}
+//! The front door of `cargo xtask`: arguments in, one task out, an exit code at the end.
+//!
+//! What never enters here: the tasks themselves. A line that knows how something is built, checked
+//! or generated belongs in the module named after that task.
+
+mod ci;
+mod python;
+mod shell;
+mod tools;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use shell::{Failure, Outcome};
+
+const USAGE: &str = "\
+usage: cargo xtask <task>
+
+  ci                 all that has to pass before a commit, missing tools installed first";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match task(&arguments) {
+        Some(task) => exit_code(enter_root().and_then(|()| perform(task))),
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What the arguments asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Usage,
+    Ci,
+}
+
+fn task(arguments: &[&str]) -> Option<Task> {
+    match arguments {
+        ["help" | "--help" | "-h"] => Some(Task::Usage),
+        ["ci"] => Some(Task::Ci),
+        _ => None,
+    }
+}
+
+fn perform(task: Task) -> Outcome {
+    match task {
+        Task::Usage => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        Task::Ci => ci::run(),
+    }
+}
+
+fn exit_code(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every path in this program is relative to the root of the repository, wherever it was called
+/// from.
+fn enter_root() -> Outcome {
+    let root = root()?;
+    std::env::set_current_dir(&root)
+        .map_err(|error| Failure::new(format!("cannot enter `{}`: {error}", root.display())))
+}
+
+/// Asked at run time, not with `env!`: a binary built in one clone must not check another one.
+fn root() -> Result<PathBuf, Failure> {
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let root = manifest
+        .as_deref()
+        .and_then(Path::parent)
+        .map(Path::to_path_buf);
+    root.ok_or_else(|| {
+        Failure::new("CARGO_MANIFEST_DIR is not set; call this program as `cargo xtask`")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_words_are_no_task() {
+        for arguments in [&[][..], &["cii"], &["ci", "fast"], &["gen-docs", "--chek"]] {
+            assert_eq!(task(arguments), None, "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn each_task_is_reached_by_its_name() {
+        assert_eq!(task(&["ci"]), Some(Task::Ci));
+        assert_eq!(task(&["--help"]), Some(Task::Usage));
+    }
+}

@@ -1,0 +1,112 @@
+//! Commands: say what is called, call it, say in one sentence how it ended.
+//!
+//! What never enters here: which commands there are and in what order. That is the business of `ci`
+//! and `tools`.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+/// What went wrong, where, and what to do about it, as a sentence for a person.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure(String);
+
+/// How a task ends: done, or with a sentence.
+pub(crate) type Outcome = Result<(), Failure>;
+
+impl Failure {
+    pub(crate) fn new(sentence: impl Into<String>) -> Self {
+        Self(sentence.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// The cargo that called us, so that one toolchain does everything.
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
+    command(
+        std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
+        arguments,
+    )
+}
+
+/// A command without a standard input: nothing here may wait for an answer.
+pub(crate) fn command(program: impl Into<OsString>, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program.into());
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Run it in sight of the user: the command line before, the time it took after.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let line = line(command);
+    eprintln!("$ {line}");
+    let started = Instant::now();
+    let status = command
+        .status()
+        .map_err(|error| not_started(&line, &error))?;
+    eprintln!("  {:.1} s", started.elapsed().as_secs_f32());
+    ended(&line, status)
+}
+
+/// Whether it is there and content; what it says is thrown away.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+fn ended(line: &str, status: ExitStatus) -> Outcome {
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "`{line}` failed ({status}); what it said stands above"
+    )))
+}
+
+fn not_started(line: &str, error: &std::io::Error) -> Failure {
+    Failure::new(format!("`{line}` could not be started: {error}"))
+}
+
+/// The command as a person would type it; the toolchain's own path to cargo is noise.
+fn line(command: &Command) -> String {
+    let program = command.get_program().to_string_lossy();
+    let program = program
+        .strip_suffix("/bin/cargo")
+        .map_or(program.as_ref(), |_| "cargo");
+    let arguments = command
+        .get_args()
+        .map(|argument| argument.to_string_lossy());
+    arguments.fold(program.to_owned(), |line, argument| line + " " + &argument)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_command_is_named_with_its_status() {
+        let failure = run(&mut command("sh", &["-c", "exit 7"])).unwrap_err();
+        assert_eq!(
+            failure.to_string(),
+            "`sh -c exit 7` failed (exit status: 7); what it said stands above"
+        );
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let failure = run(&mut command("converger-no-such-program", &[])).unwrap_err();
+        assert!(
+            failure
+                .to_string()
+                .starts_with("`converger-no-such-program` could not be started: "),
+            "{failure}"
+        );
+        assert!(!succeeds(&mut command("converger-no-such-program", &[])));
+    }
+}
