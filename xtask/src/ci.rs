@@ -1,7 +1,7 @@
 //! The walk that every commit passes: stages in order, each timed, the first failure ends it.
 //!
-//! What never enters here: what a stage knows beyond its command line. Tools have a module
-//! of their own. Every cargo command below says `--workspace
+//! What never enters here: what a stage knows beyond its command line. Tools, tidiness and
+//! generated pages have modules of their own. Every cargo command below says `--workspace
 //! --all-features` and the profile `ci`, because another set of features would build the
 //! dependencies once more.
 
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
-use crate::tools;
+use crate::{tidy, tools};
 
 /// A stage: its name in the table, and what it does.
 type Stage = (&'static str, fn() -> Outcome);
@@ -22,6 +22,7 @@ const STAGES: &[Stage] = &[
     ("tools", tools::ready),
     ("fmt", fmt),
     ("clippy", clippy),
+    ("tidy", tidy::check),
     ("build", build),
     ("test", test),
     ("doctests", doctests),

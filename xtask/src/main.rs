@@ -6,6 +6,7 @@
 mod ci;
 mod python;
 mod shell;
+mod tidy;
 mod tools;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,8 @@ use shell::{Failure, Outcome};
 const USAGE: &str = "\
 usage: cargo xtask <task>
 
-  ci                 all that has to pass before a commit, missing tools installed first";
+  ci                 all that has to pass before a commit, missing tools installed first
+  tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,12 +37,14 @@ fn main() -> ExitCode {
 enum Task {
     Usage,
     Ci,
+    Tidy,
 }
 
 fn task(arguments: &[&str]) -> Option<Task> {
     match arguments {
         ["help" | "--help" | "-h"] => Some(Task::Usage),
         ["ci"] => Some(Task::Ci),
+        ["tidy"] => Some(Task::Tidy),
         _ => None,
     }
 }
@@ -52,6 +56,7 @@ fn perform(task: Task) -> Outcome {
             Ok(())
         }
         Task::Ci => ci::run(),
+        Task::Tidy => tidy::check(),
     }
 }
 
@@ -99,6 +104,7 @@ mod tests {
     #[test]
     fn each_task_is_reached_by_its_name() {
         assert_eq!(task(&["ci"]), Some(Task::Ci));
+        assert_eq!(task(&["tidy"]), Some(Task::Tidy));
         assert_eq!(task(&["--help"]), Some(Task::Usage));
     }
 }

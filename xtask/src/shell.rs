@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Instant;
 
 /// What went wrong, where, and what to do about it, as a sentence for a person.
@@ -54,10 +54,28 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     ended(&line, status)
 }
 
+/// Run it quietly and take what it says; its complaints are shown only if it fails.
+pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
+    let line = line(command);
+    let output = command
+        .output()
+        .map_err(|error| not_started(&line, &error))?;
+    if !output.status.success() {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    ended(&line, output.status)?;
+    text(&line, output)
+}
+
 /// Whether it is there and content; what it says is thrown away.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
     quiet.status().is_ok_and(|status| status.success())
+}
+
+fn text(line: &str, output: Output) -> Result<String, Failure> {
+    String::from_utf8(output.stdout)
+        .map_err(|_| Failure::new(format!("`{line}` did not answer in UTF-8")))
 }
 
 fn ended(line: &str, status: ExitStatus) -> Outcome {
@@ -100,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_is_named() {
-        let failure = run(&mut command("converger-no-such-program", &[])).unwrap_err();
+        let failure = capture(&mut command("converger-no-such-program", &[])).unwrap_err();
         assert!(
             failure
                 .to_string()
@@ -108,5 +126,14 @@ mod tests {
             "{failure}"
         );
         assert!(!succeeds(&mut command("converger-no-such-program", &[])));
+    }
+
+    #[test]
+    fn what_a_command_says_is_captured_and_nothing_waits_for_input() {
+        assert_eq!(
+            capture(&mut command("sh", &["-c", "cat; echo said"])),
+            Ok("said\n".to_owned())
+        );
+        assert!(succeeds(&mut command("sh", &["-c", "exit 0"])));
     }
 }

@@ -1,0 +1,198 @@
+//! What cargo knows of our dependencies: packages, their features, and who uses whom and for what.
+//!
+//! What never enters here: opinions about it (see `arrows`), and graphs that were not resolved by
+//! cargo itself.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::shell::{self, Failure};
+
+/// The resolved graph of the workspace with all features on, by package id.
+pub(super) struct Graph {
+    pub(super) packages: BTreeMap<String, Package>,
+}
+
+pub(super) struct Package {
+    pub(super) name: String,
+    /// Relative to the root; `None` for what is not ours.
+    pub(super) manifest: Option<String>,
+    pub(super) has_binary: bool,
+    pub(super) features: Vec<String>,
+    pub(super) uses: Vec<Use>,
+}
+
+/// One arrow: the id of the used package, and what for.
+pub(super) struct Use {
+    pub(super) id: String,
+    pub(super) kinds: Vec<Kind>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Normal,
+    Build,
+    Dev,
+}
+
+impl Graph {
+    /// Ask cargo. Without a platform filter: what core may not reach, it may not reach on any
+    /// platform.
+    pub(super) fn read() -> Result<Self, Failure> {
+        let arguments = ["metadata", "--format-version", "1", "--all-features"];
+        let answer = shell::capture(&mut shell::cargo(&arguments))?;
+        let metadata = serde_json::from_str(&answer).map_err(|error| {
+            Failure::new(format!(
+                "the answer of `cargo metadata` is no JSON: {error}"
+            ))
+        })?;
+        Self::parse(&metadata).ok_or_else(|| {
+            Failure::new(
+                "`cargo metadata` answered in a form that xtask/src/tidy/graph.rs cannot read",
+            )
+        })
+    }
+
+    fn parse(metadata: &Value) -> Option<Self> {
+        let members = texts(metadata.get("workspace_members")?)?;
+        let root = Path::new(metadata.get("workspace_root")?.as_str()?);
+        let nodes = by_id(metadata.get("resolve")?.get("nodes")?)?;
+        let mut packages = BTreeMap::new();
+        for (id, package) in by_id(metadata.get("packages")?)? {
+            let root = members.contains(&id).then_some(root);
+            packages.insert(id.clone(), parse_package(package, nodes.get(&id)?, root)?);
+        }
+        Some(Self { packages })
+    }
+
+    /// Our own crates.
+    pub(super) fn members(&self) -> impl Iterator<Item = (&Package, &str)> {
+        self.packages
+            .values()
+            .filter_map(|package| Some((package, package.manifest.as_deref()?)))
+    }
+
+    /// The packages that `package` uses by an arrow of one of these kinds.
+    pub(super) fn used<'a>(
+        &'a self,
+        package: &'a Package,
+        kinds: &'a [Kind],
+    ) -> impl Iterator<Item = &'a Package> {
+        package
+            .uses
+            .iter()
+            .filter(move |arrow| arrow.kinds.iter().any(|kind| kinds.contains(kind)))
+            .filter_map(|arrow| self.packages.get(&arrow.id))
+    }
+}
+
+fn parse_package(package: &Value, node: &Value, root: Option<&Path>) -> Option<Package> {
+    Some(Package {
+        name: package.get("name")?.as_str()?.to_owned(),
+        manifest: root.and_then(|root| manifest(package, root)),
+        has_binary: items(package.get("targets")?)?.iter().any(is_binary),
+        features: texts(node.get("features")?)?,
+        uses: items(node.get("deps")?)?
+            .iter()
+            .map(parse_use)
+            .collect::<Option<_>>()?,
+    })
+}
+
+fn manifest(package: &Value, root: &Path) -> Option<String> {
+    let path = Path::new(package.get("manifest_path")?.as_str()?);
+    Some(path.strip_prefix(root).ok()?.to_str()?.to_owned())
+}
+
+fn is_binary(target: &Value) -> bool {
+    target
+        .get("kind")
+        .and_then(texts)
+        .is_some_and(|kinds| kinds.iter().any(|kind| kind == "bin"))
+}
+
+fn parse_use(dependency: &Value) -> Option<Use> {
+    let kinds = items(dependency.get("dep_kinds")?)?.iter();
+    Some(Use {
+        id: dependency.get("pkg")?.as_str()?.to_owned(),
+        kinds: kinds.map(parse_kind).collect::<Option<_>>()?,
+    })
+}
+
+fn parse_kind(kind: &Value) -> Option<Kind> {
+    match kind.get("kind")? {
+        Value::Null => Some(Kind::Normal),
+        kind if kind == "build" => Some(Kind::Build),
+        kind if kind == "dev" => Some(Kind::Dev),
+        _ => None,
+    }
+}
+
+fn by_id(list: &Value) -> Option<BTreeMap<String, &Value>> {
+    items(list)?
+        .iter()
+        .map(|item| Some((item.get("id")?.as_str()?.to_owned(), item)))
+        .collect()
+}
+
+fn items(list: &Value) -> Option<&Vec<Value>> {
+    list.as_array()
+}
+
+fn texts(list: &Value) -> Option<Vec<String>> {
+    items(list)?
+        .iter()
+        .map(|item| item.as_str().map(str::to_owned))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn metadata() -> Value {
+        json!({
+            "workspace_root": "/r", "workspace_members": ["core#1"],
+            "packages": [
+                { "id": "core#1", "name": "core", "targets": [{ "kind": ["lib"] }],
+                  "manifest_path": "/r/crates/core/Cargo.toml" },
+                { "id": "json#1", "name": "json", "targets": [{ "kind": ["bin"] }],
+                  "manifest_path": "/elsewhere/json/Cargo.toml" },
+            ],
+            "resolve": { "nodes": [
+                { "id": "core#1", "features": [], "deps": [
+                    { "pkg": "json#1", "dep_kinds": [{ "kind": null }, { "kind": "dev" }] } ] },
+                { "id": "json#1", "features": ["std"], "deps": [
+                    { "pkg": "core#1", "dep_kinds": [{ "kind": "build" }] } ] },
+            ] },
+        })
+    }
+
+    #[test]
+    fn an_answer_that_lacks_something_is_not_guessed_at() {
+        for key in ["workspace_root", "workspace_members", "packages", "resolve"] {
+            let mut metadata = metadata();
+            metadata.as_object_mut().unwrap().remove(key);
+            assert!(Graph::parse(&metadata).is_none(), "{key}");
+        }
+    }
+
+    #[test]
+    fn packages_arrows_and_features_are_read() {
+        let graph = Graph::parse(&metadata()).unwrap();
+        let members: Vec<_> = graph
+            .members()
+            .map(|(package, manifest)| (package.name.as_str(), manifest))
+            .collect();
+        assert_eq!(members, [("core", "crates/core/Cargo.toml")]);
+        let (core, json) = (&graph.packages["core#1"], &graph.packages["json#1"]);
+        assert!(!core.has_binary && json.has_binary);
+        assert_eq!(core.uses[0].kinds, [Kind::Normal, Kind::Dev]);
+        assert_eq!(json.uses[0].kinds, [Kind::Build]);
+        assert_eq!(json.features, ["std"]);
+    }
+}

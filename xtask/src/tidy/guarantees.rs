@@ -1,0 +1,184 @@
+//! Every guarantee that DESIGN.md names has a test that is named after it, and no test is named
+//! after another one.
+//!
+//! What never enters here: whether the test proves the guarantee. That is for the reviewer.
+
+use std::collections::BTreeSet;
+
+use super::functions::functions;
+use super::rust::Source;
+use super::{File, Violation, find};
+
+const DESIGN: &str = "DESIGN.md";
+const TESTS: &str = "crates/";
+
+pub(super) fn violations(files: &[File], sources: &[Source]) -> Vec<Violation> {
+    let Some(design) = find(files, DESIGN) else {
+        let sentence =
+            "this file does not exist, or git does not track it; it names the guarantees";
+        return vec![Violation::new(DESIGN, 1, sentence)];
+    };
+    let named = guarantees(&design.text);
+    if named.is_empty() {
+        let sentence = "this file names no guarantee; each one has a heading `## G1 · title`";
+        return vec![Violation::new(DESIGN, 1, sentence)];
+    }
+    let tests: Vec<Named> = sources.iter().flat_map(tests).collect();
+    [untested(&named, &tests), unknown(&named, &tests)].concat()
+}
+
+/// A guarantee's number, and where it is said.
+struct Named {
+    number: u32,
+    path: String,
+    line: usize,
+}
+
+fn guarantees(design: &str) -> Vec<Named> {
+    let numbered = design
+        .lines()
+        .enumerate()
+        .filter_map(|(index, line)| Some((index + 1, guarantee(line)?)));
+    numbered
+        .map(|(line, number)| Named {
+            number,
+            path: DESIGN.to_owned(),
+            line,
+        })
+        .collect()
+}
+
+/// The number in a heading (`## G3 · title`) or a list line (`- G3: title`, `- **G3** title`).
+fn guarantee(line: &str) -> Option<u32> {
+    let rest = line.trim_start_matches(['#', '-', '*', ' ']);
+    let marked = line.starts_with(['#', '-', '*']);
+    number(rest.strip_prefix('G').filter(|_| marked)?, |after| {
+        !after.is_alphanumeric()
+    })
+}
+
+/// The test functions whose names begin with `g<n>_`.
+fn tests(source: &Source) -> Vec<Named> {
+    let tests = functions(source)
+        .into_iter()
+        .filter(|function| function.is_test && source.is_under(TESTS));
+    let numbered = tests.filter_map(|test| {
+        let number = number(test.name.strip_prefix('g')?, |after| after == '_')?;
+        Some(Named {
+            number,
+            path: source.path.clone(),
+            line: test.line,
+        })
+    });
+    numbered.collect()
+}
+
+/// The number that `text` begins with, if `ends` holds for what follows.
+fn number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
+    let digits = text
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, rest) = text.split_at(digits);
+    number
+        .parse()
+        .ok()
+        .filter(|_| rest.chars().next().is_none_or(ends))
+}
+
+fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
+    missing(guarantees, tests)
+        .map(|Named { number, path, line }| {
+            let wanted = format!("write one below {TESTS} with a name that begins `g{number}_`");
+            Violation::new(path, *line, format!("G{number} has no test; {wanted}"))
+        })
+        .collect()
+}
+
+fn unknown(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
+    missing(tests, guarantees)
+        .map(|Named { number, path, line }| {
+            Violation::new(
+                path,
+                *line,
+                format!("this test is named after G{number}, which {DESIGN} does not name"),
+            )
+        })
+        .collect()
+}
+
+/// What is in `these` under a number that is not in `those`.
+fn missing<'a>(these: &'a [Named], those: &[Named]) -> impl Iterator<Item = &'a Named> {
+    let numbers: BTreeSet<u32> = those.iter().map(|named| named.number).collect();
+    these
+        .iter()
+        .filter(move |named| !numbers.contains(&named.number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{file, source};
+    use super::*;
+
+    fn sentences(design: &str, test: &str) -> Vec<String> {
+        let sources = [source(
+            "crates/converger-core/tests/plan.rs",
+            &format!("#[test]\nfn {test}() {{}}\n"),
+        )];
+        let violations = violations(&[file(DESIGN, design)], &sources);
+        violations.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn no_design_and_a_design_without_guarantees_are_found() {
+        let absent = violations(&[], &[]);
+        assert!(
+            absent[0].sentence.starts_with("this file does not exist"),
+            "{absent:?}"
+        );
+        let found = sentences(
+            "# Design
+G1 in passing
+",
+            "a",
+        );
+        assert!(
+            found[0].starts_with("DESIGN.md:1: this file names no guarantee;"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_guarantee_without_a_test_is_found() {
+        let found = sentences("## G1 · first\n### G10 second\n", "g1_holds");
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("DESIGN.md:2: G10 has no test;"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_function_that_is_no_test_or_stands_elsewhere_does_not_count() {
+        let design = [file(DESIGN, "## G1 · first")];
+        let elsewhere = [source("xtask/src/main.rs", "#[test]\nfn g1_holds() {}")];
+        let no_test = [source("crates/a/src/lib.rs", "fn g1_holds() {}")];
+        assert_eq!(violations(&design, &elsewhere).len(), 1);
+        assert_eq!(violations(&design, &no_test).len(), 1);
+    }
+
+    #[test]
+    fn a_test_named_after_no_guarantee_is_found() {
+        let found = sentences("- **G1** first", "g2_holds");
+        assert!(
+            found[1]
+                .ends_with("plan.rs:2: this test is named after G2, which DESIGN.md does not name"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn a_guarantee_with_its_test_passes() {
+        assert!(sentences("## G1 · first\nGo on.\n## Glossary\n", "g1_holds").is_empty());
+        assert!(sentences("- G1: first", "g1_").is_empty());
+    }
+}

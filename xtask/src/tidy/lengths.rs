@@ -1,0 +1,173 @@
+//! Lengths of files and functions, and the ratchet on the few that may be longer: the tables below
+//! only get tighter.
+//!
+//! What never enters here: a limit that is raised. A new long function is split, or listed with its
+//! reason.
+
+use super::Violation;
+use super::functions::functions;
+use super::rust::Source;
+
+const FILE_LINES_MAX: usize = 800;
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// What may be longer than the limit, how long it is today, and why it is not split.
+struct Long {
+    item: &'static str,
+    lines: usize,
+    reason: &'static str,
+}
+
+/// By path: `crates/a/src/b.rs`.
+const LONG_FILES: &[Long] = &[];
+
+/// By path and name: `crates/a/src/b.rs::render`. Flat tables and renderers may be long.
+const LONG_FUNCTIONS: &[Long] = &[];
+
+const TABLES: &str = "xtask/src/tidy/lengths.rs";
+
+pub(super) fn violations(sources: &[Source]) -> Vec<Violation> {
+    let files: Vec<Measured> = sources.iter().map(measured_file).collect();
+    let functions: Vec<Measured> = sources.iter().flat_map(measured_functions).collect();
+    [
+        ratchet(&files, FILE_LINES_MAX, LONG_FILES),
+        ratchet(&functions, FUNCTION_LINES_MAX, LONG_FUNCTIONS),
+    ]
+    .concat()
+}
+
+struct Measured {
+    path: String,
+    item: String,
+    line: usize,
+    lines: usize,
+}
+
+fn measured_file(source: &Source) -> Measured {
+    let lines = source.text.lines().count();
+    Measured {
+        path: source.path.clone(),
+        item: source.path.clone(),
+        line: 1,
+        lines,
+    }
+}
+
+fn measured_functions(source: &Source) -> Vec<Measured> {
+    let path = &source.path;
+    let measured = functions(source).into_iter().map(|function| Measured {
+        path: path.clone(),
+        item: format!("{path}::{}", function.name),
+        line: function.line,
+        lines: function.lines,
+    });
+    measured.collect()
+}
+
+fn ratchet(measured: &[Measured], limit: usize, table: &[Long]) -> Vec<Violation> {
+    let too_long = measured
+        .iter()
+        .filter_map(|found| too_long(found, limit, table));
+    let too_loose = table
+        .iter()
+        .filter_map(|entry| too_loose(entry, limit, measured));
+    too_long.chain(too_loose).collect()
+}
+
+fn too_long(found: &Measured, limit: usize, table: &[Long]) -> Option<Violation> {
+    let listed = table.iter().find(|entry| entry.item == found.item);
+    let allowed = listed.map_or(limit, |entry| entry.lines);
+    let excess = match listed {
+        _ if found.lines <= allowed => return None,
+        None => format!(
+            "the limit is {allowed}; split it by what it does, or list it with a reason in {TABLES}"
+        ),
+        Some(entry) => format!(
+            "it is listed with {allowed} ({}), and that number only falls; split it",
+            entry.reason
+        ),
+    };
+    let sentence = format!("`{}` is {} lines long; {excess}", found.item, found.lines);
+    Some(Violation::new(&found.path, found.line, sentence))
+}
+
+/// Of several functions with one name the longest counts.
+fn too_loose(entry: &Long, limit: usize, measured: &[Measured]) -> Option<Violation> {
+    let namesakes = measured.iter().filter(|found| found.item == entry.item);
+    let remedy = match namesakes.map(|found| found.lines).max() {
+        None => "which is not there; remove the entry".to_owned(),
+        Some(lines) if lines <= limit => {
+            format!("which is {lines} lines long by now; remove the entry")
+        }
+        Some(lines) if lines < entry.lines => {
+            format!("which is {lines} lines long by now; write {lines}")
+        }
+        Some(_) => return None,
+    };
+    Some(Violation::new(
+        TABLES,
+        1,
+        format!(
+            "the table lists `{}` with {} lines, {remedy}",
+            entry.item, entry.lines
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::source;
+    use super::*;
+
+    const TABLE: &[Long] = &[Long {
+        item: "a.rs::f",
+        lines: 5,
+        reason: "a flat table",
+    }];
+
+    /// What the ratchet says of a function `f` of so many lines, where three are allowed.
+    fn sentences(lines: usize, table: &[Long]) -> Vec<String> {
+        let text = format!("fn f() {{{}}}\n", "\n".repeat(lines - 1));
+        let violations = ratchet(&measured_functions(&source("a.rs", &text)), 3, table);
+        violations.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_long_function_is_found_unless_listed() {
+        let found = sentences(4, &[]);
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0].starts_with("a.rs:1: `a.rs::f` is 4 lines long; the limit is 3;"),
+            "{found:?}"
+        );
+        assert!(sentences(3, &[]).is_empty());
+        assert!(sentences(5, TABLE).is_empty());
+    }
+
+    #[test]
+    fn a_listed_function_may_not_grow() {
+        let found = sentences(6, TABLE);
+        assert!(
+            found[0].contains("listed with 5 (a flat table)"),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn an_entry_is_tightened_and_then_removed() {
+        assert!(sentences(4, TABLE)[0].ends_with("which is 4 lines long by now; write 4"));
+        assert!(sentences(3, TABLE)[0].ends_with("which is 3 lines long by now; remove the entry"));
+        assert!(
+            ratchet(&[], 3, TABLE)[0]
+                .sentence
+                .ends_with("which is not there; remove the entry")
+        );
+    }
+
+    #[test]
+    fn a_long_file_is_found() {
+        let of_lines = |lines| violations(&[source("a.rs", &"//\n".repeat(lines))]).len();
+        assert_eq!(of_lines(FILE_LINES_MAX + 1), 1);
+        assert_eq!(of_lines(FILE_LINES_MAX), 0);
+    }
+}

@@ -1,0 +1,156 @@
+//! What the pure core may not say: no clock, files, environment, network, processes, output,
+//! unordered collections.
+//!
+//! clippy finds uses by type (`crates/converger-core/clippy.toml`); this finds the words, so that
+//! an import, a type in a signature or an `allow` cannot slip past. What never enters here: crates
+//! (see `arrows`).
+
+use super::Violation;
+use super::rust::{Source, is_name_character, line_at, offsets_of_word};
+
+const CORE: &str = "crates/converger-core/src/";
+
+const MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
+
+const WORDS: &[(&str, &str)] = &[
+    ("HashMap", "its order differs from run to run; use BTreeMap"),
+    ("HashSet", "its order differs from run to run; use BTreeSet"),
+    ("println!", "core returns reports, the shell prints them"),
+    ("eprintln!", "core returns reports, the shell prints them"),
+    ("print!", "core returns reports, the shell prints them"),
+    ("eprint!", "core returns reports, the shell prints them"),
+];
+
+pub(super) fn violations(source: &Source) -> Vec<Violation> {
+    if !source.is_under(CORE) {
+        return Vec::new();
+    }
+    let words = WORDS.iter().flat_map(|entry| word(source, entry));
+    words.chain(modules(source)).collect()
+}
+
+fn word(source: &Source, (word, reason): &(&str, &str)) -> Vec<Violation> {
+    offsets_of_word(&source.code, word)
+        .map(|offset| violation(source, offset, &format!("`{word}` in core: {reason}")))
+        .collect()
+}
+
+fn modules(source: &Source) -> Vec<Violation> {
+    let named = offsets_of_word(&source.code, "std::").flat_map(|offset| {
+        let names = first_names(&source.code[offset + "std::".len()..]);
+        names
+            .into_iter()
+            .filter(|name| MODULES.contains(name))
+            .map(move |name| (offset, name))
+    });
+    named
+        .map(|(offset, name)| {
+            let sentence =
+                format!("`std::{name}` in core: what it gives is handed in by the caller");
+            violation(source, offset, &sentence)
+        })
+        .collect()
+}
+
+/// The modules that a path after `std::` goes through first: one, or in a group `{fs,
+/// time::Duration}` several.
+fn first_names(path: &str) -> Vec<&str> {
+    match path.trim_start().strip_prefix('{') {
+        None => vec![first_name(path)],
+        Some(group) => members(group).into_iter().map(first_name).collect(),
+    }
+}
+
+/// The members of a group up to its closing brace, split at the commas that are not in a nested
+/// group.
+fn members(group: &str) -> Vec<&str> {
+    let mut members = Vec::new();
+    let (mut depth, mut start) = (0_i32, 0);
+    for (offset, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => {
+                members.push(&group[start..offset]);
+                return members;
+            }
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                members.push(&group[start..offset]);
+                start = offset + 1;
+            }
+            _ => {}
+        }
+    }
+    members
+}
+
+fn first_name(path: &str) -> &str {
+    let path = path.trim_start();
+    &path[..path
+        .find(|character| !is_name_character(character))
+        .unwrap_or(path.len())]
+}
+
+fn violation(source: &Source, offset: usize, sentence: &str) -> Violation {
+    Violation::new(&source.path, line_at(&source.code, offset), sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{lines, source};
+    use super::*;
+
+    fn in_core(text: &str) -> Vec<Violation> {
+        violations(&source("crates/converger-core/src/plan.rs", text))
+    }
+
+    #[test]
+    fn every_forbidden_word_is_found_in_core() {
+        for (word, _) in WORDS {
+            assert_eq!(
+                lines(&in_core(&format!("//! Plan.\nuse {word};\n"))),
+                [2],
+                "{word}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_forbidden_module_is_found_alone_and_in_a_group() {
+        for module in MODULES {
+            assert_eq!(
+                lines(&in_core(&format!("\nuse std::{module}::X;"))),
+                [2],
+                "{module}"
+            );
+            assert_eq!(
+                lines(&in_core(&format!("use std::{{fmt, {module}}};"))),
+                [1],
+                "{module}"
+            );
+            assert_eq!(
+                lines(&in_core(&format!("let x = ::std::{module}::f();"))),
+                [1],
+                "{module}"
+            );
+        }
+        let nested = in_core("use std::{collections::{BTreeMap, BTreeSet}, fs::{self, File}};");
+        assert_eq!(nested.len(), 1);
+    }
+
+    #[test]
+    fn pure_code_and_other_crates_pass() {
+        assert!(
+            in_core("use std::{fmt, collections::BTreeMap};\n// std::fs, HashMap\n\"std::env\"")
+                .is_empty()
+        );
+        assert!(in_core("use core::time::Duration; let environment = my_std::fs;").is_empty());
+        assert!(
+            violations(&source(
+                "crates/converger/src/main.rs",
+                "use std::fs; println!()"
+            ))
+            .is_empty()
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! Tests that look at nothing: a test function whose body contains no word that could make it fail
+//! on purpose.
+//!
+//! What never enters here: whether an assertion is a good one. That is for the reviewer.
+
+use super::Violation;
+use super::functions::functions;
+use super::rust::Source;
+
+/// Our own assertion functions are called `check` or begin with it; so say what they do.
+const ASSERTIONS: &[&str] = &[
+    "assert",
+    "check",
+    "expect",
+    "unwrap",
+    "panic!",
+    "prop_",
+    "proptest!",
+    "matches!",
+    "verify",
+    "snapshot",
+    "?;",
+];
+
+pub(super) fn violations(source: &Source) -> Vec<Violation> {
+    let tests = functions(source)
+        .into_iter()
+        .filter(|function| function.is_test);
+    let silent = tests.filter(|test| !ASSERTIONS.iter().any(|word| test.body.contains(word)));
+    silent
+        .map(|test| {
+            let sentence = format!(
+                "the test `{}` asserts nothing; compare the outcome with what it must be",
+                test.name
+            );
+            Violation::new(&source.path, test.line, sentence)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{lines, source};
+    use super::*;
+
+    #[test]
+    fn a_test_without_an_assertion_is_found() {
+        let found = violations(&source(
+            "a.rs",
+            "#[test]\nfn a() {\n    let _ = f(); // assert\n}\n",
+        ));
+        assert_eq!(lines(&found), [2]);
+    }
+
+    #[test]
+    fn tests_that_compare_and_functions_that_are_no_tests_pass() {
+        let text = "#[test]\nfn a() { assert_eq!(f(), 1); }\n#[test]\nfn b() { check_plan(1, 2); }\n\
+                    fn c() { f(); }\n";
+        assert!(violations(&source("a.rs", text)).is_empty());
+    }
+}
