@@ -4,6 +4,7 @@
 //! or generated belongs in the module named after that task.
 
 mod ci;
+mod docs;
 mod python;
 mod shell;
 mod tidy;
@@ -18,7 +19,9 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   ci                 all that has to pass before a commit, missing tools installed first
-  tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees";
+  tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees
+  gen-docs           write the pages that are generated from the code
+  gen-docs --check   only compare them with what is committed";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +41,8 @@ enum Task {
     Usage,
     Ci,
     Tidy,
+    WriteDocs,
+    CheckDocs,
 }
 
 fn task(arguments: &[&str]) -> Option<Task> {
@@ -45,6 +50,8 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["help" | "--help" | "-h"] => Some(Task::Usage),
         ["ci"] => Some(Task::Ci),
         ["tidy"] => Some(Task::Tidy),
+        ["gen-docs"] => Some(Task::WriteDocs),
+        ["gen-docs", "--check"] => Some(Task::CheckDocs),
         _ => None,
     }
 }
@@ -57,6 +64,8 @@ fn perform(task: Task) -> Outcome {
         }
         Task::Ci => ci::run(),
         Task::Tidy => tidy::check(),
+        Task::WriteDocs => docs::write(),
+        Task::CheckDocs => docs::check(),
     }
 }
 
@@ -105,6 +114,8 @@ mod tests {
     fn each_task_is_reached_by_its_name() {
         assert_eq!(task(&["ci"]), Some(Task::Ci));
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
+        assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
+        assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
         assert_eq!(task(&["--help"]), Some(Task::Usage));
     }
 }

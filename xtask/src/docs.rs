@@ -1,0 +1,124 @@
+//! Pages that are generated from the code, and the proof that the committed ones are current.
+//!
+//! What never enters here: what a page says. A page is a path and the function that writes its
+//! text, and that function stands beside the thing it describes.
+
+use std::fs;
+use std::path::Path;
+
+use crate::shell::{Failure, Outcome};
+
+/// A generated page: where it stands in the repository, and who writes it.
+struct Page {
+    path: &'static str,
+    text: fn() -> Result<String, Failure>,
+}
+
+/// Every generated page of this repository. `ci` gets its stage `docs` with the first one.
+fn pages() -> Vec<Page> {
+    Vec::new()
+}
+
+/// Write every page.
+pub(crate) fn write() -> Outcome {
+    some(pages())?
+        .iter()
+        .try_for_each(|page| write_page(Path::new("."), page))
+}
+
+/// Compare every page with the committed file; one sentence names all that differ.
+pub(crate) fn check() -> Outcome {
+    check_pages(Path::new("."), &some(pages())?)
+}
+
+/// An empty list must not look like success.
+fn some(pages: Vec<Page>) -> Result<Vec<Page>, Failure> {
+    if pages.is_empty() {
+        return Err(Failure::new(
+            "no page is generated yet; list the first one in `pages` of xtask/src/docs.rs",
+        ));
+    }
+    Ok(pages)
+}
+
+fn write_page(root: &Path, page: &Page) -> Outcome {
+    let path = root.join(page.path);
+    let text = (page.text)()?;
+    let written =
+        fs::create_dir_all(path.parent().unwrap_or(root)).and_then(|()| fs::write(&path, text));
+    written.map_err(|error| Failure::new(format!("cannot write `{}`: {error}", page.path)))
+}
+
+fn check_pages(root: &Path, pages: &[Page]) -> Outcome {
+    let mut stale = Vec::new();
+    for page in pages {
+        let committed = fs::read_to_string(root.join(page.path)).ok();
+        stale.extend(difference(page.path, committed.as_deref(), &(page.text)()?));
+    }
+    if stale.is_empty() {
+        return Ok(());
+    }
+    let stale = stale.join(", ");
+    Err(Failure::new(format!(
+        "{stale}; run `cargo xtask gen-docs`, read the change and commit it"
+    )))
+}
+
+/// How the committed text differs, if it does.
+fn difference(path: &str, committed: Option<&str>, generated: &str) -> Option<String> {
+    match committed {
+        None => Some(format!("`{path}` is missing")),
+        Some(committed) if committed == generated => None,
+        Some(committed) => Some(format!(
+            "`{path}` is stale from line {}",
+            equal_lines(committed, generated) + 1
+        )),
+    }
+}
+
+fn equal_lines(left: &str, right: &str) -> usize {
+    left.lines()
+        .zip(right.lines())
+        .take_while(|(left, right)| left == right)
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_list_of_pages_is_a_failure() {
+        assert!(some(Vec::new()).is_err());
+    }
+
+    #[test]
+    fn a_missing_and_a_stale_page_are_told_apart() {
+        assert_eq!(
+            difference("a.md", None, "one\n"),
+            Some("`a.md` is missing".to_owned())
+        );
+        let stale = difference("a.md", Some("one\ntwo\n"), "one\n2\n");
+        assert_eq!(stale, Some("`a.md` is stale from line 2".to_owned()));
+        assert!(
+            difference("a.md", Some("one\ntwo"), "one\ntwo\n").is_some(),
+            "the last newline counts"
+        );
+    }
+
+    #[test]
+    fn what_was_written_is_current_until_somebody_edits_it() {
+        let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
+        let page = || Page {
+            path: "reference/codes.md",
+            text: || Ok("# Codes\n".to_owned()),
+        };
+        let missing = check_pages(&root, &[page()]);
+        let written = write_page(&root, &page()).and_then(|()| check_pages(&root, &[page()]));
+        fs::write(root.join("reference/codes.md"), "# Cods\n").unwrap();
+        let edited = check_pages(&root, &[page()]);
+        fs::remove_dir_all(&root).unwrap();
+        assert!(missing.is_err() && edited.is_err());
+        assert_eq!(written, Ok(()));
+    }
+}
