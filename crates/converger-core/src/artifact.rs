@@ -1,0 +1,152 @@
+//! What is written down: plan.json and current.json in canonical JSON (RFC 8785), and digests over it.
+//!
+//! Canonical by construction: members are written in the order of their names, numbers are integers below 2^53, and
+//! serde_json escapes strings as the RFC asks. Tests compare with two independent implementations.
+//!
+//! Everything is streamed: a plan of 100,000 guests is hashed and written without a copy in memory.
+//!
+//! What never enters: opening files, and text for people.
+
+mod plan;
+
+use std::fmt;
+use std::io::{self, BufWriter, Write};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::action::CATALOGUE;
+use crate::desired::Desired;
+use crate::normalize::TABLE;
+use crate::observe::{InScope, Observation, Scoped};
+use crate::policy::Rules;
+
+pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, plan_digest, write_body, write_plan};
+
+/// The SHA-256 of canonical bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// The digest of bytes.
+    #[must_use]
+    pub fn of_bytes(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The digest of a value's canonical form.
+    ///
+    /// # Errors
+    /// A value that cannot be written as JSON; none of ours is one.
+    pub fn of(value: &impl Serialize) -> io::Result<Self> {
+        let mut hashing = BufWriter::with_capacity(BUFFER_BYTES, Hashing(Sha256::new()));
+        write(&mut hashing, value)?;
+        let hashing = hashing.into_inner().map_err(io::IntoInnerError::into_error)?;
+        Ok(Self(hashing.0.finalize().into()))
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("sha256:")?;
+        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl Serialize for Digest {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// serde_json writes in small pieces; hashing and writing them one by one would cost more than making them.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+struct Hashing(Sha256);
+
+impl Write for Hashing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Passes bytes on and hashes them on the way.
+struct Tee<W> {
+    hash: Sha256,
+    out: W,
+}
+
+impl<W: Write> Write for Tee<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.out.write_all(bytes)?;
+        self.hash.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn write(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(out, value).map_err(io::Error::from)
+}
+
+/// Writes current.json: one line of canonical JSON.
+///
+/// # Errors
+/// What the writer says.
+pub fn write_observation(out: &mut impl Write, observation: &Observation) -> io::Result<()> {
+    let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
+    write(&mut buffered, observation)?;
+    buffered.write_all(b"\n")?;
+    buffered.flush()
+}
+
+/// The digest of the declared state, over its normalised content.
+///
+/// # Errors
+/// See [`Digest::of`].
+pub fn desired_digest(desired: &Desired) -> io::Result<Digest> {
+    Digest::of(desired)
+}
+
+/// The digest of a reading, over the rows in scope.
+///
+/// # Errors
+/// See [`Digest::of`].
+pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
+    Digest::of(&InScope(observation))
+}
+
+/// The digest of the protection rules and the table of fields.
+///
+/// # Errors
+/// See [`Digest::of`].
+pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
+    #[derive(Serialize)]
+    struct AllRules<'r> {
+        fields: &'r [crate::normalize::Rule],
+        protect: &'r Rules,
+    }
+    Digest::of(&AllRules { fields: &TABLE, protect: rules })
+}
+
+/// The digest of the catalogue of actions.
+///
+/// # Errors
+/// See [`Digest::of`].
+pub fn catalogue_digest() -> io::Result<Digest> {
+    Digest::of(&CATALOGUE)
+}

@@ -1,0 +1,215 @@
+//! plan.json: the body, which is what an approval binds, and around it what may change without changing the plan.
+
+use std::io::{self, BufWriter, Write};
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use sha2::{Digest as _, Sha256};
+
+use super::{BUFFER_BYTES, Digest, Hashing, Tee, write};
+use crate::action::{Change, Fields, Undo};
+use crate::audit::{Summary, summary};
+use crate::desired::DesiredGuest;
+use crate::guest::EnvironmentName;
+use crate::observe::Reading;
+use crate::plan::{PLANNER, Plan, Step, Verdict};
+use crate::policy::{Circumstances, Limits};
+use crate::refusal::Refusal;
+use crate::safety::{Judged, Judgement};
+
+/// The schema id of plan.json.
+pub const SCHEMA: &str = "converger.plan/1";
+
+/// Where the reading came from. Not part of the body: a plan does not know it (G7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provenance {
+    /// The environment itself, just now.
+    Live,
+    /// A recorded observation.
+    Replay,
+}
+
+/// Writes plan.json as one line of canonical JSON and returns the digest of its body.
+///
+/// # Errors
+/// What the writer says.
+pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance) -> io::Result<Digest> {
+    let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
+    buffered.write_all(b"{\"body\":")?;
+    let digest = write_body(&mut buffered, judged.plan())?;
+    // The body is the first member by name, so that its digest is known when the rest is written.
+    let rest = Rest { digest, judgement: JudgementRow::of(judged.judgement())?, provenance, schema: SCHEMA, summary: summary(judged) };
+    let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
+    buffered.write_all(b",")?;
+    buffered.write_all(rest.strip_prefix(b"{").unwrap_or(&rest))?;
+    buffered.write_all(b"\n")?;
+    buffered.flush()?;
+    Ok(digest)
+}
+
+/// Writes the body alone and returns its digest.
+///
+/// # Errors
+/// What the writer says.
+pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
+    let mut tee = BufWriter::with_capacity(BUFFER_BYTES, Tee { hash: Sha256::new(), out });
+    write(&mut tee, &Body::of(plan)?)?;
+    let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok(Digest(tee.hash.finalize().into()))
+}
+
+/// The digest of a plan's body.
+///
+/// # Errors
+/// See [`Digest::of`].
+pub fn plan_digest(plan: &Plan) -> io::Result<Digest> {
+    write_body(&mut Hashing(Sha256::new()), plan)
+}
+
+/// Everything but the body, in the order of the names.
+#[derive(Serialize)]
+struct Rest<'p> {
+    digest: Digest,
+    judgement: JudgementRow<'p>,
+    provenance: Provenance,
+    schema: &'static str,
+    summary: Summary,
+}
+
+#[derive(Serialize)]
+struct Findings<'p> {
+    circumstances: &'p Circumstances,
+    limits: &'p Limits,
+    refusals: &'p [Refusal],
+}
+
+#[derive(Serialize)]
+struct JudgementRow<'p> {
+    circumstances: &'p Circumstances,
+    digest: Digest,
+    limits: &'p Limits,
+    refusals: &'p [Refusal],
+}
+
+impl<'p> JudgementRow<'p> {
+    fn of(judgement: &'p Judgement) -> io::Result<Self> {
+        let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
+        let digest = Digest::of(&Findings { circumstances, limits, refusals })?;
+        Ok(Self { circumstances, digest, limits, refusals })
+    }
+}
+
+/// The body, in the order of the names.
+#[derive(Serialize)]
+struct Body<'p> {
+    catalogue_digest: Digest,
+    desired_digest: Digest,
+    environment: &'p EnvironmentName,
+    guests: Guests<'p>,
+    observation_digest: Digest,
+    planner: u32,
+    refusals: &'p [Refusal],
+    rules_digest: Digest,
+}
+
+impl<'p> Body<'p> {
+    fn of(plan: &'p Plan) -> io::Result<Self> {
+        Ok(Self {
+            catalogue_digest: super::catalogue_digest()?,
+            desired_digest: super::desired_digest(plan.desired())?,
+            environment: plan.desired().environment(),
+            guests: Guests(plan),
+            observation_digest: super::observation_digest(plan.observation())?,
+            planner: PLANNER,
+            refusals: plan.refusals(),
+            rules_digest: super::rules_digest(plan.rules())?,
+        })
+    }
+}
+
+struct Guests<'p>(&'p Plan);
+
+impl Serialize for Guests<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.guests().map(|(guest, verdict)| Row { plan: self.0, guest, verdict }))
+    }
+}
+
+struct Row<'p> {
+    plan: &'p Plan,
+    guest: &'p DesiredGuest,
+    verdict: &'p Verdict,
+}
+
+impl Serialize for Row<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if let Verdict::Steps(_) = self.verdict
+            && let Some(Reading::Read(identity)) = self.plan.observation().find(self.guest.vmid).map(|row| &row.identity)
+        {
+            map.serialize_entry("identity", identity)?;
+        }
+        map.serialize_entry("kind", &self.guest.kind)?;
+        if let Some(name) = self.plan.name_of(self.guest) {
+            map.serialize_entry("name", name)?;
+        }
+        match self.verdict {
+            Verdict::Converged { pending_restart } => {
+                if *pending_restart {
+                    map.serialize_entry("pending_restart", &true)?;
+                }
+                map.serialize_entry("verdict", "converged")?;
+            }
+            Verdict::Steps(steps) => {
+                map.serialize_entry("steps", &Steps(steps))?;
+                map.serialize_entry("verdict", "steps")?;
+            }
+            Verdict::Refused(refusals) => {
+                map.serialize_entry("refusals", refusals)?;
+                map.serialize_entry("verdict", "refused")?;
+            }
+        }
+        map.serialize_entry("vmid", &self.guest.vmid)?;
+        map.end()
+    }
+}
+
+struct Steps<'p>(&'p [Step]);
+
+impl Serialize for Steps<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(StepRow))
+    }
+}
+
+struct StepRow<'p>(&'p Step);
+
+#[derive(Serialize)]
+struct Precondition {
+    status: &'static str,
+}
+
+impl Serialize for StepRow<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let step = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("change", step.change.word())?;
+        map.serialize_entry("class", &step.class())?;
+        if let Change::ConfigSet(fields) = &step.change {
+            map.serialize_entry("fields", &Fields(fields))?;
+        }
+        map.serialize_entry("impact", &step.impact())?;
+        map.serialize_entry("precondition", &Precondition { status: step.from.word() })?;
+        map.serialize_entry("reason", &step.why())?;
+        map.serialize_entry("risk", &step.risk())?;
+        if let Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } = &step.change {
+            map.serialize_entry("timeout_secs", timeout_secs)?;
+        }
+        map.serialize_entry("undo", &Undo(&step.change))?;
+        if !step.wait.is_empty() {
+            map.serialize_entry("wait", &step.wait)?;
+        }
+        map.end()
+    }
+}

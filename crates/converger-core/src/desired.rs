@@ -1,0 +1,213 @@
+//! What is wanted: the declared guests of one environment, parsed strictly from desired.yaml or desired.json.
+//!
+//! Only what is declared is managed: a guest that is not listed is not touched, a config key that is not listed is not
+//! compared. There are no defaults for what is wanted.
+//!
+//! What never enters: what was seen, and what to do about the difference.
+
+mod config;
+mod order;
+mod parse;
+
+use serde::ser::{SerializeMap, SerializeStruct};
+use serde::{Serialize, Serializer};
+
+use crate::document::{Diagnostics, Notation};
+use crate::guest::{EnvironmentName, GuestName, Identity, Kind, RunState, Vmid};
+use crate::normalize::{Field, Value};
+
+/// The version of the file format.
+pub const VERSION: u64 = 1;
+
+/// The declared state of one environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Desired {
+    environment: EnvironmentName,
+    guests: Box<[DesiredGuest]>,
+    /// Indexes into `guests` such that what is named in `after` comes first; `None` where nothing is, and the order
+    /// is that of the ids.
+    order: Option<Box<[u32]>>,
+}
+
+/// One declared guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredGuest {
+    /// Its id.
+    pub vmid: Vmid,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name, which must be the observed one. Left out only where `identity` pins it.
+    pub name: Option<GuestName>,
+    /// The run-state; `None` means that it is not managed.
+    pub state: Option<RunState>,
+    /// The managed config keys, in the order of [`Field`].
+    pub config: Box<[Setting]>,
+    /// Whether it may be restarted for config that cannot take effect otherwise.
+    pub restart: Restart,
+    /// It is started only once those are seen running, and stopped before those are.
+    pub after: Box<[Vmid]>,
+    /// How it is stopped.
+    pub stop: Stop,
+    /// Seconds that a graceful shutdown may take.
+    pub stop_timeout_secs: u32,
+    /// Its birth marks.
+    pub identity: Option<Box<Identity>>,
+}
+
+/// One managed config key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub field: Field,
+    /// The value; `None` means that the key is to be absent (`null` in the file).
+    pub wanted: Option<Value>,
+}
+
+/// Whether a guest may be restarted for its config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restart {
+    /// Never: config that cannot take effect while it runs stays pending.
+    Never,
+    /// When some config waits for it.
+    WhenNeeded,
+}
+
+/// How a guest is stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Gracefully, and never harder after a timeout.
+    Shutdown,
+    /// At once, as if power were cut.
+    Hard,
+}
+
+impl DesiredGuest {
+    /// How long a graceful shutdown may take where the file does not say.
+    pub const STOP_TIMEOUT_SECS: u32 = 180;
+}
+
+/// The ids that a run is about: nothing else is read into a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope(Box<[Vmid]>);
+
+impl Scope {
+    /// The scope of these ids.
+    #[must_use]
+    pub fn new(mut ids: Vec<Vmid>) -> Self {
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids.into())
+    }
+
+    /// Whether a guest is in scope.
+    #[must_use]
+    pub fn has(&self, vmid: Vmid) -> bool {
+        self.0.binary_search(&vmid).is_ok()
+    }
+
+    /// The ids, in order.
+    #[must_use]
+    pub fn ids(&self) -> &[Vmid] {
+        &self.0
+    }
+}
+
+/// Parses a declared state.
+///
+/// # Errors
+/// All faults of the text, each with its place.
+pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
+    parse::parse(bytes, notation)
+}
+
+impl Desired {
+    /// The environment that the guests are in.
+    #[must_use]
+    pub fn environment(&self) -> &EnvironmentName {
+        &self.environment
+    }
+
+    /// The guests, in the order of their ids.
+    #[must_use]
+    pub fn guests(&self) -> &[DesiredGuest] {
+        &self.guests
+    }
+
+    /// The guest with this id, with its index.
+    #[must_use]
+    pub fn find(&self, vmid: Vmid) -> Option<(usize, &DesiredGuest)> {
+        let index = self.guests.binary_search_by_key(&vmid, |guest| guest.vmid).ok()?;
+        self.guests.get(index).map(|guest| (index, guest))
+    }
+
+    /// The ids of all declared guests.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        Scope(self.guests.iter().map(|guest| guest.vmid).collect())
+    }
+
+    /// Whether any guest names others in `after`.
+    #[must_use]
+    pub fn has_dependencies(&self) -> bool {
+        self.order.is_some()
+    }
+
+    /// Indexes of the guests such that what is named in `after` comes first, and otherwise by id.
+    pub fn order(&self) -> impl Iterator<Item = usize> {
+        let plain = if self.order.is_none() { self.guests.len() } else { 0 };
+        let sorted = self.order.iter().flat_map(|order| order.iter()).filter_map(|index| usize::try_from(*index).ok());
+        (0..plain).chain(sorted)
+    }
+}
+
+/// The normalised content: what is left out and what is written out as its default are the same.
+impl Serialize for Desired {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut desired = serializer.serialize_struct("Desired", 3)?;
+        desired.serialize_field("environment", &self.environment)?;
+        desired.serialize_field("guests", &self.guests)?;
+        desired.serialize_field("version", &VERSION)?;
+        desired.end()
+    }
+}
+
+impl Serialize for DesiredGuest {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        if !self.after.is_empty() {
+            map.serialize_entry("after", &self.after)?;
+        }
+        if !self.config.is_empty() {
+            map.serialize_entry("config", &Settings(&self.config))?;
+        }
+        if let Some(identity) = &self.identity {
+            map.serialize_entry("identity", identity)?;
+        }
+        map.serialize_entry("kind", &self.kind)?;
+        if let Some(name) = &self.name {
+            map.serialize_entry("name", name)?;
+        }
+        if self.restart == Restart::WhenNeeded {
+            map.serialize_entry("restart", "when-needed")?;
+        }
+        if let Some(state) = self.state {
+            map.serialize_entry("state", &state)?;
+        }
+        if self.stop == Stop::Hard {
+            map.serialize_entry("stop", "hard")?;
+        }
+        if self.stop_timeout_secs != Self::STOP_TIMEOUT_SECS {
+            map.serialize_entry("stop_timeout_secs", &self.stop_timeout_secs)?;
+        }
+        map.serialize_entry("vmid", &self.vmid)?;
+        map.end()
+    }
+}
+
+struct Settings<'d>(&'d [Setting]);
+
+impl Serialize for Settings<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|setting| (setting.field.word(), &setting.wanted)))
+    }
+}

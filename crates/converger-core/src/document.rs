@@ -1,0 +1,108 @@
+//! Reads text into decoded values: one decoder over events, for YAML and for JSON alike.
+//!
+//! A parser ([`yaml`], [`json`]) turns text into [`Event`]s with byte spans; a [`Reader`] hands them to the
+//! decoders of `desired` and `observe`. There is no tree in between: a file of 100,000 guests is decoded as it is
+//! read. Every fault becomes a [`Diagnostic`] with a place, and decoding goes on, so that a person sees all faults
+//! of a file at once.
+//!
+//! What never enters: guests, fields, meaning. This room knows text only.
+
+mod diagnostic;
+mod json;
+mod reader;
+mod yaml;
+
+use std::borrow::Cow;
+
+pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
+pub(crate) use reader::{Reader, Seen, Stop, quoted};
+
+/// The largest text that is decoded. Spans are 32 bits wide; a larger file is refused before it is read.
+pub const TEXT_BYTES_MAX: usize = 1 << 30;
+
+/// Nesting above this is refused: nothing that this program reads is deeper than six.
+pub(crate) const DEPTH_MAX: usize = 32;
+
+/// The notation of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notation {
+    /// YAML 1.2, of which only the plain part is accepted: no anchors, aliases, tags or second document.
+    Yaml,
+    /// JSON (RFC 8259).
+    Json,
+}
+
+/// What a parser tells next.
+#[derive(Debug)]
+pub(crate) enum Event<'t> {
+    MapStart,
+    MapEnd,
+    ListStart,
+    ListEnd,
+    Scalar(Scalar<'t>),
+    /// A value that was already reported as faulty (an alias): it takes a value's place.
+    Broken,
+    /// The text is at its end.
+    End,
+}
+
+/// A scalar as written: its text and whether quotes (or a block style) say that it is a string.
+#[derive(Debug)]
+pub(crate) struct Scalar<'t> {
+    pub(crate) text: Cow<'t, str>,
+    pub(crate) style: Style,
+}
+
+/// How a scalar was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Bare: a number, a boolean, null or, in YAML, a plain word.
+    Plain,
+    /// Quoted or a block scalar: a string, whatever it looks like.
+    Quoted,
+}
+
+/// A stream of events. An `Err` is a fault of syntax, after which nothing more can be read.
+pub(crate) trait Source<'t> {
+    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Diagnostic>;
+}
+
+/// Decodes `bytes` with `decode`; all faults are returned together, in the order of their places.
+///
+/// # Errors
+/// Anything that is not exactly one well-formed document that `decode` accepts.
+pub(crate) fn decode<T>(bytes: &[u8], notation: Notation, decode: impl Decode<T>) -> Result<T, Diagnostics> {
+    let text = utf8(bytes)?;
+    match notation {
+        Notation::Yaml => run(yaml::Yaml::new(text), text, decode),
+        Notation::Json => run(json::Json::new(text), text, decode),
+    }
+}
+
+/// A decoder that works on any source. A trait because a closure cannot be generic over the source.
+pub(crate) trait Decode<T> {
+    fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<T, Stop>;
+}
+
+fn run<'t, T, S: Source<'t>>(source: S, text: &'t str, decode: impl Decode<T>) -> Result<T, Diagnostics> {
+    let mut reader = Reader::new(source, text);
+    let decoded = decode.decode(&mut reader);
+    let ended = decoded.and_then(|value| reader.end().map(|()| value));
+    let diagnostics = reader.into_diagnostics();
+    match ended {
+        Ok(value) if diagnostics.is_empty() => Ok(value),
+        _ => Err(diagnostics.sorted()),
+    }
+}
+
+fn utf8(bytes: &[u8]) -> Result<&str, Diagnostics> {
+    if bytes.len() > TEXT_BYTES_MAX {
+        let fault = Diagnostic::new(Span::at(0), "the file is larger than 1 GiB").help("split it into several environments");
+        return Err(fault.into());
+    }
+    std::str::from_utf8(bytes).map_err(|error| {
+        Diagnostic::new(Span::at(error.valid_up_to()), "this byte is not UTF-8")
+            .help("save the file as UTF-8; other encodings are not accepted")
+            .into()
+    })
+}

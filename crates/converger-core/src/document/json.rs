@@ -1,0 +1,358 @@
+//! JSON text as events (RFC 8259), with byte spans and without a tree.
+//!
+//! serde_json is the oracle in tests. It is not used here because it gives no place for a value that is well-formed
+//! but wrong, stops at the first fault, and would need a second decoder beside the one for YAML.
+
+use std::borrow::Cow;
+
+use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style};
+
+pub(super) struct Json<'t> {
+    text: &'t str,
+    at: usize,
+    open: Vec<Open>,
+    expect: Expect,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Map,
+    List,
+}
+
+/// What may come next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Value,
+    FirstItemOrEnd,
+    FirstKeyOrEnd,
+    Key,
+    Colon,
+    CommaOrEnd,
+    End,
+}
+
+type Step<'t> = Result<(Event<'t>, Span), Diagnostic>;
+
+impl<'t> Json<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, at: 0, open: Vec::new(), expect: Expect::Value }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn fault<T>(&self, message: &str) -> Result<T, Diagnostic> {
+        let rest = self.text.get(self.at..).unwrap_or("");
+        let width = rest.chars().next().map_or(0, char::len_utf8);
+        let found = if rest.is_empty() { "the text ends here" } else { message };
+        Err(Diagnostic::new(Span::new(self.at, self.at + width), format!("this is not valid JSON: {found}")).help(if rest.is_empty() {
+            "the file is cut off; write it again"
+        } else {
+            "correct the text at this place"
+        }))
+    }
+
+    fn single(&mut self, event: Event<'t>) -> Step<'t> {
+        let start = self.at;
+        self.at += 1;
+        Ok((event, Span::new(start, self.at)))
+    }
+
+    fn open(&mut self, kind: Open) -> Step<'t> {
+        if self.open.len() >= DEPTH_MAX {
+            return self.fault("it is nested deeper than 32 levels");
+        }
+        self.open.push(kind);
+        let (expect, event) = match kind {
+            Open::Map => (Expect::FirstKeyOrEnd, Event::MapStart),
+            Open::List => (Expect::FirstItemOrEnd, Event::ListStart),
+        };
+        self.expect = expect;
+        self.single(event)
+    }
+
+    fn close(&mut self, kind: Open) -> Step<'t> {
+        if self.open.pop() != Some(kind) {
+            return self.fault("this bracket closes nothing that is open");
+        }
+        self.after_value();
+        self.single(if kind == Open::Map { Event::MapEnd } else { Event::ListEnd })
+    }
+
+    fn after_value(&mut self) {
+        self.expect = if self.open.is_empty() { Expect::End } else { Expect::CommaOrEnd };
+    }
+
+    fn value(&mut self) -> Step<'t> {
+        match self.peek() {
+            Some(b'{') => self.open(Open::Map),
+            Some(b'[') => self.open(Open::List),
+            Some(b'"') => {
+                let string = self.string()?;
+                self.after_value();
+                Ok(string)
+            }
+            Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.word(),
+            _ => self.fault("a value is expected here"),
+        }
+    }
+
+    fn key(&mut self) -> Step<'t> {
+        if self.peek() != Some(b'"') {
+            return self.fault("a key in double quotes is expected here");
+        }
+        self.expect = Expect::Colon;
+        self.string()
+    }
+
+    /// A number, `true`, `false` or `null`. Numbers are kept as text; who wants an integer checks it.
+    fn word(&mut self) -> Step<'t> {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
+            self.at += 1;
+        }
+        let text = self.text.get(start..self.at).unwrap_or("");
+        if !matches!(text, "true" | "false" | "null") && !is_number(text) {
+            self.at = start;
+            return self.fault("a value is expected here (a number, true, false, null, or text in double quotes)");
+        }
+        self.after_value();
+        Ok((scalar(Cow::Borrowed(text), Style::Plain), Span::new(start, self.at)))
+    }
+
+    fn string(&mut self) -> Step<'t> {
+        let start = self.at;
+        self.at += 1;
+        let mut owned: Option<String> = None;
+        let mut run = self.at;
+        loop {
+            match self.peek() {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    let text = owned.get_or_insert_default();
+                    text.push_str(self.text.get(run..self.at).unwrap_or(""));
+                    let unescaped = self.escape()?;
+                    owned.get_or_insert_default().push(unescaped);
+                    run = self.at;
+                }
+                Some(0..=0x1f) => return self.fault("a control character inside text must be escaped"),
+                Some(_) => self.at += 1,
+                None => return self.fault("the text ends here"),
+            }
+        }
+        let tail = self.text.get(run..self.at).unwrap_or("");
+        self.at += 1;
+        let text = match owned {
+            None => Cow::Borrowed(tail),
+            Some(mut text) => {
+                text.push_str(tail);
+                Cow::Owned(text)
+            }
+        };
+        Ok((scalar(text, Style::Quoted), Span::new(start, self.at)))
+    }
+
+    /// The character that the escape at the cursor means; the cursor moves past it.
+    fn escape(&mut self) -> Result<char, Diagnostic> {
+        let letter = self.text.as_bytes().get(self.at + 1).copied();
+        let simple = match letter {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => return self.unicode(),
+            _ => return self.fault("this escape does not exist"),
+        };
+        self.at += 2;
+        Ok(simple)
+    }
+
+    fn unicode(&mut self) -> Result<char, Diagnostic> {
+        let Some(first) = self.hex(self.at) else { return self.fault("`\\u` needs four hexadecimal digits") };
+        if !(0xd800..0xe000).contains(&first) {
+            self.at += 6;
+            return char::from_u32(first).map_or_else(|| self.fault("this escape means no character"), Ok);
+        }
+        // A pair of surrogates or nothing: half a character must not reach a digest.
+        let second = self.hex(self.at + 6).filter(|low| (0xdc00..0xe000).contains(low) && first < 0xdc00);
+        let paired = second.and_then(|low| char::from_u32(0x10000 + ((first - 0xd800) << 10) + (low - 0xdc00)));
+        match paired {
+            Some(character) => {
+                self.at += 12;
+                Ok(character)
+            }
+            None => self.fault("this is half of a surrogate pair"),
+        }
+    }
+
+    /// The number in `\uXXXX` at `at`.
+    fn hex(&self, at: usize) -> Option<u32> {
+        let digits = self.text.get(at..at + 6)?.strip_prefix("\\u")?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        u32::from_str_radix(digits, 16).ok()
+    }
+}
+
+impl<'t> Source<'t> for Json<'t> {
+    fn next(&mut self, _: &mut Diagnostics) -> Step<'t> {
+        loop {
+            self.skip_space();
+            let byte = self.peek();
+            match (self.expect, byte) {
+                (Expect::End, None) => return Ok((Event::End, Span::at(self.at))),
+                (Expect::End, Some(_)) => return self.fault("nothing may follow the document"),
+                (Expect::Value, _) => return self.value(),
+                (Expect::FirstItemOrEnd, Some(b']')) => return self.close(Open::List),
+                (Expect::FirstItemOrEnd, _) => return self.value(),
+                (Expect::FirstKeyOrEnd, Some(b'}')) => return self.close(Open::Map),
+                (Expect::FirstKeyOrEnd | Expect::Key, _) => return self.key(),
+                (Expect::Colon, Some(b':')) => self.expect = Expect::Value,
+                (Expect::Colon, _) => return self.fault("a colon is expected here"),
+                (Expect::CommaOrEnd, Some(b',')) if self.open.last() == Some(&Open::Map) => self.expect = Expect::Key,
+                (Expect::CommaOrEnd, Some(b',')) => self.expect = Expect::Value,
+                (Expect::CommaOrEnd, Some(b'}')) => return self.close(Open::Map),
+                (Expect::CommaOrEnd, Some(b']')) => return self.close(Open::List),
+                (Expect::CommaOrEnd, _) => return self.fault("a comma or a closing bracket is expected here"),
+            }
+            self.at += 1;
+        }
+    }
+}
+
+fn scalar(text: Cow<'_, str>, style: Style) -> Event<'_> {
+    Event::Scalar(Scalar { text, style })
+}
+
+/// The number grammar of RFC 8259.
+fn is_number(text: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let text = text.strip_prefix('-').unwrap_or(text);
+    let (mantissa, exponent) = text.split_once(['e', 'E']).map_or((text, None), |(mantissa, exponent)| (mantissa, Some(exponent)));
+    let (whole, fraction) = mantissa.split_once('.').map_or((mantissa, None), |(whole, fraction)| (whole, Some(fraction)));
+    let whole_is_fine = digits(whole) && (whole == "0" || !whole.starts_with('0'));
+    let exponent_is_fine = exponent.is_none_or(|exponent| digits(exponent.strip_prefix(['+', '-']).unwrap_or(exponent)));
+    whole_is_fine && fraction.is_none_or(digits) && exponent_is_fine
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    /// Drains the events into a value, so that the oracle can be compared with.
+    fn tree(text: &str) -> Result<Value, Diagnostic> {
+        let mut json = Json::new(text);
+        let mut diagnostics = Diagnostics::default();
+        let (event, _) = json.next(&mut diagnostics)?;
+        let value = build(&mut json, event)?;
+        match json.next(&mut diagnostics)?.0 {
+            Event::End => Ok(value),
+            other => panic!("{other:?} after the document"),
+        }
+    }
+
+    fn build(json: &mut Json<'_>, event: Event<'_>) -> Result<Value, Diagnostic> {
+        let mut diagnostics = Diagnostics::default();
+        Ok(match event {
+            Event::Scalar(scalar) if scalar.style == Style::Quoted => Value::String(scalar.text.into_owned()),
+            Event::Scalar(scalar) => serde_json::from_str(&scalar.text).map_err(|_| Diagnostic::new(Span::at(0), "number"))?,
+            Event::ListStart => {
+                let mut list = Vec::new();
+                loop {
+                    match json.next(&mut diagnostics)?.0 {
+                        Event::ListEnd => break Value::Array(list),
+                        event => list.push(build(json, event)?),
+                    }
+                }
+            }
+            Event::MapStart => {
+                let mut map = serde_json::Map::new();
+                loop {
+                    match json.next(&mut diagnostics)?.0 {
+                        Event::MapEnd => break Value::Object(map),
+                        Event::Scalar(key) => {
+                            let key = key.text.into_owned();
+                            let (event, _) = json.next(&mut diagnostics)?;
+                            map.insert(key, build(json, event)?);
+                        }
+                        other => panic!("{other:?} as a key"),
+                    }
+                }
+            }
+            other => panic!("{other:?} as a value"),
+        })
+    }
+
+    /// Texts made of the pieces that matter to a JSON parser, so that random ones are often nearly right.
+    fn random_text(rng: &mut crate::testing::Rng) -> String {
+        const PIECES: &[&str] = &[
+            "{",
+            "}",
+            "[",
+            "]",
+            ":",
+            ",",
+            "\"",
+            "\"a\"",
+            "\"\\n\"",
+            "\"\\u00e9\"",
+            "\"\\ud83d\\ude00\"",
+            "\"\\ud83d\"",
+            "\\u",
+            "0",
+            "-0",
+            "01",
+            "1.5",
+            "1e9",
+            "1e",
+            "-",
+            "true",
+            "false",
+            "null",
+            "nul",
+            " ",
+            "\n",
+            "é",
+            "\u{1}",
+            "\"k\":",
+            "[1,2]",
+            "{\"a\":1}",
+        ];
+        (0..1 + rng.below(8)).map(|_| PIECES[rng.below(PIECES.len() as u64) as usize]).collect()
+    }
+
+    #[test]
+    fn agrees_with_serde_json_on_random_texts() {
+        let mut rng = crate::testing::Rng::new(8259);
+        let mut accepted = 0;
+        for case in 0..200_000 {
+            let text = random_text(&mut rng);
+            let ours = tree(&text).ok();
+            let theirs = serde_json::from_str::<Value>(&text).ok();
+            assert_eq!(ours, theirs, "case {case} of seed 8259: {text:?}");
+            accepted += u32::from(ours.is_some());
+        }
+        assert!(accepted > 1_000, "only {accepted} texts were valid: the generator proves little");
+    }
+
+    #[test]
+    fn nesting_is_bounded() {
+        let text = "[".repeat(100_000);
+        let fault = tree(&text).expect_err("nested too deep");
+        assert!(fault.message.contains("deeper than 32"), "{fault:?}");
+    }
+}

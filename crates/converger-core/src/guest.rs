@@ -1,0 +1,286 @@
+//! The words for a guest: ids, names, kinds and birth marks, each parsed once into a type that cannot be wrong.
+//!
+//! What never enters: what is wanted of a guest (`desired`) or seen of it (`observe`).
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// The id of a guest, unique in its environment over both kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Vmid(u32);
+
+impl Vmid {
+    /// The smallest id that Proxmox gives.
+    pub const MIN: u32 = 100;
+    /// The largest.
+    pub const MAX: u32 = 999_999_999;
+
+    /// An id within Proxmox's bounds.
+    #[must_use]
+    pub fn new(number: u64) -> Option<Self> {
+        let number = u32::try_from(number).ok()?;
+        (Self::MIN..=Self::MAX).contains(&number).then_some(Self(number))
+    }
+
+    /// The number.
+    #[must_use]
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Vmid {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(formatter)
+    }
+}
+
+/// What a guest is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A virtual machine.
+    Qemu,
+    /// A container.
+    Lxc,
+}
+
+impl Kind {
+    /// Both kinds.
+    pub const ALL: [Self; 2] = [Self::Qemu, Self::Lxc];
+    /// Their words, in the order of [`Kind::ALL`].
+    pub const WORDS: [&'static str; 2] = ["qemu", "lxc"];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::Lxc => "lxc",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.word())
+    }
+}
+
+/// Running or stopped: what can be declared, and what a known guest is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RunState {
+    /// Its process or container runs.
+    Running,
+    /// It does not.
+    Stopped,
+}
+
+impl RunState {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// The name of a guest as Proxmox accepts it: DNS labels joined by dots, at most 255 characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct GuestName(Box<str>);
+
+impl GuestName {
+    /// A name that Proxmox accepts.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (text.len() <= 255 && text.split('.').all(is_label)).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The name of an environment: lower-case letters, digits, `-` and `_`, at most 64.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct EnvironmentName(Box<str>);
+
+impl EnvironmentName {
+    /// A well-formed name.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let starts = text.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit());
+        let fits = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_'));
+        (starts && fits && text.len() <= 64).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for EnvironmentName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// The name of a node: one DNS label.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct NodeName(Box<str>);
+
+impl NodeName {
+    /// A well-formed name.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (text.len() <= 63 && is_label(text)).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    let fits = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    !text.is_empty() && fits && !text.starts_with('-') && !text.ends_with('-')
+}
+
+/// A tag: lower case, as Proxmox keeps it unless the datacenter says otherwise.
+#[must_use]
+pub fn is_tag(text: &str) -> bool {
+    let starts = text.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit() || first == '_');
+    let fits = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-' | b'+' | b'.'));
+    starts && fits && text.len() <= 124
+}
+
+/// What marks a guest from its birth: a recycled id has other marks. A mark that the guest never had is `None`.
+///
+/// `vmgenid` is not among them: it changes on rollback.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// Of a virtual machine.
+    Qemu {
+        /// `smbios1.uuid`, in lower case.
+        uuid: Option<Box<str>>,
+        /// `meta.ctime`, seconds since 1970.
+        ctime: Option<u64>,
+    },
+    /// Of a container.
+    Lxc {
+        /// The volume of its root file system.
+        rootfs: Option<Box<str>>,
+        /// The first hardware address, in upper case.
+        mac: Option<Box<str>>,
+    },
+}
+
+impl Identity {
+    /// The first mark of `self` that `other` does not have alike: its name, ours and theirs.
+    ///
+    /// Marks that `self` lacks are not compared: a pin holds what it names.
+    #[must_use]
+    pub fn differs(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let theirs = other.marks();
+        let mut ours = self.marks().into_iter().filter_map(|(name, mark)| Some((name, mark?)));
+        ours.find_map(|(name, mark)| {
+            let their = theirs.iter().find(|(other, _)| *other == name).and_then(|(_, mark)| mark.clone());
+            (their.as_deref() != Some(&*mark)).then(|| (name, mark, their.unwrap_or_else(|| "absent".into())))
+        })
+    }
+
+    /// Each mark with its name, in the order of the names.
+    #[must_use]
+    pub fn marks(&self) -> [(&'static str, Option<String>); 2] {
+        match self {
+            Self::Qemu { uuid, ctime } => [("ctime", ctime.map(|ctime| ctime.to_string())), ("uuid", uuid.as_deref().map(Into::into))],
+            Self::Lxc { rootfs, mac } => [("mac", mac.as_deref().map(Into::into)), ("rootfs", rootfs.as_deref().map(Into::into))],
+        }
+    }
+}
+
+impl Serialize for Identity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeMap;
+        let mut map = serializer.serialize_map(None)?;
+        match self {
+            Self::Qemu { uuid, ctime } => {
+                if let Some(ctime) = ctime {
+                    map.serialize_entry("ctime", ctime)?;
+                }
+                if let Some(uuid) = uuid {
+                    map.serialize_entry("uuid", uuid)?;
+                }
+            }
+            Self::Lxc { rootfs, mac } => {
+                if let Some(mac) = mac {
+                    map.serialize_entry("mac", mac)?;
+                }
+                if let Some(rootfs) = rootfs {
+                    map.serialize_entry("rootfs", rootfs)?;
+                }
+            }
+        }
+        map.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_outside_the_bounds_do_not_exist() {
+        assert!(Vmid::new(99).is_none());
+        assert!(Vmid::new(1_000_000_000).is_none());
+        assert!(Vmid::new(u64::MAX).is_none());
+        assert_eq!(Vmid::new(100).map(Vmid::get), Some(100));
+        assert_eq!(Vmid::new(999_999_999).map(Vmid::get), Some(999_999_999));
+    }
+
+    #[test]
+    fn names_are_dns_labels() {
+        for bad in ["", "-a", "a-", "a..b", "a_b", "a b", "é", "../x", "a\n", "%2e"] {
+            assert!(GuestName::new(bad).is_none(), "{bad:?}");
+        }
+        for good in ["a", "web-1", "PROD-db", "a.b.example", "3com"] {
+            assert!(GuestName::new(good).is_some(), "{good:?}");
+        }
+        assert!(GuestName::new(&"a".repeat(256)).is_none());
+        assert!(NodeName::new("pve.1").is_none());
+        assert!(EnvironmentName::new("Lab").is_none());
+    }
+
+    #[test]
+    fn tags_are_lower_case_words() {
+        for bad in ["", "Prod", "a;b", "a b", "-a", "é"] {
+            assert!(!is_tag(bad), "{bad:?}");
+        }
+        for good in ["prod", "_x", "web-1", "c++", "v1.2"] {
+            assert!(is_tag(good), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn a_pin_compares_only_what_it_names() {
+        let seen = Identity::Qemu { uuid: Some("a".into()), ctime: None };
+        let pin = |uuid: Option<&str>, ctime| Identity::Qemu { uuid: uuid.map(Into::into), ctime };
+        assert_eq!(pin(Some("a"), None).differs(&seen), None);
+        assert_eq!(pin(Some("b"), None).differs(&seen), Some(("uuid", "b".into(), "a".into())));
+        assert_eq!(pin(None, Some(5)).differs(&seen), Some(("ctime", "5".into(), "absent".into())));
+    }
+}

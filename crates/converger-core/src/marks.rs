@@ -1,0 +1,54 @@
+//! Birth marks as desired.yaml and current.json write them: one form, read once for both.
+//!
+//! Which marks a guest can have depends on its kind, and the kind may stand behind them in the file.
+
+use crate::document::{Diagnostic, Reader, Source, Span, Stop as End};
+use crate::guest::{Identity, Kind};
+
+const KEYS: [&str; 4] = ["uuid", "ctime", "rootfs", "mac"];
+
+/// RFC 8785 numbers are doubles: above this they would be rounded in silence.
+const CTIME_MAX: u64 = (1 << 53) - 1;
+
+/// The marks that were given, in the order of the keys, with their places.
+#[derive(Default)]
+pub(crate) struct Marks([Option<(Box<str>, Span)>; 4]);
+
+pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Marks>, End> {
+    let mut marks = Marks::default();
+    let seen = reader.fields("`identity`", &KEYS, |reader, key, span| {
+        let mark: Option<Box<str>> = match key {
+            1 => reader.integer("`ctime`", 0, CTIME_MAX)?.map(|(number, _)| number.to_string().into()),
+            _ => reader.text("a birth mark")?.map(|(text, _)| text.into()),
+        };
+        if let Some(slot) = marks.0.get_mut(key) {
+            *slot = mark.map(|mark| (mark, span));
+        }
+        Ok(())
+    })?;
+    Ok(seen.map(|_| marks))
+}
+
+impl Marks {
+    /// The identity of a guest of this kind; marks of the other kind are reported.
+    pub(crate) fn of<'t, S: Source<'t>>(self, kind: Kind, reader: &mut Reader<'t, S>) -> Result<Identity, End> {
+        let [uuid, ctime, rootfs, mac] = self.0;
+        let (foreign, help) = match kind {
+            Kind::Qemu => ([("rootfs", &rootfs), ("mac", &mac)], "a qemu guest has `uuid` and `ctime`"),
+            Kind::Lxc => ([("uuid", &uuid), ("ctime", &ctime)], "an lxc guest has `rootfs` and `mac`"),
+        };
+        for (key, mark) in foreign {
+            if let Some((_, span)) = mark {
+                reader.report(Diagnostic::new(*span, format!("`{key}` is not a birth mark of a {kind} guest")).help(help))?;
+            }
+        }
+        let text = |mark: Option<(Box<str>, Span)>| mark.map(|(text, _)| text);
+        Ok(match kind {
+            Kind::Qemu => Identity::Qemu {
+                uuid: text(uuid).map(|uuid| uuid.to_ascii_lowercase().into()),
+                ctime: text(ctime).and_then(|ctime| ctime.parse().ok()),
+            },
+            Kind::Lxc => Identity::Lxc { rootfs: text(rootfs), mac: text(mac).map(|mac| mac.to_ascii_uppercase().into()) },
+        })
+    }
+}

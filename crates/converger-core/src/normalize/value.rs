@@ -1,0 +1,245 @@
+//! The values of fields, in the form in which they are compared, shown and hashed.
+
+use std::fmt;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+/// A value of a field. What Proxmox writes in several ways has one form here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// On or off.
+    Flag(bool),
+    /// A number.
+    Count(u32),
+    /// Memory in MiB.
+    Mib(u32),
+    /// Thousandths of a CPU.
+    Thousandths(u32),
+    /// Text without blanks at its end.
+    Text(Box<str>),
+    /// A sorted set of tags.
+    Tags(Words),
+    /// When the guest starts with its host.
+    Startup(Startup),
+    /// What it boots from.
+    Boot(Boot),
+    /// What can be changed while it runs.
+    Features(Features),
+}
+
+/// A sorted set of words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Words(Box<[Box<str>]>);
+
+impl Words {
+    /// The set of these words.
+    #[must_use]
+    pub fn new(mut words: Vec<Box<str>>) -> Self {
+        words.sort_unstable();
+        words.dedup();
+        Self(words.into())
+    }
+
+    /// The words, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(AsRef::as_ref)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether this word is among them, in any case of letters.
+    #[must_use]
+    pub fn has(&self, word: &str) -> bool {
+        self.iter().any(|own| own.eq_ignore_ascii_case(word))
+    }
+}
+
+impl Serialize for Words {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+/// `startup`: the place in the order, and how long to wait after starting and for stopping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Startup {
+    /// The place in the order.
+    pub order: Option<u32>,
+    /// Seconds to wait after it was started.
+    pub up: Option<u32>,
+    /// Seconds to wait for it to stop.
+    pub down: Option<u32>,
+}
+
+impl Startup {
+    /// Each part with its key, in the order of the keys.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, Option<u32>); 3] {
+        [("down", self.down), ("order", self.order), ("up", self.up)]
+    }
+}
+
+impl Serialize for Startup {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        for (key, part) in self.parts() {
+            if let Some(number) = part {
+                map.serialize_entry(key, &number)?;
+            }
+        }
+        map.end()
+    }
+}
+
+/// `boot`: the devices in order, or the letters that old configs have. Letters are read, never written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// The devices that are tried, first to last.
+    Devices(Box<[Box<str>]>),
+    /// The legacy letters, such as `cdn`.
+    Legacy(Box<str>),
+}
+
+impl Boot {
+    /// What an absent `boot` means.
+    pub const LEGACY_DEFAULT: &'static str = "cdn";
+}
+
+impl Serialize for Boot {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Devices(devices) => serializer.collect_seq(devices.iter()),
+            Self::Legacy(letters) => serializer.serialize_str(letters),
+        }
+    }
+}
+
+/// `hotplug`: which parts can be changed while the guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features(u8);
+
+impl Features {
+    /// The words, in order.
+    pub const WORDS: [&'static str; 6] = ["cloudinit", "cpu", "disk", "memory", "network", "usb"];
+    /// What an absent `hotplug` means.
+    pub const DEFAULT: Self = Self(0b11_0100);
+
+    /// No feature.
+    #[must_use]
+    pub fn none() -> Self {
+        Self(0)
+    }
+
+    /// These and the feature with this index in [`Features::WORDS`].
+    #[must_use]
+    pub fn with(self, index: usize) -> Self {
+        Self(self.0 | (1u8.checked_shl(u32::try_from(index).unwrap_or(u32::MAX)).unwrap_or(0)))
+    }
+
+    /// Whether the feature of this name is among them.
+    #[must_use]
+    pub fn has(self, word: &str) -> bool {
+        self.iter().any(|own| own == word)
+    }
+
+    /// Their words, in order.
+    pub fn iter(self) -> impl Iterator<Item = &'static str> {
+        Self::WORDS.into_iter().enumerate().filter(move |(index, _)| self.0 >> index & 1 == 1).map(|(_, word)| word)
+    }
+}
+
+impl Serialize for Features {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Flag(flag) => serializer.serialize_bool(*flag),
+            Self::Count(number) | Self::Mib(number) | Self::Thousandths(number) => serializer.serialize_u32(*number),
+            Self::Text(text) => serializer.serialize_str(text),
+            Self::Tags(tags) => tags.serialize(serializer),
+            Self::Startup(startup) => startup.serialize(serializer),
+            Self::Boot(boot) => boot.serialize(serializer),
+            Self::Features(features) => features.serialize(serializer),
+        }
+    }
+}
+
+/// As desired.yaml would write it; text is quoted and escaped, so that nothing in it can act on a terminal.
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => flag.fmt(formatter),
+            Self::Count(number) => number.fmt(formatter),
+            Self::Mib(mib) if *mib > 0 && mib.is_multiple_of(1024) => write!(formatter, "{}GiB", mib / 1024),
+            Self::Mib(mib) => write!(formatter, "{mib}MiB"),
+            Self::Thousandths(number) => decimal(*number, formatter),
+            Self::Text(text) => write!(formatter, "{text:?}"),
+            Self::Tags(tags) => list(tags.iter(), formatter),
+            Self::Startup(startup) => parts(startup, formatter),
+            Self::Boot(Boot::Devices(devices)) => list(devices.iter().map(AsRef::as_ref), formatter),
+            Self::Boot(Boot::Legacy(letters)) => write!(formatter, "{letters:?}"),
+            Self::Features(features) => list(features.iter(), formatter),
+        }
+    }
+}
+
+fn decimal(thousandths: u32, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let fraction = format!("{:03}", thousandths % 1000);
+    match fraction.trim_end_matches('0') {
+        "" => write!(formatter, "\"{}\"", thousandths / 1000),
+        digits => write!(formatter, "\"{}.{digits}\"", thousandths / 1000),
+    }
+}
+
+/// Words of others are escaped like text, without the quotes that well-formed words do not need.
+fn list<'w>(words: impl Iterator<Item = &'w str>, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    formatter.write_str("[")?;
+    for (index, word) in words.enumerate() {
+        write!(formatter, "{}{}", if index > 0 { ", " } else { "" }, word.escape_debug())?;
+    }
+    formatter.write_str("]")
+}
+
+fn parts(startup: &Startup, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let words: Vec<String> = startup.parts().iter().filter_map(|(key, part)| part.map(|number| format!("{key}: {number}"))).collect();
+    write!(formatter, "{{{}}}", words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(value: &Value, text: &str, json: &str) {
+        assert_eq!(value.to_string(), text);
+        assert_eq!(serde_json::to_string(value).expect("serialises"), json);
+    }
+
+    #[test]
+    fn values_are_shown_as_they_are_written_and_stored_as_numbers() {
+        check(&Value::Mib(8192), "8GiB", "8192");
+        check(&Value::Mib(1536), "1536MiB", "1536");
+        check(&Value::Mib(0), "0MiB", "0");
+        check(&Value::Thousandths(1500), "\"1.5\"", "1500");
+        check(&Value::Thousandths(2000), "\"2\"", "2000");
+        check(&Value::Thousandths(1005), "\"1.005\"", "1005");
+        check(&Value::Text("a\n\u{1b}".into()), r#""a\n\u{1b}""#, "\"a\\n\\u001b\"");
+        check(&Value::Tags(Words::new(vec!["b".into(), "a".into(), "b".into()])), "[a, b]", r#"["a","b"]"#);
+        check(&Value::Startup(Startup { order: Some(1), up: None, down: Some(5) }), "{down: 5, order: 1}", r#"{"down":5,"order":1}"#);
+        check(&Value::Features(Features::DEFAULT), "[disk, network, usb]", r#"["disk","network","usb"]"#);
+    }
+
+    #[test]
+    fn features_outside_the_list_do_not_exist() {
+        assert_eq!(Features::none().with(99), Features::none());
+        assert!(Features::none().with(3).has("memory"));
+    }
+}

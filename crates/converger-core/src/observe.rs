@@ -1,0 +1,299 @@
+//! What was seen: one reading of an environment, in which every guest is present, missing or unknown.
+//!
+//! Unknown is a value and absence is a claim: a guest that is not listed is missing only if the list is complete, and
+//! a field that is not there was not read ([`Reading::Unread`]), which is not the same as read and empty.
+//!
+//! What never enters: how a reading is taken (adapters), and what follows from it (`plan`).
+
+mod parse;
+mod write;
+
+use crate::desired::Scope;
+use crate::document::{Diagnostics, Notation};
+use crate::guest::{EnvironmentName, Identity, Kind, NodeName, RunState, Vmid};
+use crate::normalize::{Context, Features, Field, Value, Words};
+
+pub use write::InScope;
+
+/// The schema id of current.json.
+pub const SCHEMA: &str = "converger.observation/1";
+
+/// The cause of an unknown guest where the reading gives none.
+pub const CAUSE_NOT_GIVEN: &str = "cause-not-given";
+
+/// The cause of an unknown guest that an incomplete reading does not list.
+pub const CAUSE_NOT_LISTED: &str = "not-listed";
+
+/// One reading of an environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// The environment that was read.
+    pub environment: EnvironmentName,
+    /// Which observer read it, for people.
+    pub source: Option<Box<str>>,
+    /// When, for people; it is outside of every digest.
+    pub taken_at: Option<Box<str>>,
+    /// Whether the list of guests is whole: only then is a guest that it lacks missing.
+    pub complete: bool,
+    /// Whether the cluster had quorum.
+    pub quorate: bool,
+    /// The nodes.
+    pub nodes: Box<[Node]>,
+    /// The guests, in the order of their ids.
+    pub guests: Box<[ObservedGuest]>,
+    /// How many guests were seen outside of the scope and dropped.
+    pub unmanaged: u64,
+}
+
+/// A reading that holds nothing outside of a scope (G8). Made by [`Observation::within`] only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scoped(Observation);
+
+impl std::ops::Deref for Scoped {
+    type Target = Observation;
+
+    fn deref(&self) -> &Observation {
+        &self.0
+    }
+}
+
+impl Scoped {
+    /// Gives the reading out to be changed, after which it must be scoped again.
+    #[must_use]
+    pub fn into_observation(self) -> Observation {
+        self.0
+    }
+}
+
+/// A node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Its name.
+    pub name: NodeName,
+    /// Whether it is a member that answers.
+    pub online: bool,
+}
+
+/// A field that may not have been read. `Unread` is neither empty nor default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading<T> {
+    /// Nobody looked, or nobody could.
+    Unread,
+    /// It was read, and this is what it was.
+    Read(T),
+}
+
+impl<T> Reading<T> {
+    /// What was read, by reference.
+    pub fn as_ref(&self) -> Reading<&T> {
+        match self {
+            Self::Unread => Reading::Unread,
+            Self::Read(value) => Reading::Read(value),
+        }
+    }
+
+    /// Whether it was read.
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+
+    /// What was read, if it was.
+    #[must_use]
+    pub fn read(self) -> Option<T> {
+        match self {
+            Self::Unread => None,
+            Self::Read(value) => Some(value),
+        }
+    }
+}
+
+/// A listed guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObservedGuest {
+    /// Its id.
+    pub vmid: Vmid,
+    /// Its kind.
+    pub kind: Kind,
+    /// The index of its node in [`Observation::nodes`].
+    pub node: usize,
+    /// Whether it runs, where that is known.
+    pub status: Status,
+    /// Its name as it is shown; words of others, never trusted.
+    pub name: Option<Box<str>>,
+    /// The raw word of the platform for its run-state.
+    pub run_state: Option<Box<str>>,
+    /// CPUs as the platform counts them.
+    pub cpus: Option<u32>,
+    /// Memory in bytes as the platform counts it.
+    pub maxmem: Option<u64>,
+    /// Whether the row was read from the guest's own node or from a cache.
+    pub source: Option<Box<str>>,
+    /// The lock that is held, if one is.
+    pub lock: Reading<Option<Box<str>>>,
+    /// The high-availability manager's hold on it, if it has one.
+    pub ha: Reading<Option<Ha>>,
+    /// Whether it is a template.
+    pub template: Reading<bool>,
+    /// Whether the platform's own protection is on.
+    pub protection: Reading<bool>,
+    /// Its tags.
+    pub tags: Reading<Words>,
+    /// Its birth marks.
+    pub identity: Reading<Box<Identity>>,
+    /// The values in effect; read whole or not at all, so that a key that it lacks has its default.
+    pub config: Reading<Config>,
+    /// What waits for the next start.
+    pub pending: Reading<Box<[Pending]>>,
+    /// The platform's digest of the config.
+    pub digest: Option<Box<str>>,
+}
+
+/// Whether a listed guest runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// It is known to run or to be stopped.
+    Known(RunState),
+    /// It is not known, for this cause.
+    Unknown(Option<Box<str>>),
+}
+
+/// The high-availability manager's hold on a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ha {
+    /// Its word for the guest's state; right after adding it has none.
+    pub state: Option<Box<str>>,
+}
+
+impl Ha {
+    /// Whether the manager owns the guest's run-state.
+    #[must_use]
+    pub fn owns(&self) -> bool {
+        self.state.as_deref() != Some("ignored")
+    }
+
+    /// Whether the guest rests where it is: in every other state the manager is about to move or change it.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        matches!(self.state.as_deref(), Some("started" | "stopped" | "enabled" | "disabled" | "ignored"))
+    }
+}
+
+/// The values in effect of the keys that the table of fields knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Config(Box<[(Field, Value)]>);
+
+impl Config {
+    /// The memory of a virtual machine whose config has none.
+    pub const MEMORY_DEFAULT_MIB: u32 = 512;
+
+    /// A config of these values.
+    #[must_use]
+    pub fn new(mut values: Vec<(Field, Value)>) -> Self {
+        values.sort_unstable_by_key(|(field, _)| *field);
+        Self(values.into())
+    }
+
+    /// The value of a key, if the key is there.
+    #[must_use]
+    pub fn get(&self, field: Field) -> Option<&Value> {
+        self.0.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
+    }
+
+    /// The values, in the order of the fields.
+    #[must_use]
+    pub fn values(&self) -> &[(Field, Value)] {
+        &self.0
+    }
+
+    /// What of it decides how other fields take effect.
+    #[must_use]
+    pub fn context(&self) -> Context {
+        let hotplug = match self.get(Field::Hotplug) {
+            Some(Value::Features(features)) => *features,
+            _ => Features::DEFAULT,
+        };
+        Context { memory_hotplug: hotplug.has("memory") && self.get(Field::Numa) == Some(&Value::Flag(true)) }
+    }
+}
+
+/// A change that waits for the next start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// A field of the table gets this value, or (`None`) is removed.
+    Known(Field, Option<Value>),
+    /// Something else changes; its value is nobody's business here.
+    Other(Box<str>),
+}
+
+impl Pending {
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Known(field, _) => field.word(),
+            Self::Other(key) => key,
+        }
+    }
+}
+
+/// What a reading says about one guest.
+#[derive(Clone, Copy, Debug)]
+pub enum Seen<'o> {
+    /// It is there, and runs or is stopped.
+    Present(&'o ObservedGuest, RunState),
+    /// The whole list was read, and it is not in it.
+    Missing,
+    /// It cannot be said, for this cause.
+    Unknown(&'o str),
+}
+
+/// Parses current.json.
+///
+/// # Errors
+/// All faults of the text, each with its place: malformed, cut off, of another schema, or contradicting itself.
+pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
+    parse::parse(bytes, Notation::Json)
+}
+
+impl Observation {
+    /// Drops what is outside of the scope and counts it as unmanaged: the only way to something that can be planned on.
+    #[must_use]
+    pub fn within(mut self, scope: &Scope) -> Scoped {
+        let all = self.guests.len();
+        let mut ids = scope.ids().iter().peekable();
+        let mut guests = self.guests.into_vec();
+        guests.retain(|guest| {
+            while ids.next_if(|id| **id < guest.vmid).is_some() {}
+            ids.peek() == Some(&&guest.vmid)
+        });
+        self.unmanaged = self.unmanaged.saturating_add(u64::try_from(all - guests.len()).unwrap_or(u64::MAX));
+        self.guests = guests.into();
+        Scoped(self)
+    }
+
+    /// What this reading says of the guest that `listed` found or did not find.
+    #[must_use]
+    pub fn seen<'o>(&'o self, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
+        match listed {
+            None if self.complete => Seen::Missing,
+            None => Seen::Unknown(CAUSE_NOT_LISTED),
+            Some(guest) => match &guest.status {
+                Status::Known(state) => Seen::Present(guest, *state),
+                Status::Unknown(cause) => Seen::Unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN)),
+            },
+        }
+    }
+
+    /// The listed guest with this id.
+    #[must_use]
+    pub fn find(&self, vmid: Vmid) -> Option<&ObservedGuest> {
+        let index = self.guests.binary_search_by_key(&vmid, |guest| guest.vmid).ok()?;
+        self.guests.get(index)
+    }
+
+    /// The node of a listed guest.
+    #[must_use]
+    pub fn node_of(&self, guest: &ObservedGuest) -> Option<&Node> {
+        self.nodes.get(guest.node)
+    }
+}

@@ -1,0 +1,507 @@
+//! From current.json to [`Observation`], refusing whatever is malformed or contradicts itself.
+
+use super::{Config, Ha, Node, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
+use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
+use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid};
+use crate::marks::{self, Marks};
+use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
+
+/// RFC 8785 numbers are doubles: above this they would be rounded in silence.
+const INTEGER_MAX: u64 = (1 << 53) - 1;
+
+const KEYS: [&str; 9] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged"];
+const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
+const NODE_KEYS: [&str; 2] = ["name", "online"];
+const GUEST_KEYS: [&str; 19] = [
+    "cause",
+    "config",
+    "cpus",
+    "digest",
+    "ha",
+    "identity",
+    "kind",
+    "lock",
+    "maxmem",
+    "name",
+    "node",
+    "pending",
+    "protection",
+    "run_state",
+    "source",
+    "status",
+    "tags",
+    "template",
+    "vmid",
+];
+const GUEST_REQUIRED: [usize; 4] = [6, 10, 15, 18];
+
+pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
+    let draft = decode(bytes, notation, File)?;
+    // All three were checked as present: a decoder that reports nothing has filled them.
+    let (Some(environment), Some(complete), Some(quorate)) = (draft.environment, draft.complete, draft.quorate) else {
+        return Err(Diagnostics::default());
+    };
+    Ok(Observation {
+        environment,
+        source: draft.source,
+        taken_at: draft.taken_at,
+        complete,
+        quorate,
+        nodes: draft.nodes.into_iter().map(|(node, _)| node).collect(),
+        guests: draft.guests.into(),
+        unmanaged: draft.unmanaged,
+    })
+}
+
+#[derive(Default)]
+struct Draft {
+    environment: Option<EnvironmentName>,
+    source: Option<Box<str>>,
+    taken_at: Option<Box<str>>,
+    complete: Option<bool>,
+    quorate: Option<bool>,
+    nodes: Vec<(Node, Span)>,
+    guests: Vec<ObservedGuest>,
+    /// The id and place of each guest, and the name of its node with its place: nodes may stand behind guests.
+    places: Vec<(Vmid, Span)>,
+    node_names: Vec<(Box<str>, Span)>,
+    unmanaged: u64,
+}
+
+struct File;
+
+impl Decode<Draft> for File {
+    fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Draft, End> {
+        let mut draft = Draft::default();
+        if reader.is_empty()? {
+            reader.report(Diagnostic::new(Span::at(0), "the file is empty").help("take a new reading with `converger observe`"))?;
+            return Ok(draft);
+        }
+        let mut scratch = Scratch::default();
+        let seen = reader.fields("the observation", &KEYS, |reader, key, _| match key {
+            0 => schema(reader),
+            1 => environment(reader, &mut draft),
+            2 => text(reader, "`source`").map(|text| draft.source = text),
+            3 => taken_at(reader).map(|text| draft.taken_at = text),
+            4 => reader.flag("`complete`").map(|flag| draft.complete = flag),
+            5 => reader.flag("`quorate`").map(|flag| draft.quorate = flag),
+            6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
+            7 => reader.items("`guests`", |reader| guest(reader, &mut draft, &mut scratch)).map(|_| ()),
+            _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
+        })?;
+        if let Some(seen) = seen {
+            reader.required(&seen, "the observation", &KEYS, &REQUIRED)?;
+            together(reader, &mut draft)?;
+        }
+        Ok(draft)
+    }
+}
+
+/// Another schema ends the reading: faults of a format that this program does not know would say nothing.
+fn schema<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<(), End> {
+    let Some((found, span)) = reader.text("`schema`")? else { return Ok(()) };
+    if found == SCHEMA {
+        return Ok(());
+    }
+    let fault = Diagnostic::new(span, format!("the schema {} is not known to this program", quoted(&found)));
+    reader.report(fault.help(format!("this program reads `{SCHEMA}`; take a new reading with `converger observe`")))?;
+    Err(End)
+}
+
+fn environment<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) -> Result<(), End> {
+    let Some((found, span)) = reader.text("`environment`")? else { return Ok(()) };
+    draft.environment = EnvironmentName::new(&found);
+    if draft.environment.is_none() {
+        reader.report(Diagnostic::new(span, format!("{} is not the name of an environment", quoted(&found))))?;
+    }
+    Ok(())
+}
+
+fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Box<str>>, End> {
+    Ok(reader.text(what)?.map(|(text, _)| text.into()))
+}
+
+/// `2026-11-15T12:00:00Z`: the shape is checked, so that an age can be judged from it later.
+fn taken_at<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
+    let Some((found, span)) = reader.text("`taken_at`")? else { return Ok(None) };
+    let pattern = "dddd-dd-ddTdd:dd:ddZ";
+    let fits = found.len() == pattern.len()
+        && found.bytes().zip(pattern.bytes()).all(|(byte, want)| if want == b'd' { byte.is_ascii_digit() } else { byte == want });
+    if fits {
+        return Ok(Some(found.into()));
+    }
+    reader.refuse(Diagnostic::new(span, format!("{} is not a time", quoted(&found))).help("write it as 2026-11-15T12:00:00Z, in UTC"))
+}
+
+fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Span)>) -> Result<(), End> {
+    let (mut name, mut online) = (None, None);
+    let seen = reader.fields("a node", &NODE_KEYS, |reader, key, _| match key {
+        0 => reader.text("`name`").map(|text| name = text),
+        _ => reader.flag("`online`").map(|flag| online = flag),
+    })?;
+    let Some(seen) = seen else { return Ok(()) };
+    reader.required(&seen, "a node", &NODE_KEYS, &[0, 1])?;
+    let (Some((found, span)), Some(online)) = (name, online) else { return Ok(()) };
+    let Some(name) = NodeName::new(&found) else {
+        return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quoted(&found))));
+    };
+    if let Some((_, first)) = nodes.iter().find(|(other, _)| other.name == name) {
+        return reader
+            .report(Diagnostic::new(span, format!("the node {} is listed twice", quoted(&found))).related(*first, "first listed here"));
+    }
+    nodes.push((Node { name, online }, span));
+    Ok(())
+}
+
+/// What was read of one guest; its kind may stand behind what depends on it.
+#[derive(Default)]
+struct Row {
+    vmid: Option<(Vmid, Span)>,
+    kind: Option<Kind>,
+    node: Option<(Box<str>, Span)>,
+    status: Option<usize>,
+    cause: Option<Box<str>>,
+    name: Option<Box<str>>,
+    run_state: Option<Box<str>>,
+    cpus: Option<u32>,
+    maxmem: Option<u64>,
+    source: Option<Box<str>>,
+    lock: Option<Option<Box<str>>>,
+    ha: Option<Option<Ha>>,
+    template: Option<bool>,
+    protection: Option<bool>,
+    tags: Option<Words>,
+    identity: Option<Marks>,
+    has_config: bool,
+    pending: Option<Vec<(Pending, Span)>>,
+    digest: Option<Box<str>>,
+}
+
+/// Kept over all guests, so that reading a config allocates once.
+#[derive(Default)]
+struct Scratch {
+    config: Vec<(Field, Value, Span)>,
+}
+
+fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, scratch: &mut Scratch) -> Result<(), End> {
+    let mut row = Row::default();
+    scratch.config.clear();
+    let seen = reader.fields("a guest", &GUEST_KEYS, |reader, key, _| member(reader, key, &mut row, scratch))?;
+    let Some(seen) = seen else { return Ok(()) };
+    reader.required(&seen, "a guest", &GUEST_KEYS, &GUEST_REQUIRED)?;
+    contradictions(reader, &seen, &row)?;
+    finish(reader, draft, row, scratch)
+}
+
+fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row, scratch: &mut Scratch) -> Result<(), End> {
+    match key {
+        0 => row.cause = cause(reader)?,
+        1 => row.has_config = config(reader, scratch)?,
+        2 => row.cpus = reader.integer("`cpus`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()),
+        3 => row.digest = text(reader, "`digest`")?,
+        4 => row.ha = ha(reader)?,
+        5 => row.identity = marks::read(reader)?,
+        6 => row.kind = reader.word("`kind`", &Kind::WORDS)?.and_then(|(index, _)| Kind::ALL.get(index).copied()),
+        7 => row.lock = or_null(reader, |reader| text(reader, "`lock`"))?,
+        8 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
+        9 => row.name = text(reader, "`name`")?,
+        10 => row.node = reader.text("`node`")?.map(|(text, span)| (text.into(), span)),
+        11 => row.pending = pending(reader)?,
+        12 => row.protection = reader.flag("`protection`")?,
+        13 => row.run_state = text(reader, "`run_state`")?,
+        14 => row.source = text(reader, "`source`")?,
+        15 => row.status = reader.word("`status`", &["running", "stopped", "unknown"])?.map(|(index, _)| index),
+        16 => row.tags = tags(reader)?,
+        17 => row.template = reader.flag("`template`")?,
+        _ => {
+            let number = reader.integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
+            row.vmid = number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span)));
+        }
+    }
+    Ok(())
+}
+
+/// `null` means read and none.
+fn or_null<'t, S: Source<'t>, T>(
+    reader: &mut Reader<'t, S>,
+    read: impl FnOnce(&mut Reader<'t, S>) -> Result<Option<T>, End>,
+) -> Result<Option<Option<T>>, End> {
+    if reader.null()? {
+        return Ok(Some(None));
+    }
+    Ok(read(reader)?.map(Some))
+}
+
+/// A cause is a word for machines as much as for people.
+fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
+    let Some((found, span)) = reader.text("`cause`")? else { return Ok(None) };
+    let fits =
+        (1..=64).contains(&found.len()) && found.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if fits {
+        return Ok(Some(found.into()));
+    }
+    reader.refuse(
+        Diagnostic::new(span, format!("{} is not a cause", quoted(&found)))
+            .help("use lower-case words joined by `-`, such as node-offline"),
+    )
+}
+
+fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, row: &Row) -> Result<(), End> {
+    let known = matches!(row.status, Some(0 | 1));
+    if known && row.name.is_none() && seen.key(9).is_none() {
+        reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
+    }
+    if let (true, Some(span)) = (known, seen.key(0)) {
+        reader.report(Diagnostic::new(span, "`cause` says why a status is unknown, but the status is known"))?;
+    }
+    Ok(())
+}
+
+fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, row: Row, scratch: &mut Scratch) -> Result<(), End> {
+    let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
+    let config = config_of(reader, scratch, kind)?;
+    let pending = match row.pending {
+        Some(list) => Reading::Read(pending_of(reader, list, kind)?),
+        None => Reading::Unread,
+    };
+    let identity = match row.identity {
+        Some(marks) => Reading::Read(Box::new(marks.of(kind, reader)?)),
+        None => Reading::Unread,
+    };
+    draft.places.push(place);
+    draft.node_names.push(node);
+    draft.guests.push(ObservedGuest {
+        vmid: place.0,
+        kind,
+        // INVARIANT: an index into `node_names` until `together` has found the node.
+        node: draft.node_names.len() - 1,
+        status: match status {
+            0 => Status::Known(RunState::Running),
+            1 => Status::Known(RunState::Stopped),
+            _ => Status::Unknown(row.cause),
+        },
+        name: row.name,
+        run_state: row.run_state,
+        cpus: row.cpus,
+        maxmem: row.maxmem,
+        source: row.source,
+        lock: reading(row.lock),
+        ha: reading(row.ha),
+        template: reading(row.template),
+        protection: reading(row.protection),
+        tags: reading(row.tags),
+        identity,
+        config: if row.has_config { Reading::Read(config) } else { Reading::Unread },
+        pending,
+        digest: row.digest,
+    });
+    Ok(())
+}
+
+fn reading<T>(value: Option<T>) -> Reading<T> {
+    value.map_or(Reading::Unread, Reading::Read)
+}
+
+/// What must hold between rows: ids once, and every guest on a listed node.
+fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) -> Result<(), End> {
+    draft.places.sort_unstable();
+    for pair in draft.places.windows(2) {
+        if let [(first, first_span), (second, second_span)] = pair
+            && first == second
+        {
+            let fault = Diagnostic::new(*second_span, format!("guest {second} is listed twice")).related(*first_span, "first listed here");
+            reader.report(fault.help("one id is one guest; take a new reading"))?;
+        }
+    }
+    draft.nodes.sort_by(|(left, _), (right, _)| left.name.cmp(&right.name));
+    for guest in &mut draft.guests {
+        let Some((name, span)) = draft.node_names.get(guest.node) else { continue };
+        match draft.nodes.binary_search_by(|(node, _)| node.name.as_str().cmp(name)) {
+            Ok(index) => guest.node = index,
+            Err(_) => {
+                let fault = Diagnostic::new(*span, format!("guest {} is on the node {}, which is not listed", guest.vmid, quoted(name)));
+                reader.report(fault.help("list the node under `nodes`, with `online`"))?;
+            }
+        }
+    }
+    draft.guests.sort_by_key(|guest| guest.vmid);
+    Ok(())
+}
+
+fn ha<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Option<Ha>>, End> {
+    or_null(reader, |reader| {
+        let mut state = None;
+        let seen = reader.fields("`ha`", &["state"], |reader, _, _| {
+            state = or_null(reader, |reader| text(reader, "`state`"))?.flatten();
+            Ok(())
+        })?;
+        Ok(seen.map(|_| Ha { state }))
+    })
+}
+
+fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, End> {
+    let mut tags: Vec<Box<str>> = Vec::new();
+    let list = reader.items("`tags`", |reader| {
+        let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
+        if tag.trim().is_empty() {
+            return reader.report(Diagnostic::new(span, "a tag is empty"));
+        }
+        tags.push(tag.into());
+        Ok(())
+    })?;
+    Ok(list.map(|_| Words::new(tags)))
+}
+
+/// The config; whether there was one.
+fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch) -> Result<bool, End> {
+    let seen = reader.fields("`config`", &Field::WORDS, |reader, index, span| {
+        let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
+        if let Some(value) = value(reader, field)? {
+            scratch.config.push((field, value, span));
+        }
+        Ok(())
+    })?;
+    Ok(seen.is_some())
+}
+
+/// What was read of the config, checked against the table for this kind.
+fn config_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch, kind: Kind) -> Result<Config, End> {
+    for (field, _, span) in &scratch.config {
+        check_field(reader, *field, *span, kind)?;
+    }
+    Ok(Config::new(scratch.config.drain(..).filter(|(_, value, _)| !is_nothing(value)).map(|(field, value, _)| (field, value)).collect()))
+}
+
+fn check_field<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span, kind: Kind) -> Result<(), End> {
+    if field == Field::Tags {
+        return reader.report(Diagnostic::new(span, "tags stand beside `config`, not in it").help("move them to the guest's own `tags`"));
+    }
+    if rule_of(kind, field).is_none() {
+        return reader.report(Diagnostic::new(span, format!("{} is not a config key of a {kind} guest", field.quoted())));
+    }
+    Ok(())
+}
+
+/// An empty description is the same as none.
+fn is_nothing(value: &Value) -> bool {
+    matches!(value, Value::Text(text) if text.is_empty())
+}
+
+const PENDING_KEYS: [&str; 3] = ["key", "value", "delete"];
+
+fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<(Pending, Span)>>, End> {
+    let mut list = Vec::new();
+    let read = reader.items("`pending`", |reader| {
+        if let Some(entry) = pending_entry(reader)? {
+            list.push(entry);
+        }
+        Ok(())
+    })?;
+    Ok(read.map(|_| list))
+}
+
+/// `{key, value}` or `{key, delete: true}` for a field of the table, `{key}` for anything else.
+fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Pending, Span)>, End> {
+    let (mut key, mut value_read, mut delete) = (None, None, false);
+    let seen = reader.fields("a pending change", &PENDING_KEYS, |reader, index, span| match index {
+        0 => reader.text("`key`").map(|text| key = text),
+        1 => match key.as_ref().and_then(|(key, _)| field_of(key)) {
+            Some(field) => value(reader, field).map(|value| value_read = value),
+            None => {
+                reader.report(Diagnostic::new(span, "only values of managed fields are kept; `key` comes first and names one"))?;
+                reader.skip_value()
+            }
+        },
+        _ => reader.flag("`delete`").map(|flag| delete = flag == Some(true)),
+    })?;
+    let Some(seen) = seen else { return Ok(None) };
+    reader.required(&seen, "a pending change", &PENDING_KEYS, &[0])?;
+    let Some((key, span)) = key else { return Ok(None) };
+    match (field_of(&key), value_read, delete) {
+        (Some(field), Some(value), false) => Ok(Some((Pending::Known(field, Some(value).filter(|value| !is_nothing(value))), span))),
+        (Some(field), None, true) => Ok(Some((Pending::Known(field, None), span))),
+        (None, None, _) => Ok(Some((Pending::Other(key.into()), span))),
+        _ if seen.key(1).is_some() && !delete => Ok(None),
+        _ => reader.refuse(Diagnostic::new(span, "a pending change of a managed field has either `value` or `delete: true`")),
+    }
+}
+
+fn field_of(key: &str) -> Option<Field> {
+    Field::WORDS.iter().position(|word| *word == key).and_then(|index| Field::ALL.get(index).copied())
+}
+
+/// A key that is pending for a kind whose table lacks it is somebody else's.
+fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<(Pending, Span)>, kind: Kind) -> Result<Box<[Pending]>, End> {
+    let mut entries: Vec<Pending> = Vec::with_capacity(list.len());
+    for (entry, span) in list {
+        if entries.iter().any(|other| other.key() == entry.key()) {
+            reader.report(Diagnostic::new(span, format!("{} is pending twice", quoted(entry.key()))))?;
+        }
+        entries.push(match entry {
+            Pending::Known(field, _) if rule_of(kind, field).is_none() => Pending::Other(field.word().into()),
+            entry => entry,
+        });
+    }
+    entries.sort_by(|left, right| left.key().cmp(right.key()));
+    Ok(entries.into())
+}
+
+/// A value in the form of artifacts: numbers in their unit, sets as lists.
+fn value<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field) -> Result<Option<Value>, End> {
+    let what = field.quoted();
+    let shape = field.shape();
+    Ok(match shape {
+        Shape::Flag => reader.flag(what)?.map(Value::Flag),
+        Shape::Count | Shape::Mib | Shape::Thousandths => {
+            let number = reader.integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+            number.map(match shape {
+                Shape::Count => Value::Count,
+                Shape::Mib => Value::Mib,
+                _ => Value::Thousandths,
+            })
+        }
+        Shape::Text => reader.text(what)?.map(|(text, _)| Value::Text(text.trim_end().into())),
+        Shape::Tags => tags(reader)?.map(Value::Tags),
+        Shape::Startup => startup(reader)?.map(Value::Startup),
+        Shape::Boot => boot(reader)?.map(Value::Boot),
+        Shape::Features => features(reader)?.map(Value::Features),
+    })
+}
+
+fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Startup>, End> {
+    let mut startup = Startup::default();
+    let seen = reader.fields("`startup`", &["order", "up", "down"], |reader, key, _| {
+        let number = reader.integer("a part of `startup`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+        match key {
+            0 => startup.order = number,
+            1 => startup.up = number,
+            _ => startup.down = number,
+        }
+        Ok(())
+    })?;
+    Ok(seen.map(|_| startup))
+}
+
+/// A list of devices, or the letters of an old config.
+fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
+    if reader.is_scalar()? {
+        return Ok(text(reader, "`boot`")?.map(Boot::Legacy));
+    }
+    let mut devices: Vec<Box<str>> = Vec::new();
+    let list = reader.items("`boot`", |reader| {
+        devices.extend(text(reader, "a device in `boot`")?);
+        Ok(())
+    })?;
+    Ok(list.map(|_| Boot::Devices(devices.into())))
+}
+
+fn features<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Features>, End> {
+    let mut features = Features::none();
+    let list = reader.items("`hotplug`", |reader| {
+        if let Some((index, _)) = reader.word("a part of `hotplug`", &Features::WORDS)? {
+            features = features.with(index);
+        }
+        Ok(())
+    })?;
+    Ok(list.map(|_| features))
+}

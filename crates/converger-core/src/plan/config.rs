@@ -1,0 +1,185 @@
+//! The difference between declared config and the values in effect, with what already waits for a restart.
+
+use super::Step;
+use crate::action::{Change, FieldChange};
+use crate::desired::{DesiredGuest, Setting};
+use crate::guest::{Kind, RunState};
+use crate::normalize::{self, Context, Effect, Field, Role, Rule, Value};
+use crate::observe::{Config, ObservedGuest, Pending, Reading};
+use crate::refusal::Refusal;
+
+/// How the declared config of one guest stands. Looking at it allocates nothing; only [`Drift::changes`] does.
+pub(super) struct Drift<'p> {
+    guest: &'p DesiredGuest,
+    row: &'p ObservedGuest,
+    state: RunState,
+    context: Context,
+    found: Found,
+}
+
+/// Whether any field stands so.
+#[derive(Clone, Copy, Default)]
+struct Found {
+    /// It must be written.
+    writes: bool,
+    /// It must be written and takes effect at the next start only.
+    writes_for_restart: bool,
+    /// It is written already and waits for the next start.
+    waits: bool,
+}
+
+/// How one declared field stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    InEffect,
+    Waiting,
+    Differs,
+}
+
+pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: RunState) -> Drift<'p> {
+    let context = match &row.config {
+        Reading::Read(config) if !guest.config.is_empty() => config.context(),
+        _ => Context { memory_hotplug: false },
+    };
+    let mut drift = Drift { guest, row, state, context, found: Found::default() };
+    for setting in &guest.config {
+        match drift.standing(setting) {
+            Standing::InEffect => {}
+            Standing::Waiting => drift.found.waits = true,
+            Standing::Differs => {
+                drift.found.writes = true;
+                drift.found.writes_for_restart |= drift.effect(setting) == Effect::AtRestart;
+            }
+        }
+    }
+    drift
+}
+
+impl<'p> Drift<'p> {
+    pub(super) fn differs(&self) -> bool {
+        self.found.writes
+    }
+
+    /// Declared config is written and waits for a restart.
+    pub(super) fn waits(&self) -> bool {
+        self.found.waits
+    }
+
+    pub(super) fn needs_restart(&self) -> bool {
+        self.found.waits || self.found.writes_for_restart
+    }
+
+    /// The fields that must be written.
+    pub(super) fn changes(&self) -> Box<[FieldChange]> {
+        let differing = self.guest.config.iter().filter(|setting| self.standing(setting) == Standing::Differs);
+        differing
+            .map(|setting| FieldChange {
+                field: setting.field,
+                before: self.before(setting.field),
+                after: setting.wanted.clone(),
+                effect: self.effect(setting),
+            })
+            .collect()
+    }
+
+    /// The fields that take effect at the next start.
+    pub(super) fn at_restart(&self) -> Box<[Field]> {
+        let waits = |setting: &&Setting| match self.standing(setting) {
+            Standing::InEffect => false,
+            Standing::Waiting => true,
+            Standing::Differs => self.effect(setting) == Effect::AtRestart,
+        };
+        self.guest.config.iter().filter(waits).map(|setting| setting.field).collect()
+    }
+
+    fn standing(&self, setting: &Setting) -> Standing {
+        // A field without a line in the table cannot be declared; if it were, it would never be as declared.
+        let Some(rule) = self.rule(setting.field) else { return Standing::Differs };
+        let is_met = |observed: Option<&Value>| normalize::is_met(rule, setting.wanted.as_ref(), observed);
+        let in_effect = match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
+            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => wanted == tags,
+            (Field::Tags, None, Reading::Read(tags)) => tags.is_empty(),
+            _ => is_met(self.current(setting.field)),
+        };
+        match self.pending(setting.field) {
+            None if in_effect => Standing::InEffect,
+            None => Standing::Differs,
+            Some(pending) if !is_met(pending) => Standing::Differs,
+            Some(_) if in_effect => Standing::InEffect,
+            Some(_) => Standing::Waiting,
+        }
+    }
+
+    fn effect(&self, setting: &Setting) -> Effect {
+        match (self.state, self.rule(setting.field)) {
+            (RunState::Running, Some(rule)) => normalize::effect(rule, self.current(setting.field), setting.wanted.as_ref(), self.context),
+            _ => Effect::Recorded,
+        }
+    }
+
+    fn rule(&self, field: Field) -> Option<&'static Rule> {
+        normalize::rule_of(self.guest.kind, field).filter(|rule| rule.role == Role::Managed)
+    }
+
+    /// The value in effect, to be kept. Tags are read with the guest and not with its config.
+    fn before(&self, field: Field) -> Option<Value> {
+        match (field, &self.row.tags) {
+            (Field::Tags, Reading::Read(tags)) => (!tags.is_empty()).then(|| Value::Tags(tags.clone())),
+            _ => self.current(field).cloned(),
+        }
+    }
+
+    /// The value in effect of a key of the config.
+    fn current(&self, field: Field) -> Option<&'p Value> {
+        match &self.row.config {
+            Reading::Read(config) => config.get(field),
+            Reading::Unread => None,
+        }
+    }
+
+    /// The value that waits for the next start, if one does.
+    fn pending(&self, field: Field) -> Option<Option<&'p Value>> {
+        let Reading::Read(pending) = &self.row.pending else { return None };
+        pending.iter().find_map(|entry| match entry {
+            Pending::Known(own, value) if *own == field => Some(value.as_ref()),
+            _ => None,
+        })
+    }
+}
+
+/// The tags after a change, if it changes them.
+pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
+    let Change::ConfigSet(fields) = change else { return None };
+    let tags = fields.iter().find(|field| field.field == Field::Tags)?;
+    Some(match &tags.after {
+        Some(Value::Tags(tags)) => tags.iter().collect(),
+        _ => Vec::new(),
+    })
+}
+
+/// Values that Proxmox would not accept together with what the guest has.
+pub(super) fn unsupported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
+    let (Kind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };
+    let fields = steps.iter().find_map(|step| match &step.change {
+        Change::ConfigSet(fields) => Some(fields),
+        _ => None,
+    })?;
+    let written = |field: Field| fields.iter().find(|change| change.field == field);
+    if written(Field::Balloon).is_none() && written(Field::Memory).is_none() {
+        return None;
+    }
+    let after = |field: Field| match written(field) {
+        Some(change) => change.after.as_ref(),
+        None => config.get(field),
+    };
+    let least = mib(after(Field::Balloon))?;
+    let most = mib(after(Field::Memory)).unwrap_or(Config::MEMORY_DEFAULT_MIB);
+    (least > most).then(|| Refusal::unsupported_change("balloon", "the least memory would be more than `memory`"))
+}
+
+fn mib(value: Option<&Value>) -> Option<u32> {
+    match value {
+        Some(Value::Mib(mib)) => Some(*mib),
+        _ => None,
+    }
+}

@@ -1,0 +1,193 @@
+//! What `after` means for the verdicts: a guest whose dependency cannot be relied on gets no step, a guest is started
+//! only where those that it comes after run, and stopped only once those that come after it are.
+//!
+//! Refusing one guest may take away what another relied on; so the refusals spread until nothing changes. They only
+//! ever grow, so this ends, and the order of work does not matter for the result.
+
+use super::{Step, Verdict};
+use crate::action::Change;
+use crate::desired::Desired;
+use crate::guest::{RunState, Vmid};
+use crate::observe::{Scoped, Status};
+use crate::refusal::Refusal;
+
+pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Verdict]) {
+    if !desired.has_dependencies() {
+        return;
+    }
+    let mut net = Net::new(desired, observation, verdicts);
+    net.spread();
+    let refused: Vec<(usize, Vec<Refusal>)> = net.newly_refused().map(|index| (index, net.refusals(index))).collect();
+    let waits: Vec<(usize, Box<[Vmid]>)> =
+        (0..net.guests.len()).map(|index| (index, net.waits(index))).filter(|(_, ids)| !ids.is_empty()).collect();
+    for (index, refusals) in refused {
+        if let Some(verdict) = verdicts.get_mut(index) {
+            *verdict = Verdict::Refused(refusals);
+        }
+    }
+    for (index, ids) in waits {
+        if let Some(Verdict::Steps(steps)) = verdicts.get_mut(index) {
+            // The first power step waits; what follows it on the same guest follows it anyway.
+            if let Some(step) = steps.iter_mut().find(|step| step.change.leads_to().is_some()) {
+                step.wait = ids;
+            }
+        }
+    }
+}
+
+struct Net {
+    guests: Vec<Guest>,
+}
+
+struct Guest {
+    vmid: Vmid,
+    on: Vec<usize>,
+    dependents: Vec<usize>,
+    observed: Option<RunState>,
+    /// What its own verdict was.
+    planned: Planned,
+    /// Refused by now, by its own verdict or by what it depends on.
+    refused: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Planned {
+    refused: bool,
+    steps: bool,
+    /// It is started or comes up again.
+    starts: bool,
+    /// It ends stopped.
+    stops: bool,
+}
+
+impl Net {
+    fn new(desired: &Desired, observation: &Scoped, verdicts: &[Verdict]) -> Self {
+        let index_of = |vmid: &Vmid| desired.find(*vmid).map(|(index, _)| index);
+        let mut guests: Vec<Guest> = desired
+            .guests()
+            .iter()
+            .zip(verdicts)
+            .map(|(guest, verdict)| {
+                let planned = planned(verdict);
+                Guest {
+                    vmid: guest.vmid,
+                    on: guest.after.iter().filter_map(index_of).collect(),
+                    dependents: Vec::new(),
+                    observed: observed(observation, guest.vmid),
+                    planned,
+                    refused: planned.refused,
+                }
+            })
+            .collect();
+        let edges: Vec<(usize, usize)> =
+            guests.iter().enumerate().flat_map(|(index, guest)| guest.on.iter().map(move |on| (*on, index))).collect();
+        for (on, index) in edges {
+            if let Some(guest) = guests.get_mut(on) {
+                guest.dependents.push(index);
+            }
+        }
+        Self { guests }
+    }
+
+    fn spread(&mut self) {
+        let mut work: Vec<usize> = (0..self.guests.len()).collect();
+        while let Some(index) = work.pop() {
+            if !self.must_refuse(index) {
+                continue;
+            }
+            if let Some(guest) = self.guests.get_mut(index) {
+                guest.refused = true;
+                work.extend(guest.on.iter().chain(&guest.dependents));
+            }
+        }
+    }
+
+    /// Whether a guest with steps has lost what it relies on.
+    fn must_refuse(&self, index: usize) -> bool {
+        let Some(guest) = self.guests.get(index) else { return false };
+        guest.planned.steps
+            && !guest.refused
+            && (self.refused_on(guest).next().is_some()
+                || self.not_running_on(guest).next().is_some()
+                || self.running_dependents(guest).next().is_some())
+    }
+
+    fn newly_refused(&self) -> impl Iterator<Item = usize> {
+        self.guests.iter().enumerate().filter(|(_, guest)| guest.refused && !guest.planned.refused).map(|(index, _)| index)
+    }
+
+    fn refusals(&self, index: usize) -> Vec<Refusal> {
+        let Some(guest) = self.guests.get(index) else { return Vec::new() };
+        let refused: Vec<Vmid> = self.refused_on(guest).collect();
+        let down: Vec<Vmid> = self.not_running_on(guest).collect();
+        let running: Vec<Vmid> = self.running_dependents(guest).collect();
+        let of = |ids: Vec<Vmid>, make: fn(Vec<Vmid>) -> Refusal| (!ids.is_empty()).then(|| make(ids));
+        let refusals =
+            [of(refused, Refusal::dependency_refused), of(down, Refusal::dependency_not_running), of(running, Refusal::dependent_running)];
+        refusals.into_iter().flatten().collect()
+    }
+
+    /// Those that it comes after and that are refused.
+    fn refused_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
+        self.among(&guest.on).filter(|on| on.refused).map(|on| on.vmid)
+    }
+
+    /// Those that must run before it starts, and will not. Refused ones are counted as such.
+    fn not_running_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
+        let starts = guest.planned.starts;
+        self.among(&guest.on).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
+    }
+
+    /// Those that must be stopped before it is, and are not seen to be nor will be.
+    fn running_dependents<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
+        let stops = guest.planned.stops;
+        self.among(&guest.dependents).filter(move |dependent| stops && !dependent.will_be_stopped()).map(|dependent| dependent.vmid)
+    }
+
+    /// Guests whose power step must come before this one's.
+    fn waits(&self, index: usize) -> Box<[Vmid]> {
+        let Some(guest) = self.guests.get(index).filter(|guest| guest.planned.steps && !guest.refused) else { return Box::new([]) };
+        if guest.planned.starts {
+            return self.among(&guest.on).filter(|on| on.planned.starts).map(|on| on.vmid).collect();
+        }
+        if guest.planned.stops {
+            return self.among(&guest.dependents).filter(|dependent| dependent.planned.stops).map(|dependent| dependent.vmid).collect();
+        }
+        Box::new([])
+    }
+
+    fn among<'n>(&'n self, indexes: &'n [usize]) -> impl Iterator<Item = &'n Guest> {
+        indexes.iter().filter_map(|index| self.guests.get(*index))
+    }
+}
+
+impl Guest {
+    fn will_run(&self) -> bool {
+        self.planned.starts || (self.observed == Some(RunState::Running) && !self.planned.stops)
+    }
+
+    fn will_be_stopped(&self) -> bool {
+        let stopped_by_plan = self.planned.stops && !self.refused;
+        let stays_stopped = self.observed == Some(RunState::Stopped) && (!self.planned.starts || self.refused);
+        stopped_by_plan || stays_stopped
+    }
+}
+
+fn planned(verdict: &Verdict) -> Planned {
+    match verdict {
+        Verdict::Converged { .. } => Planned::default(),
+        Verdict::Refused(_) => Planned { refused: true, ..Planned::default() },
+        Verdict::Steps(steps) => {
+            let last = steps.iter().rev().find_map(|step: &Step| step.change.leads_to());
+            let starts = steps.iter().any(|step| matches!(step.change, Change::Start | Change::Reboot { .. }));
+            Planned { refused: false, steps: true, starts, stops: last == Some(RunState::Stopped) }
+        }
+    }
+}
+
+fn observed(observation: &Scoped, vmid: Vmid) -> Option<RunState> {
+    match observation.find(vmid)?.status {
+        Status::Known(state) => Some(state),
+        Status::Unknown(_) => None,
+    }
+}

@@ -1,0 +1,176 @@
+//! The verdict on one guest by itself: is it the right one, can it be seen, what differs, and may it be touched.
+
+use super::config::{self, Drift};
+use super::{Reason, Step, Verdict};
+use crate::action::Change;
+use crate::desired::{DesiredGuest, Restart, Stop};
+use crate::guest::RunState;
+use crate::normalize::Field;
+use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
+use crate::policy::{HOLD_TAG, Rules};
+use crate::refusal::Refusal;
+
+pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
+    let (row, state) = match observation.seen(listed) {
+        Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
+        Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
+        Seen::Present(row, state) => (row, state),
+    };
+    if let Some(refusals) = not_the_one(guest, row).or_else(|| not_readable(guest, row, observation)) {
+        return Verdict::Refused(refusals);
+    }
+    let drift = config::drift(guest, row, state);
+    let steps = steps(guest, state, &drift);
+    if steps.is_empty() {
+        return Verdict::Converged { pending_restart: drift.waits() };
+    }
+    let refusals = guards(guest, row, &steps, rules);
+    if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
+}
+
+/// The verdict where the whole reading is refused: what was found about the guest itself is kept.
+pub(super) fn refused_with(local: Verdict, refusals: &[Refusal]) -> Verdict {
+    let own = match local {
+        Verdict::Refused(own) => own,
+        Verdict::Converged { .. } | Verdict::Steps(_) => Vec::new(),
+    };
+    Verdict::Refused(refusals.iter().cloned().chain(own).collect())
+}
+
+/// Why the guest under this id is not the declared one.
+fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>> {
+    if guest.kind != row.kind {
+        return Some(vec![Refusal::kind_mismatch(guest.kind, row.kind)]);
+    }
+    let observed = row.name.as_deref().unwrap_or("");
+    let name = guest.name.as_ref().filter(|name| name.as_str() != observed).map(|name| Refusal::name_mismatch(name.as_str(), observed));
+    let identity = guest.identity.as_deref().and_then(|pinned| match &row.identity {
+        Reading::Unread => Some(Refusal::guard_unread(vec!["identity".into()])),
+        Reading::Read(seen) => pinned.differs(seen).map(|(mark, ours, theirs)| Refusal::identity_mismatch(mark, &ours, &theirs)),
+    });
+    if name.is_none() && identity.is_none() { None } else { Some(name.into_iter().chain(identity).collect()) }
+}
+
+/// Why what differs cannot be said.
+fn not_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+    let node = observation.node_of(row).filter(|node| !node.online).map(|node| Refusal::node_offline(node.name.as_str()));
+    let config = unread_fields(guest, row).map(Refusal::config_unreadable);
+    if node.is_none() && config.is_none() { None } else { Some(node.into_iter().chain(config).collect()) }
+}
+
+/// Declared fields that were not read. Tags are read with the guest, all others with its config.
+fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String>> {
+    let is_unread = |field: Field| match field {
+        Field::Tags => !row.tags.is_read(),
+        _ => !row.config.is_read(),
+    };
+    if !guest.config.iter().any(|setting| is_unread(setting.field)) {
+        return None;
+    }
+    Some(guest.config.iter().filter(|setting| is_unread(setting.field)).map(|setting| setting.field.word().to_owned()).collect())
+}
+
+/// Config before run-state. A stop makes pending config take effect at the next start, so that it needs no restart.
+fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let mut push = |change: Change, reason: Reason, from: RunState| steps.push(Step { change, reason, from, wait: Box::new([]) });
+    if drift.differs() {
+        push(Change::ConfigSet(drift.changes()), Reason::ConfigDiffers, state);
+    }
+    let stop = match guest.stop {
+        Stop::Shutdown => Change::Shutdown { timeout_secs: guest.stop_timeout_secs },
+        Stop::Hard => Change::Stop,
+    };
+    match (guest.state, state) {
+        (Some(RunState::Running), RunState::Stopped) => push(Change::Start, Reason::StateDiffers, state),
+        (Some(RunState::Stopped), RunState::Running) => push(stop, Reason::StateDiffers, state),
+        (_, RunState::Running) if guest.restart == Restart::WhenNeeded && drift.needs_restart() => {
+            let reason = Reason::RestartForConfig(drift.at_restart());
+            if guest.stop == Stop::Hard {
+                // Who declares a hard stop has a guest that does not answer to a graceful one.
+                push(stop, reason.clone(), RunState::Running);
+                push(Change::Start, reason, RunState::Stopped);
+            } else {
+                push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
+            }
+        }
+        _ => {}
+    }
+    steps
+}
+
+/// All causes why these steps must not be taken.
+fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    let unread = unread_guards(row);
+    if !unread.is_empty() {
+        refusals.push(Refusal::guard_unread(unread));
+    }
+    if let Reading::Read(Some(lock)) = &row.lock {
+        refusals.push(Refusal::guest_locked(lock));
+    }
+    if row.template == Reading::Read(true) {
+        refusals.push(Refusal::guest_template());
+    }
+    refusals.extend(ha_owned(row, steps));
+    if let Reading::Read(tags) = &row.tags
+        && tags.has(HOLD_TAG)
+    {
+        refusals.push(Refusal::guest_held(HOLD_TAG));
+    }
+    let foreign = foreign_pending(guest, row);
+    if !foreign.is_empty() {
+        refusals.push(Refusal::config_pending(foreign));
+    }
+    refusals.extend(config::unsupported(row, steps));
+    refusals.extend(protected(guest, row, steps, rules));
+    refusals.extend(unprotecting(row, steps, rules));
+    refusals
+}
+
+fn unread_guards(row: &ObservedGuest) -> Vec<String> {
+    let guards = [
+        ("lock", row.lock.is_read()),
+        ("ha", row.ha.is_read()),
+        ("template", row.template.is_read()),
+        ("protection", row.protection.is_read()),
+        ("tags", row.tags.is_read()),
+        ("pending", row.pending.is_read()),
+    ];
+    guards.into_iter().filter(|(_, is_read)| !is_read).map(|(field, _)| field.to_owned()).collect()
+}
+
+/// Its run-state is not ours to change, and nothing is while it is being moved.
+fn ha_owned(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
+    let Reading::Read(Some(ha)) = &row.ha else { return None };
+    let changes_power = steps.iter().any(|step| step.change.leads_to().is_some());
+    let refused = ha.owns() && (changes_power || !ha.is_settled());
+    refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
+}
+
+/// Keys that wait for the next start and are not declared: any write or power step would apply them too.
+fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest) -> Vec<String> {
+    let Reading::Read(pending) = &row.pending else { return Vec::new() };
+    let is_declared = |entry: &&Pending| match entry {
+        Pending::Known(field, _) => guest.config.iter().any(|setting| setting.field == *field),
+        Pending::Other(_) => false,
+    };
+    pending.iter().filter(|entry| !is_declared(entry)).map(|entry| entry.key().to_owned()).collect()
+}
+
+fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+    let interrupting: Vec<String> = steps.iter().filter(|step| step.interrupts()).map(|step| step.change.word().to_owned()).collect();
+    if interrupting.is_empty() {
+        return None;
+    }
+    let grounds = rules.grounds(guest, row);
+    (!grounds.is_empty()).then(|| Refusal::protected_guest(grounds, interrupting))
+}
+
+/// Protecting tags that a step would take away.
+fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+    let Reading::Read(tags) = &row.tags else { return None };
+    let kept = steps.iter().find_map(|step| config::tags_after(&step.change))?;
+    let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
+    (!lost.is_empty()).then(|| Refusal::protection_change(lost))
+}

@@ -1,0 +1,154 @@
+//! The rules that a run is held to: what is protected, and how much may be changed at once.
+//!
+//! Protection can be widened here and not narrowed: `prod-` and `prod` protect in every environment.
+
+use serde::Serialize;
+
+use crate::desired::DesiredGuest;
+use crate::guest::Vmid;
+use crate::observe::{ObservedGuest, Reading};
+
+/// The tag by which people keep this program away from a guest.
+pub const HOLD_TAG: &str = "converger-hold";
+
+const NAME_PREFIX: &str = "prod-";
+const TAG: &str = "prod";
+
+/// What is protected from interruption. The digest of it is part of every plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    ids: Vec<Vmid>,
+    names: Vec<String>,
+    tags: Vec<String>,
+}
+
+impl Rules {
+    /// The built-in rules and these: ids, beginnings of names, and tags.
+    #[must_use]
+    pub fn new(ids: Vec<Vmid>, names: Vec<String>, tags: Vec<String>) -> Self {
+        let lower = |words: Vec<String>, built_in: &str| {
+            sorted(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
+        };
+        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG) }
+    }
+
+    /// The ids that are protected.
+    #[must_use]
+    pub fn ids(&self) -> &[Vmid] {
+        &self.ids
+    }
+
+    /// The beginnings of names that protect, in lower case.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The tags that protect, in lower case.
+    #[must_use]
+    pub fn tags(&self) -> &[String] {
+        &self.tags
+    }
+
+    /// Whether a tag protects.
+    #[must_use]
+    pub fn is_protecting_tag(&self, tag: &str) -> bool {
+        self.tags.iter().any(|own| own.eq_ignore_ascii_case(tag))
+    }
+
+    /// What protects this guest, in words; empty where nothing does.
+    #[must_use]
+    pub fn grounds(&self, desired: &DesiredGuest, observed: &ObservedGuest) -> Vec<String> {
+        let mut grounds = Vec::new();
+        if desired.name.as_ref().is_some_and(|name| self.is_protected_name(name.as_str())) {
+            grounds.push("desired name".to_owned());
+        }
+        if observed.name.as_deref().is_some_and(|name| self.is_protected_name(name)) {
+            grounds.push("observed name".to_owned());
+        }
+        if let Reading::Read(tags) = &observed.tags {
+            grounds.extend(tags.iter().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag {tag}")));
+        }
+        if observed.protection == Reading::Read(true) {
+            grounds.push("protection flag".to_owned());
+        }
+        if self.ids.binary_search(&desired.vmid).is_ok() {
+            grounds.push("listed id".to_owned());
+        }
+        grounds
+    }
+
+    fn is_protected_name(&self, name: &str) -> bool {
+        self.names.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
+    }
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::new(Vec::new(), Vec::new(), Vec::new())
+    }
+}
+
+fn sorted<T: Ord>(mut list: Vec<T>) -> Vec<T> {
+    list.sort();
+    list.dedup();
+    list
+}
+
+/// How much one run may change. There is no "0 means unlimited": 0 means none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Guests that may be changed.
+    pub guests: u32,
+    /// Percent of the scope that may be changed, rounded down, but at least one guest where it is not 0.
+    pub percent: u32,
+    /// Guests that may be interrupted (stopped or rebooted).
+    pub stops: u32,
+}
+
+impl Default for Limits {
+    /// What a person's run may do where nothing is configured.
+    fn default() -> Self {
+        Self { guests: 50, percent: 100, stops: 5 }
+    }
+}
+
+impl Limits {
+    /// How many guests `percent` allows in a scope of this size.
+    #[must_use]
+    pub fn percent_of(&self, scope: u32) -> u32 {
+        let share = u64::from(scope) * u64::from(self.percent) / 100;
+        let share = u32::try_from(share).unwrap_or(u32::MAX);
+        if self.percent == 0 { 0 } else { share.max(1) }
+    }
+}
+
+/// What holds at the moment of a judgement and is not part of the plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Circumstances {
+    /// Why changes are frozen, if they are.
+    pub freeze: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_in_protection_cannot_be_left_out() {
+        let rules = Rules::new(vec![], vec!["Core-".into()], vec!["Keep".into()]);
+        assert!(rules.is_protected_name("PROD-db") && rules.is_protected_name("prod-"));
+        assert!(rules.is_protected_name("core-switch"));
+        assert!(!rules.is_protected_name("preprod-web") && !rules.is_protected_name("prod") && !rules.is_protected_name("éprod-"));
+        assert!(rules.is_protecting_tag("PROD") && rules.is_protecting_tag("keep") && !rules.is_protecting_tag("production"));
+    }
+
+    #[test]
+    fn percent_is_rounded_down_to_at_least_one() {
+        let limits = |percent| Limits { percent, ..Limits::default() };
+        assert_eq!(limits(10).percent_of(99), 9);
+        assert_eq!(limits(10).percent_of(5), 1);
+        assert_eq!(limits(0).percent_of(1000), 0);
+        assert_eq!(limits(100).percent_of(u32::MAX), u32::MAX);
+    }
+}

@@ -1,0 +1,320 @@
+//! Why something is not done: one code per cause, with evidence and a remedy.
+//!
+//! A refusal is a decision and not an error: it is data, it does not travel through `?`, and it is stored like any
+//! other decision. Each code has one entry in [`TABLE`] and one constructor; `converger explain` and the reference are
+//! made from the table.
+//!
+//! What never enters: the checks themselves (`plan`, `safety`).
+
+mod table;
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+use crate::guest::{Kind, Vmid};
+
+pub use table::{Entry, TABLE};
+
+/// The cause of a refusal. Stable: scripts and records depend on the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Code {
+    NotQuorate,
+    ObservationIncomplete,
+    GuestUnknown,
+    GuestMissing,
+    KindMismatch,
+    NameMismatch,
+    IdentityMismatch,
+    NodeOffline,
+    ConfigUnreadable,
+    GuardUnread,
+    GuestLocked,
+    GuestTemplate,
+    HaOwned,
+    GuestHeld,
+    ConfigPending,
+    UnsupportedChange,
+    ProtectedGuest,
+    ProtectionChange,
+    DependencyRefused,
+    DependencyNotRunning,
+    DependentRunning,
+    LimitGuests,
+    LimitPercent,
+    LimitStops,
+    Frozen,
+    GuaranteeBroken,
+    ReplayNotAppliable,
+}
+
+/// The stage that refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// The planner: the cause lies in the reading, the declared state or the protection rules.
+    Plan,
+    /// The judgement: the cause lies in limits or circumstances, and may be gone another time.
+    Safety,
+    /// The way to an apply.
+    Apply,
+}
+
+impl Stage {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Plan => "plan",
+            Self::Safety => "safety",
+            Self::Apply => "apply",
+        }
+    }
+}
+
+/// How far a refusal reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// One guest: others may go on.
+    Guest,
+    /// The whole run.
+    Run,
+}
+
+impl Code {
+    /// Its entry in the table.
+    #[must_use]
+    pub fn entry(self) -> &'static Entry {
+        // INVARIANT: the table stands in the order of the enum; `the_table_is_in_the_order_of_the_codes` holds it.
+        TABLE.get(self as usize).unwrap_or(&table::LOST)
+    }
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.entry().word
+    }
+
+    /// The code of a word.
+    #[must_use]
+    pub fn find(word: &str) -> Option<Self> {
+        TABLE.iter().find(|entry| entry.word == word).map(|entry| entry.code)
+    }
+}
+
+/// A decision not to do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    code: Code,
+    evidence: Evidence,
+}
+
+/// What a refusal rests on, by key. Texts of others are data here and are escaped where they are shown.
+pub type Evidence = Vec<(&'static str, Datum)>;
+
+/// One piece of evidence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[allow(missing_docs)]
+pub enum Datum {
+    Number(u32),
+    Text(String),
+    Ids(Vec<Vmid>),
+    Words(Vec<String>),
+}
+
+impl From<&str> for Datum {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl Refusal {
+    /// Its code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// What it rests on, by key, in the order of the keys.
+    #[must_use]
+    pub fn evidence(&self) -> &[(&'static str, Datum)] {
+        &self.evidence
+    }
+
+    fn bare(code: Code) -> Self {
+        Self { code, evidence: Vec::new() }
+    }
+
+    fn with(mut self, key: &'static str, datum: impl Into<Datum>) -> Self {
+        self.evidence.push((key, datum.into()));
+        self.evidence.sort_by_key(|(key, _)| *key);
+        self
+    }
+
+    pub(crate) fn not_quorate() -> Self {
+        Self::bare(Code::NotQuorate)
+    }
+
+    pub(crate) fn observation_incomplete() -> Self {
+        Self::bare(Code::ObservationIncomplete)
+    }
+
+    pub(crate) fn guest_unknown(cause: &str) -> Self {
+        Self::bare(Code::GuestUnknown).with("cause", cause)
+    }
+
+    pub(crate) fn guest_missing() -> Self {
+        Self::bare(Code::GuestMissing)
+    }
+
+    pub(crate) fn kind_mismatch(desired: Kind, observed: Kind) -> Self {
+        Self::bare(Code::KindMismatch).with("desired", desired.word()).with("observed", observed.word())
+    }
+
+    pub(crate) fn name_mismatch(desired: &str, observed: &str) -> Self {
+        Self::bare(Code::NameMismatch).with("desired", desired).with("observed", observed)
+    }
+
+    pub(crate) fn identity_mismatch(mark: &'static str, desired: &str, observed: &str) -> Self {
+        Self::bare(Code::IdentityMismatch).with("mark", mark).with("desired", desired).with("observed", observed)
+    }
+
+    pub(crate) fn node_offline(node: &str) -> Self {
+        Self::bare(Code::NodeOffline).with("node", node)
+    }
+
+    pub(crate) fn config_unreadable(fields: Vec<String>) -> Self {
+        Self::bare(Code::ConfigUnreadable).with("fields", Datum::Words(fields))
+    }
+
+    pub(crate) fn guard_unread(fields: Vec<String>) -> Self {
+        Self::bare(Code::GuardUnread).with("fields", Datum::Words(fields))
+    }
+
+    pub(crate) fn guest_locked(lock: &str) -> Self {
+        Self::bare(Code::GuestLocked).with("lock", lock)
+    }
+
+    pub(crate) fn guest_template() -> Self {
+        Self::bare(Code::GuestTemplate)
+    }
+
+    pub(crate) fn ha_owned(state: &str) -> Self {
+        Self::bare(Code::HaOwned).with("state", state)
+    }
+
+    pub(crate) fn guest_held(tag: &str) -> Self {
+        Self::bare(Code::GuestHeld).with("tag", tag)
+    }
+
+    pub(crate) fn config_pending(keys: Vec<String>) -> Self {
+        Self::bare(Code::ConfigPending).with("keys", Datum::Words(keys))
+    }
+
+    pub(crate) fn unsupported_change(field: &str, why: &str) -> Self {
+        Self::bare(Code::UnsupportedChange).with("field", field).with("why", why)
+    }
+
+    pub(crate) fn protected_guest(by: Vec<String>, changes: Vec<String>) -> Self {
+        Self::bare(Code::ProtectedGuest).with("by", Datum::Words(by)).with("changes", Datum::Words(changes))
+    }
+
+    pub(crate) fn protection_change(tags: Vec<String>) -> Self {
+        Self::bare(Code::ProtectionChange).with("tags", Datum::Words(tags))
+    }
+
+    pub(crate) fn dependency_refused(on: Vec<Vmid>) -> Self {
+        Self::bare(Code::DependencyRefused).with("on", Datum::Ids(on))
+    }
+
+    pub(crate) fn dependency_not_running(on: Vec<Vmid>) -> Self {
+        Self::bare(Code::DependencyNotRunning).with("on", Datum::Ids(on))
+    }
+
+    pub(crate) fn dependent_running(guests: Vec<Vmid>) -> Self {
+        Self::bare(Code::DependentRunning).with("guests", Datum::Ids(guests))
+    }
+
+    pub(crate) fn limit_guests(count: u32, max: u32) -> Self {
+        Self::bare(Code::LimitGuests).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+    }
+
+    pub(crate) fn limit_percent(count: u32, max: u32, percent: u32, scope: u32) -> Self {
+        Self::bare(Code::LimitPercent)
+            .with("count", Datum::Number(count))
+            .with("max", Datum::Number(max))
+            .with("percent", Datum::Number(percent))
+            .with("scope", Datum::Number(scope))
+    }
+
+    pub(crate) fn limit_stops(count: u32, max: u32) -> Self {
+        Self::bare(Code::LimitStops).with("count", Datum::Number(count)).with("max", Datum::Number(max))
+    }
+
+    pub(crate) fn frozen(reason: &str) -> Self {
+        Self::bare(Code::Frozen).with("reason", reason)
+    }
+
+    pub(crate) fn guarantee_broken(guarantee: &'static str, guests: Vec<Vmid>) -> Self {
+        Self::bare(Code::GuaranteeBroken).with("guarantee", guarantee).with("guests", Datum::Ids(guests))
+    }
+
+    /// A plan that was born from a recorded observation is never applied (G7).
+    #[must_use]
+    pub fn replay_not_appliable() -> Self {
+        Self::bare(Code::ReplayNotAppliable)
+    }
+}
+
+impl Serialize for Refusal {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let entry = self.code.entry();
+        let mut refusal = serializer.serialize_struct("Refusal", 4)?;
+        refusal.serialize_field("code", entry.word)?;
+        refusal.serialize_field("evidence", &EvidenceMap(&self.evidence))?;
+        refusal.serialize_field("remedy", entry.remedy)?;
+        refusal.serialize_field("stage", &entry.stage)?;
+        refusal.end()
+    }
+}
+
+struct EvidenceMap<'r>(&'r [(&'static str, Datum)]);
+
+impl Serialize for EvidenceMap<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(key, datum)| (key, datum)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_codes() {
+        for (index, entry) in TABLE.iter().enumerate() {
+            assert_eq!(entry.code as usize, index, "{}", entry.word);
+            assert_eq!(Code::find(entry.word), Some(entry.code));
+        }
+        assert_eq!(Code::ReplayNotAppliable as usize + 1, TABLE.len(), "the last code is in the table");
+    }
+
+    #[test]
+    fn codes_are_kebab_case_and_every_entry_says_what_to_do() {
+        for entry in &TABLE {
+            assert!(entry.word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-'), "{}", entry.word);
+            for text in [entry.title, entry.meaning, entry.remedy] {
+                assert!(text.len() > 10 && !text.contains('\n'), "{}: {text:?}", entry.word);
+            }
+            assert!(entry.meaning.ends_with('.') && entry.remedy.ends_with('.'), "{}", entry.word);
+        }
+    }
+
+    #[test]
+    fn evidence_stands_in_the_order_of_its_keys() {
+        let refusal = Refusal::identity_mismatch("uuid", "a", "b");
+        let keys: Vec<&str> = refusal.evidence().iter().map(|(key, _)| *key).collect();
+        assert_eq!(keys, ["desired", "mark", "observed"]);
+    }
+}
