@@ -40,18 +40,12 @@ fn fmt() -> Outcome {
 }
 
 fn clippy() -> Outcome {
-    cargo_on_everything(
-        &["clippy", "--all-targets", "--profile", "ci"],
-        &["--", "-D", "warnings"],
-    )
+    cargo_on_everything(&["clippy", "--all-targets", "--profile", "ci"], &["--", "-D", "warnings"])
 }
 
 /// Apart from `test` only to be timed apart: what it builds is what `test` runs.
 fn build() -> Outcome {
-    cargo_on_everything(
-        &["nextest", "run", "--no-run", "--cargo-profile", "ci"],
-        &[],
-    )
+    cargo_on_everything(&["nextest", "run", "--no-run", "--cargo-profile", "ci"], &[])
 }
 
 fn test() -> Outcome {
@@ -69,17 +63,8 @@ fn cargo_on_everything(before: &[&str], after: &[&str]) -> Outcome {
 fn doctests() -> Outcome {
     let rustdoc = env::current_dir()
         .and_then(|root| strict_rustdoc(&root.join("target")))
-        .map_err(|error| {
-            Failure::new(format!("cannot write `target/{STRICT_RUSTDOC}`: {error}"))
-        })?;
-    let arguments = [
-        "test",
-        "--doc",
-        "--workspace",
-        "--all-features",
-        "--profile",
-        "ci",
-    ];
+        .map_err(|error| Failure::new(format!("cannot write `target/{STRICT_RUSTDOC}`: {error}")))?;
+    let arguments = ["test", "--doc", "--workspace", "--all-features", "--profile", "ci"];
     shell::run(shell::cargo(&arguments).env("RUSTDOC", rustdoc))
 }
 
@@ -108,17 +93,8 @@ type Row = (&'static str, End);
 fn walk(stages: &[Stage]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for &(name, stage) in stages {
-        let stopped = rows
-            .last()
-            .is_some_and(|(_, end)| !matches!(end, End::Passed(_)));
-        rows.push((
-            name,
-            if stopped {
-                End::NotRun
-            } else {
-                timed(name, stage)
-            },
-        ));
+        let stopped = rows.last().is_some_and(|(_, end)| !matches!(end, End::Passed(_)));
+        rows.push((name, if stopped { End::NotRun } else { timed(name, stage) }));
     }
     rows
 }
@@ -179,28 +155,19 @@ mod tests {
         assert!(matches!(rows[0].1, End::Passed(_)));
         assert!(matches!(rows[1].1, End::Failed(..)));
         assert!(matches!(rows[2].1, End::NotRun));
-        assert_eq!(
-            verdict(rows),
-            Err(Failure::new("stage `roof`: the roof leaks"))
-        );
+        assert_eq!(verdict(rows), Err(Failure::new("stage `roof`: the roof leaks")));
     }
 
     #[test]
     fn a_walk_without_failure_passes() {
-        assert_eq!(
-            verdict(walk(&[("walls", passes), ("roof", passes)])),
-            Ok(())
-        );
+        assert_eq!(verdict(walk(&[("walls", passes), ("roof", passes)])), Ok(()));
     }
 
     #[test]
     fn the_table_shows_minutes_seconds_and_a_total() {
         let rows = [
             ("build", End::Passed(Duration::from_secs(125))),
-            (
-                "test",
-                End::Failed(Duration::from_secs(4), Failure::new("one failed")),
-            ),
+            ("test", End::Failed(Duration::from_secs(4), Failure::new("one failed"))),
             ("doctests", End::NotRun),
         ];
         let expected = "\
@@ -216,8 +183,7 @@ total        2:09
     /// types).
     fn block_passes(directory: &Path, code: &str) -> bool {
         let source = directory.join(format!("{code}.rs"));
-        let block =
-            format!("//! ```compile_fail,{code}\n//! let number: u32 = \"one\";\n//! ```\n");
+        let block = format!("//! ```compile_fail,{code}\n//! let number: u32 = \"one\";\n//! ```\n");
         fs::write(&source, block).unwrap();
         let rustdoc = strict_rustdoc(directory).unwrap();
         shell::succeeds(shell::command(rustdoc, &["--test"]).arg(source))

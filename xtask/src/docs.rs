@@ -21,9 +21,7 @@ fn pages() -> Vec<Page> {
 
 /// Write every page.
 pub(crate) fn write() -> Outcome {
-    some(pages())?
-        .iter()
-        .try_for_each(|page| write_page(Path::new("."), page))
+    some(pages())?.iter().try_for_each(|page| write_page(Path::new("."), page))
 }
 
 /// Compare every page with the committed file; one sentence names all that differ.
@@ -34,9 +32,7 @@ pub(crate) fn check() -> Outcome {
 /// An empty list must not look like success.
 fn some(pages: Vec<Page>) -> Result<Vec<Page>, Failure> {
     if pages.is_empty() {
-        return Err(Failure::new(
-            "no page is generated yet; list the first one in `pages` of xtask/src/docs.rs",
-        ));
+        return Err(Failure::new("no page is generated yet; list the first one in `pages` of xtask/src/docs.rs"));
     }
     Ok(pages)
 }
@@ -44,8 +40,7 @@ fn some(pages: Vec<Page>) -> Result<Vec<Page>, Failure> {
 fn write_page(root: &Path, page: &Page) -> Outcome {
     let path = root.join(page.path);
     let text = (page.text)()?;
-    let written =
-        fs::create_dir_all(path.parent().unwrap_or(root)).and_then(|()| fs::write(&path, text));
+    let written = fs::create_dir_all(path.parent().unwrap_or(root)).and_then(|()| fs::write(&path, text));
     written.map_err(|error| Failure::new(format!("cannot write `{}`: {error}", page.path)))
 }
 
@@ -59,9 +54,7 @@ fn check_pages(root: &Path, pages: &[Page]) -> Outcome {
         return Ok(());
     }
     let stale = stale.join(", ");
-    Err(Failure::new(format!(
-        "{stale}; run `cargo xtask gen-docs`, read the change and commit it"
-    )))
+    Err(Failure::new(format!("{stale}; run `cargo xtask gen-docs`, read the change and commit it")))
 }
 
 /// How the committed text differs, if it does.
@@ -69,18 +62,12 @@ fn difference(path: &str, committed: Option<&str>, generated: &str) -> Option<St
     match committed {
         None => Some(format!("`{path}` is missing")),
         Some(committed) if committed == generated => None,
-        Some(committed) => Some(format!(
-            "`{path}` is stale from line {}",
-            equal_lines(committed, generated) + 1
-        )),
+        Some(committed) => Some(format!("`{path}` is stale from line {}", equal_lines(committed, generated) + 1)),
     }
 }
 
 fn equal_lines(left: &str, right: &str) -> usize {
-    left.lines()
-        .zip(right.lines())
-        .take_while(|(left, right)| left == right)
-        .count()
+    left.lines().zip(right.lines()).take_while(|(left, right)| left == right).count()
 }
 
 #[cfg(test)]
@@ -94,25 +81,16 @@ mod tests {
 
     #[test]
     fn a_missing_and_a_stale_page_are_told_apart() {
-        assert_eq!(
-            difference("a.md", None, "one\n"),
-            Some("`a.md` is missing".to_owned())
-        );
+        assert_eq!(difference("a.md", None, "one\n"), Some("`a.md` is missing".to_owned()));
         let stale = difference("a.md", Some("one\ntwo\n"), "one\n2\n");
         assert_eq!(stale, Some("`a.md` is stale from line 2".to_owned()));
-        assert!(
-            difference("a.md", Some("one\ntwo"), "one\ntwo\n").is_some(),
-            "the last newline counts"
-        );
+        assert!(difference("a.md", Some("one\ntwo"), "one\ntwo\n").is_some(), "the last newline counts");
     }
 
     #[test]
     fn what_was_written_is_current_until_somebody_edits_it() {
         let root = std::env::temp_dir().join(format!("xtask-docs-{}", std::process::id()));
-        let page = || Page {
-            path: "reference/codes.md",
-            text: || Ok("# Codes\n".to_owned()),
-        };
+        let page = || Page { path: "reference/codes.md", text: || Ok("# Codes\n".to_owned()) };
         let missing = check_pages(&root, &[page()]);
         let written = write_page(&root, &page()).and_then(|()| check_pages(&root, &[page()]));
         fs::write(root.join("reference/codes.md"), "# Cods\n").unwrap();

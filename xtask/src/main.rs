@@ -83,20 +83,14 @@ fn exit_code(outcome: Outcome) -> ExitCode {
 /// from.
 fn enter_root() -> Outcome {
     let root = root()?;
-    std::env::set_current_dir(&root)
-        .map_err(|error| Failure::new(format!("cannot enter `{}`: {error}", root.display())))
+    std::env::set_current_dir(&root).map_err(|error| Failure::new(format!("cannot enter `{}`: {error}", root.display())))
 }
 
 /// Asked at run time, not with `env!`: a binary built in one clone must not check another one.
 fn root() -> Result<PathBuf, Failure> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let root = manifest
-        .as_deref()
-        .and_then(Path::parent)
-        .map(Path::to_path_buf);
-    root.ok_or_else(|| {
-        Failure::new("CARGO_MANIFEST_DIR is not set; call this program as `cargo xtask`")
-    })
+    let root = manifest.as_deref().and_then(Path::parent).map(Path::to_path_buf);
+    root.ok_or_else(|| Failure::new("CARGO_MANIFEST_DIR is not set; call this program as `cargo xtask`"))
 }
 
 #[cfg(test)]

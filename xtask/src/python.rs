@@ -42,22 +42,13 @@ fn python(arguments: &[&str]) -> Command {
 /// The interpreter is asked too: after an upgrade of the system's Python the venv may point
 /// nowhere.
 fn stands(pins: &str) -> bool {
-    fs::read_to_string(STAMP).is_ok_and(|stamp| stamp == pins)
-        && shell::succeeds(&mut python(&["--version"]))
+    fs::read_to_string(STAMP).is_ok_and(|stamp| stamp == pins) && shell::succeeds(&mut python(&["--version"]))
 }
 
 fn make(pins: &str) -> Outcome {
     remove_venv()?;
     shell::run(&mut shell::command("python3", &["-m", "venv", VENV]))?;
-    shell::run(&mut python(&[
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-input",
-        "--requirement",
-        PINS,
-    ]))?;
+    shell::run(&mut python(&["-m", "pip", "install", "--quiet", "--no-input", "--requirement", PINS]))?;
     fs::write(STAMP, pins).map_err(|error| failed("write", STAMP, &error))
 }
 

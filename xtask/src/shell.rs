@@ -29,10 +29,7 @@ impl fmt::Display for Failure {
 
 /// The cargo that called us, so that one toolchain does everything.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
-    command(
-        std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
-        arguments,
-    )
+    command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
 }
 
 /// A command without a standard input: nothing here may wait for an answer.
@@ -47,9 +44,7 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     let line = line(command);
     eprintln!("$ {line}");
     let started = Instant::now();
-    let status = command
-        .status()
-        .map_err(|error| not_started(&line, &error))?;
+    let status = command.status().map_err(|error| not_started(&line, &error))?;
     eprintln!("  {:.1} s", started.elapsed().as_secs_f32());
     ended(&line, status)
 }
@@ -57,9 +52,7 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
 /// Run it quietly and take what it says; its complaints are shown only if it fails.
 pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
     let line = line(command);
-    let output = command
-        .output()
-        .map_err(|error| not_started(&line, &error))?;
+    let output = command.output().map_err(|error| not_started(&line, &error))?;
     if !output.status.success() {
         eprint!("{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -74,17 +67,14 @@ pub(crate) fn succeeds(command: &mut Command) -> bool {
 }
 
 fn text(line: &str, output: Output) -> Result<String, Failure> {
-    String::from_utf8(output.stdout)
-        .map_err(|_| Failure::new(format!("`{line}` did not answer in UTF-8")))
+    String::from_utf8(output.stdout).map_err(|_| Failure::new(format!("`{line}` did not answer in UTF-8")))
 }
 
 fn ended(line: &str, status: ExitStatus) -> Outcome {
     if status.success() {
         return Ok(());
     }
-    Err(Failure::new(format!(
-        "`{line}` failed ({status}); what it said stands above"
-    )))
+    Err(Failure::new(format!("`{line}` failed ({status}); what it said stands above")))
 }
 
 fn not_started(line: &str, error: &std::io::Error) -> Failure {
@@ -94,12 +84,8 @@ fn not_started(line: &str, error: &std::io::Error) -> Failure {
 /// The command as a person would type it; the toolchain's own path to cargo is noise.
 fn line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
-    let program = program
-        .strip_suffix("/bin/cargo")
-        .map_or(program.as_ref(), |_| "cargo");
-    let arguments = command
-        .get_args()
-        .map(|argument| argument.to_string_lossy());
+    let program = program.strip_suffix("/bin/cargo").map_or(program.as_ref(), |_| "cargo");
+    let arguments = command.get_args().map(|argument| argument.to_string_lossy());
     arguments.fold(program.to_owned(), |line, argument| line + " " + &argument)
 }
 
@@ -110,30 +96,19 @@ mod tests {
     #[test]
     fn a_failing_command_is_named_with_its_status() {
         let failure = run(&mut command("sh", &["-c", "exit 7"])).unwrap_err();
-        assert_eq!(
-            failure.to_string(),
-            "`sh -c exit 7` failed (exit status: 7); what it said stands above"
-        );
+        assert_eq!(failure.to_string(), "`sh -c exit 7` failed (exit status: 7); what it said stands above");
     }
 
     #[test]
     fn a_missing_program_is_named() {
         let failure = capture(&mut command("converger-no-such-program", &[])).unwrap_err();
-        assert!(
-            failure
-                .to_string()
-                .starts_with("`converger-no-such-program` could not be started: "),
-            "{failure}"
-        );
+        assert!(failure.to_string().starts_with("`converger-no-such-program` could not be started: "), "{failure}");
         assert!(!succeeds(&mut command("converger-no-such-program", &[])));
     }
 
     #[test]
     fn what_a_command_says_is_captured_and_nothing_waits_for_input() {
-        assert_eq!(
-            capture(&mut command("sh", &["-c", "cat; echo said"])),
-            Ok("said\n".to_owned())
-        );
+        assert_eq!(capture(&mut command("sh", &["-c", "cat; echo said"])), Ok("said\n".to_owned()));
         assert!(succeeds(&mut command("sh", &["-c", "exit 0"])));
     }
 }

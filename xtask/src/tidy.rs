@@ -35,11 +35,7 @@ struct Violation {
 
 impl Violation {
     fn new(path: &str, line: usize, sentence: impl Into<String>) -> Self {
-        Self {
-            path: path.to_owned(),
-            line,
-            sentence: sentence.into(),
-        }
+        Self { path: path.to_owned(), line, sentence: sentence.into() }
     }
 }
 
@@ -74,11 +70,7 @@ fn report(mut violations: Vec<Violation>) -> Outcome {
 }
 
 fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
-    let sources: Vec<Source> = files
-        .iter()
-        .filter(|file| is_rust(&file.path))
-        .map(Source::new)
-        .collect();
+    let sources: Vec<Source> = files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect();
     [
         arrows::violations(graph, files),
         manifests::violations(graph, files),
@@ -91,18 +83,11 @@ fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
 }
 
 fn of_source(source: &Source) -> Vec<Violation> {
-    [
-        words::violations(source),
-        purity::violations(source),
-        silent_tests::violations(source),
-    ]
-    .concat()
+    [words::violations(source), purity::violations(source), silent_tests::violations(source)].concat()
 }
 
 fn is_rust(path: &str) -> bool {
-    Path::new(path)
-        .extension()
-        .is_some_and(|extension| extension == "rs")
+    Path::new(path).extension().is_some_and(|extension| extension == "rs")
 }
 
 fn find<'a>(files: &'a [File], path: &str) -> Option<&'a File> {
@@ -116,10 +101,7 @@ fn tracked() -> Result<Vec<File>, Failure> {
     for path in tracked_paths()? {
         let bytes = read(&path)?;
         if !bytes.contains(&0) {
-            files.push(File {
-                path,
-                text: String::from_utf8_lossy(&bytes).into_owned(),
-            });
+            files.push(File { path, text: String::from_utf8_lossy(&bytes).into_owned() });
         }
     }
     Ok(files)
@@ -145,10 +127,7 @@ mod sample {
     use super::*;
 
     pub(super) fn file(path: &str, text: &str) -> File {
-        File {
-            path: path.to_owned(),
-            text: text.to_owned(),
-        }
+        File { path: path.to_owned(), text: text.to_owned() }
     }
 
     pub(super) fn source(path: &str, text: &str) -> Source {
@@ -173,9 +152,6 @@ mod tests {
 
     #[test]
     fn a_violation_reads_as_path_line_sentence() {
-        assert_eq!(
-            Violation::new("a/b.rs", 3, "is wrong.").to_string(),
-            "a/b.rs:3: is wrong."
-        );
+        assert_eq!(Violation::new("a/b.rs", 3, "is wrong.").to_string(), "a/b.rs:3: is wrong.");
     }
 }

@@ -24,53 +24,29 @@ struct Need {
 
 /// Debian's `python3` alone cannot make a venv: `ensurepip` comes with `python3-venv`.
 const SYSTEM: &[Need] = &[
-    Need {
-        probe: &["cc", "--version"],
-        packages: &["build-essential"],
-    },
-    Need {
-        probe: &["git", "--version"],
-        packages: &["git"],
-    },
-    Need {
-        probe: &["python3", "-c", "import ensurepip, venv"],
-        packages: &["python3", "python3-venv"],
-    },
+    Need { probe: &["cc", "--version"], packages: &["build-essential"] },
+    Need { probe: &["git", "--version"], packages: &["git"] },
+    Need { probe: &["python3", "-c", "import ensurepip, venv"], packages: &["python3", "python3-venv"] },
 ];
 
 fn system_ready() -> Outcome {
     let missing = packages(SYSTEM, works);
-    if missing.is_empty() {
-        Ok(())
-    } else {
-        apt_install(&missing)
-    }
+    if missing.is_empty() { Ok(()) } else { apt_install(&missing) }
 }
 
 fn works(probe: &[&str]) -> bool {
-    probe.split_first().is_some_and(|(program, arguments)| {
-        shell::succeeds(&mut shell::command(*program, arguments))
-    })
+    probe.split_first().is_some_and(|(program, arguments)| shell::succeeds(&mut shell::command(*program, arguments)))
 }
 
 fn packages(needs: &[Need], works: impl Fn(&[&str]) -> bool) -> Vec<&'static str> {
-    needs
-        .iter()
-        .filter(|need| !works(need.probe))
-        .flat_map(|need| need.packages)
-        .copied()
-        .collect()
+    needs.iter().filter(|need| !works(need.probe)).flat_map(|need| need.packages).copied().collect()
 }
 
 fn apt_install(packages: &[&str]) -> Outcome {
-    apt_get(&["update"])
-        .and_then(|()| apt_get(&[&["install", "-y", "--no-install-recommends"], packages].concat()))
-        .map_err(|failure| {
-            let packages = packages.join(" ");
-            Failure::new(format!(
-                "{failure}; run as root, or have this machine's keeper install: {packages}"
-            ))
-        })
+    apt_get(&["update"]).and_then(|()| apt_get(&[&["install", "-y", "--no-install-recommends"], packages].concat())).map_err(|failure| {
+        let packages = packages.join(" ");
+        Failure::new(format!("{failure}; run as root, or have this machine's keeper install: {packages}"))
+    })
 }
 
 fn apt_get(arguments: &[&str]) -> Outcome {
@@ -83,13 +59,7 @@ fn nextest_ready() -> Outcome {
     if shell::succeeds(&mut shell::cargo(&["nextest", "--version"])) {
         return Ok(());
     }
-    shell::run(&mut shell::cargo(&[
-        "install",
-        "--locked",
-        "--debug",
-        "--no-default-features",
-        NEXTEST,
-    ]))
+    shell::run(&mut shell::cargo(&["install", "--locked", "--debug", "--no-default-features", NEXTEST]))
 }
 
 #[cfg(test)]
@@ -104,10 +74,7 @@ mod tests {
 
     #[test]
     fn only_what_does_not_work_is_installed() {
-        assert_eq!(
-            packages(SYSTEM, |probe| probe != ["cc", "--version"]),
-            ["build-essential"]
-        );
+        assert_eq!(packages(SYSTEM, |probe| probe != ["cc", "--version"]), ["build-essential"]);
         assert!(packages(SYSTEM, |_| true).is_empty());
     }
 }

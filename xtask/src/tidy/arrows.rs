@@ -38,19 +38,7 @@ struct Room {
 }
 
 /// No I/O, clock, randomness, async, logging.
-const IMPURE: &[&str] = &[
-    "tokio",
-    "reqwest",
-    "rand",
-    "getrandom",
-    "tracing",
-    "log",
-    "chrono",
-    "jiff",
-    "rusqlite",
-    "axum",
-    "clap",
-];
+const IMPURE: &[&str] = &["tokio", "reqwest", "rand", "getrandom", "tracing", "log", "chrono", "jiff", "rusqlite", "axum", "clap"];
 
 const ROOMS: &[Room] = &[
     Room {
@@ -74,36 +62,22 @@ const ROOMS: &[Room] = &[
         unreachable: &[],
         has_binary: true,
     },
-    Room {
-        name: "xtask",
-        ours: Allowed::Any,
-        others: Allowed::Any,
-        unreachable: &[],
-        has_binary: true,
-    },
+    Room { name: "xtask", ours: Allowed::Any, others: Allowed::Any, unreachable: &[], has_binary: true },
 ];
 
 const TABLE: &str = "xtask/src/tidy/arrows.rs";
 
 /// Features that change what bytes a plan has: with them two builds would give one plan two
 /// digests.
-const BANNED_FEATURES: &[(&str, &str)] = &[
-    ("serde_json", "preserve_order"),
-    ("serde_json", "arbitrary_precision"),
-];
+const BANNED_FEATURES: &[(&str, &str)] = &[("serde_json", "preserve_order"), ("serde_json", "arbitrary_precision")];
 
 pub(super) fn violations(graph: &Graph, files: &[File]) -> Vec<Violation> {
     let members = graph.members().flat_map(|(package, manifest)| {
         let text = find(files, manifest).map_or("", |file| file.text.as_str());
-        of_member(graph, package, ROOMS)
-            .into_iter()
-            .map(|broken| Violation::new(manifest, line_of(text, &broken.used), broken.sentence))
+        of_member(graph, package, ROOMS).into_iter().map(|broken| Violation::new(manifest, line_of(text, &broken.used), broken.sentence))
     });
     let banned = banned_features(graph).into_iter();
-    members
-        .chain(stale_rooms(graph, ROOMS))
-        .chain(banned)
-        .collect()
+    members.chain(stale_rooms(graph, ROOMS)).chain(banned).collect()
 }
 
 /// A rule that a crate breaks, and the package whose line in the manifest does it.
@@ -114,10 +88,7 @@ struct Broken {
 
 impl Broken {
     fn new(used: &str, sentence: String) -> Self {
-        Self {
-            used: used.to_owned(),
-            sentence,
-        }
+        Self { used: used.to_owned(), sentence }
     }
 }
 
@@ -128,30 +99,17 @@ fn of_member(graph: &Graph, package: &Package, rooms: &[Room]) -> Vec<Broken> {
         return vec![Broken::new(name, sentence)];
     };
     let direct = direct(graph, package, room);
-    let reached = room
-        .unreachable
-        .iter()
-        .filter_map(|banned| reached(graph, package, banned));
-    direct
-        .into_iter()
-        .chain(reached)
-        .chain(binary(package, room))
-        .collect()
+    let reached = room.unreachable.iter().filter_map(|banned| reached(graph, package, banned));
+    direct.into_iter().chain(reached).chain(binary(package, room)).collect()
 }
 
 fn direct(graph: &Graph, package: &Package, room: &Room) -> Vec<Broken> {
     let used = graph.used(package, &[Kind::Normal, Kind::Build]);
     let wrong = used.filter(|used| {
-        let allowed = if used.manifest.is_some() {
-            room.ours
-        } else {
-            room.others
-        };
+        let allowed = if used.manifest.is_some() { room.ours } else { room.others };
         !allowed.contains(&used.name)
     });
-    wrong
-        .map(|used| Broken::new(&used.name, not_allowed(room, &used.name)))
-        .collect()
+    wrong.map(|used| Broken::new(&used.name, not_allowed(room, &used.name))).collect()
 }
 
 fn not_allowed(room: &Room, used: &str) -> String {
@@ -180,62 +138,32 @@ fn reached(graph: &Graph, package: &Package, banned: &str) -> Option<Broken> {
 
 fn unreachable_reached(way: &[&Package]) -> Broken {
     let names: Vec<&str> = way.iter().map(|package| package.name.as_str()).collect();
-    let sentence = format!(
-        "this must not be reachable: {}; drop the dependency or the feature",
-        names.join(" -> ")
-    );
+    let sentence = format!("this must not be reachable: {}; drop the dependency or the feature", names.join(" -> "));
     Broken::new(names.get(1).unwrap_or(&""), sentence)
 }
 
 fn binary(package: &Package, room: &Room) -> Option<Broken> {
     let wrong = package.has_binary && !room.has_binary;
-    let sentence = format!(
-        "`{}` has a binary; `converger` is the only program, make this a subcommand of it",
-        room.name
-    );
+    let sentence = format!("`{}` has a binary; `converger` is the only program, make this a subcommand of it", room.name);
     wrong.then(|| Broken::new("[[bin]]", sentence))
 }
 
 fn stale_rooms(graph: &Graph, rooms: &[Room]) -> Vec<Violation> {
-    let members: BTreeSet<&str> = graph
-        .members()
-        .map(|(package, _)| package.name.as_str())
-        .collect();
+    let members: BTreeSet<&str> = graph.members().map(|(package, _)| package.name.as_str()).collect();
     let stale = rooms.iter().filter(|room| !members.contains(room.name));
-    stale
-        .map(|room| {
-            Violation::new(
-                TABLE,
-                1,
-                format!(
-                    "the table names `{}`, which is no crate of ours; remove it",
-                    room.name
-                ),
-            )
-        })
-        .collect()
+    stale.map(|room| Violation::new(TABLE, 1, format!("the table names `{}`, which is no crate of ours; remove it", room.name))).collect()
 }
 
 fn banned_features(graph: &Graph) -> Vec<Violation> {
     let on = |(name, feature): &&(&str, &str)| {
-        let namesakes = graph
-            .packages
-            .values()
-            .filter(|package| package.name == *name);
-        namesakes
-            .flat_map(|package| &package.features)
-            .any(|enabled| enabled == feature)
+        let namesakes = graph.packages.values().filter(|package| package.name == *name);
+        namesakes.flat_map(|package| &package.features).any(|enabled| enabled == feature)
     };
     let banned = BANNED_FEATURES.iter().filter(on);
     banned
         .map(|(name, feature)| {
-            let who =
-                format!("`cargo tree --workspace -e features -i {name}` shows who asks for it");
-            Violation::new(
-                "Cargo.toml",
-                1,
-                format!("the feature `{feature}` of `{name}` is on; {who}"),
-            )
+            let who = format!("`cargo tree --workspace -e features -i {name}` shows who asks for it");
+            Violation::new("Cargo.toml", 1, format!("the feature `{feature}` of `{name}` is on; {who}"))
         })
         .collect()
 }
@@ -244,10 +172,7 @@ fn banned_features(graph: &Graph) -> Vec<Violation> {
 fn line_of(manifest: &str, key: &str) -> usize {
     let follows = |rest: &str| rest.is_empty() || rest.starts_with([' ', '.', '=']);
     let begins = |line: &str| line.strip_prefix(key).is_some_and(follows);
-    manifest
-        .lines()
-        .position(begins)
-        .map_or(1, |index| index + 1)
+    manifest.lines().position(begins).map_or(1, |index| index + 1)
 }
 
 #[cfg(test)]
@@ -261,10 +186,7 @@ mod tests {
     /// A package that is ours if its name begins with `converger` or is `xtask`.
     fn package(name: &str, uses: &[(&str, Kind)]) -> Package {
         let ours = name.starts_with("converger") || name == "xtask";
-        let arrow = |(id, kind): &(&str, Kind)| Use {
-            id: (*id).to_owned(),
-            kinds: vec![*kind],
-        };
+        let arrow = |(id, kind): &(&str, Kind)| Use { id: (*id).to_owned(), kinds: vec![*kind] };
         Package {
             name: name.to_owned(),
             manifest: ours.then(|| format!("{name}/Cargo.toml")),
@@ -275,12 +197,8 @@ mod tests {
     }
 
     fn graph(packages: impl IntoIterator<Item = Package>) -> Graph {
-        let by_name = packages
-            .into_iter()
-            .map(|package| (package.name.clone(), package));
-        Graph {
-            packages: by_name.collect::<BTreeMap<_, _>>(),
-        }
+        let by_name = packages.into_iter().map(|package| (package.name.clone(), package));
+        Graph { packages: by_name.collect::<BTreeMap<_, _>>() }
     }
 
     /// What is wrong with `package`, where the others are just there.
@@ -288,10 +206,7 @@ mod tests {
         let name = subject.name.clone();
         let others = others.iter().map(|other| package(other, &[]));
         let graph = graph(others.chain([subject]));
-        of_member(&graph, &graph.packages[&name], ROOMS)
-            .into_iter()
-            .map(|broken| broken.sentence)
-            .collect()
+        of_member(&graph, &graph.packages[&name], ROOMS).into_iter().map(|broken| broken.sentence).collect()
     }
 
     #[test]
@@ -302,42 +217,19 @@ mod tests {
 
     #[test]
     fn core_may_use_nothing_of_ours_and_little_of_others() {
-        for (used, kind) in [
-            ("converger-adapters", Kind::Normal),
-            ("xtask", Kind::Build),
-            ("thiserror", Kind::Normal),
-            ("cc", Kind::Build),
-        ] {
+        for (used, kind) in [("converger-adapters", Kind::Normal), ("xtask", Kind::Build), ("thiserror", Kind::Normal), ("cc", Kind::Build)]
+        {
             let found = sentences(package("converger-core", &[(used, kind)]), &[used]);
             assert_eq!(found.len(), 1, "{used}");
-            assert!(
-                found[0].starts_with(&format!("`converger-core` may not use `{used}`;")),
-                "{found:?}"
-            );
+            assert!(found[0].starts_with(&format!("`converger-core` may not use `{used}`;")), "{found:?}");
         }
-        assert!(
-            sentences(
-                package("converger-core", &[("serde", Kind::Normal)]),
-                &["serde"]
-            )
-            .is_empty()
-        );
+        assert!(sentences(package("converger-core", &[("serde", Kind::Normal)]), &["serde"]).is_empty());
     }
 
     #[test]
     fn adapters_may_not_use_the_binary_but_anything_of_others() {
-        assert_eq!(
-            sentences(
-                package("converger-adapters", &[("converger", Kind::Normal)]),
-                &["converger"]
-            )
-            .len(),
-            1
-        );
-        let fine = package(
-            "converger-adapters",
-            &[("converger-core", Kind::Normal), ("reqwest", Kind::Normal)],
-        );
+        assert_eq!(sentences(package("converger-adapters", &[("converger", Kind::Normal)]), &["converger"]).len(), 1);
+        let fine = package("converger-adapters", &[("converger-core", Kind::Normal), ("reqwest", Kind::Normal)]);
         assert!(sentences(fine, &["converger-core", "reqwest"]).is_empty());
     }
 
@@ -345,36 +237,20 @@ mod tests {
     fn what_core_must_not_reach_is_found_far_away_with_the_way_to_it() {
         let graph = graph([
             package("converger-core", &[("serde", Kind::Normal)]),
-            package(
-                "serde",
-                &[("middle", Kind::Normal), ("serde", Kind::Normal)],
-            ),
+            package("serde", &[("middle", Kind::Normal), ("serde", Kind::Normal)]),
             package("middle", &[("getrandom", Kind::Normal)]),
             package("getrandom", &[]),
         ]);
         let found = of_member(&graph, &graph.packages["converger-core"], ROOMS);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0]
-                .sentence
-                .contains("converger-core -> serde -> middle -> getrandom;"),
-            "{}",
-            found[0].sentence
-        );
+        assert!(found[0].sentence.contains("converger-core -> serde -> middle -> getrandom;"), "{}", found[0].sentence);
         assert_eq!(found[0].used, "serde");
     }
 
     #[test]
     fn what_only_tests_or_build_scripts_use_is_not_reached() {
         let graph = graph([
-            package(
-                "converger-core",
-                &[
-                    ("serde", Kind::Normal),
-                    ("rand", Kind::Dev),
-                    ("proptest", Kind::Dev),
-                ],
-            ),
+            package("converger-core", &[("serde", Kind::Normal), ("rand", Kind::Dev), ("proptest", Kind::Dev)]),
             package("serde", &[("getrandom", Kind::Build)]),
             package("proptest", &[("rand", Kind::Normal)]),
             package("getrandom", &[]),
@@ -385,10 +261,7 @@ mod tests {
 
     #[test]
     fn a_second_program_is_found() {
-        let with_binary = |name| Package {
-            has_binary: true,
-            ..package(name, &[])
-        };
+        let with_binary = |name| Package { has_binary: true, ..package(name, &[]) };
         assert_eq!(sentences(with_binary("converger-adapters"), &[]).len(), 1);
         assert!(sentences(with_binary("converger"), &[]).is_empty());
         assert!(sentences(with_binary("xtask"), &[]).is_empty());
@@ -403,12 +276,7 @@ mod tests {
 
     #[test]
     fn a_feature_that_changes_bytes_is_found() {
-        let with = |feature: &str| {
-            graph([Package {
-                features: vec![feature.to_owned()],
-                ..package("serde_json", &[])
-            }])
-        };
+        let with = |feature: &str| graph([Package { features: vec![feature.to_owned()], ..package("serde_json", &[]) }]);
         for (_, feature) in BANNED_FEATURES {
             assert_eq!(banned_features(&with(feature)).len(), 1, "{feature}");
         }
@@ -418,17 +286,9 @@ mod tests {
     #[test]
     fn a_violation_points_at_the_line_of_the_dependency() {
         let manifest = "[package]\n\n[dependencies]\nserde_json = 1\nrand.workspace = true\n";
-        let graph = graph([
-            package("converger-core", &[("rand", Kind::Normal)]),
-            package("rand", &[]),
-        ]);
+        let graph = graph([package("converger-core", &[("rand", Kind::Normal)]), package("rand", &[])]);
         let found = violations(&graph, &[file("converger-core/Cargo.toml", manifest)]);
-        assert!(
-            found
-                .iter()
-                .any(|violation| violation.path.starts_with("converger-core/")
-                    && violation.line == 5)
-        );
+        assert!(found.iter().any(|violation| violation.path.starts_with("converger-core/") && violation.line == 5));
         assert_eq!(line_of(manifest, "serde"), 1);
     }
 }

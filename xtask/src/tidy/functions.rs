@@ -19,9 +19,7 @@ pub(super) struct Function<'a> {
 /// Every function of the file that has a body, nested ones too.
 pub(super) fn functions(source: &Source) -> Vec<Function<'_>> {
     let code = source.code.as_str();
-    offsets_of_word(code, "fn")
-        .filter_map(|offset| function(code, offset))
-        .collect()
+    offsets_of_word(code, "fn").filter_map(|offset| function(code, offset)).collect()
 }
 
 fn function(code: &str, offset: usize) -> Option<Function<'_>> {
@@ -78,9 +76,7 @@ fn block_length(block: &str) -> usize {
 /// The attributes stand between the end of whatever came before and the word `fn`.
 fn is_test(before: &str) -> bool {
     let attributes = &before[before.rfind(['{', '}', ';']).unwrap_or(0)..];
-    ["#[test]", "::test]", "::test("]
-        .iter()
-        .any(|mark| attributes.contains(mark))
+    ["#[test]", "::test]", "::test("].iter().any(|mark| attributes.contains(mark))
 }
 
 #[cfg(test)]
@@ -91,54 +87,31 @@ mod tests {
     fn seen(text: &str) -> Vec<(String, usize, usize, bool)> {
         let source = source("a.rs", text);
         let seen = functions(&source);
-        seen.iter()
-            .map(|found| {
-                (
-                    found.name.to_owned(),
-                    found.line,
-                    found.lines,
-                    found.is_test,
-                )
-            })
-            .collect()
+        seen.iter().map(|found| (found.name.to_owned(), found.line, found.lines, found.is_test)).collect()
     }
 
     #[test]
     fn declarations_and_types_are_no_functions() {
-        assert!(
-            seen(
-                "trait T { fn f(&self, x: [u8; 4]) -> u8; }\ntype F = fn(u8) -> u8;\n// fn g() {}"
-            )
-            .is_empty()
-        );
+        assert!(seen("trait T { fn f(&self, x: [u8; 4]) -> u8; }\ntype F = fn(u8) -> u8;\n// fn g() {}").is_empty());
     }
 
     #[test]
     fn length_runs_from_the_word_to_the_closing_brace() {
         let text = "/// docs\n#[must_use]\npub const fn f(\n    x: [u8; 2],\n) -> u8 {\n    { x[0] }\n}\n\
                     fn g() {}\n";
-        assert_eq!(
-            seen(text),
-            [("f".to_owned(), 3, 5, false), ("g".to_owned(), 8, 1, false)]
-        );
+        assert_eq!(seen(text), [("f".to_owned(), 3, 5, false), ("g".to_owned(), 8, 1, false)]);
     }
 
     #[test]
     fn braces_in_literals_and_comments_do_not_end_a_body() {
-        assert_eq!(
-            seen("fn f() {\n  a(\"}\"); // }\n  '}'\n}\n"),
-            [("f".to_owned(), 1, 4, false)]
-        );
+        assert_eq!(seen("fn f() {\n  a(\"}\"); // }\n  '}'\n}\n"), [("f".to_owned(), 1, 4, false)]);
     }
 
     #[test]
     fn tests_are_known_by_their_attribute() {
         let text = "#[test]\nfn a() {}\nfn b() {}\n#[tokio::test(flavor = \"x\")]\nasync fn c() {}\n\
                     #[test]\n/// docs; with a semicolon\n#[cfg(unix)]\nfn d() {}\n";
-        let tests: Vec<bool> = seen(text)
-            .iter()
-            .map(|(_, _, _, is_test)| *is_test)
-            .collect();
+        let tests: Vec<bool> = seen(text).iter().map(|(_, _, _, is_test)| *is_test).collect();
         assert_eq!(tests, [true, false, true, true]);
     }
 }

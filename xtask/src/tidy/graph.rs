@@ -43,16 +43,9 @@ impl Graph {
     pub(super) fn read() -> Result<Self, Failure> {
         let arguments = ["metadata", "--format-version", "1", "--all-features"];
         let answer = shell::capture(&mut shell::cargo(&arguments))?;
-        let metadata = serde_json::from_str(&answer).map_err(|error| {
-            Failure::new(format!(
-                "the answer of `cargo metadata` is no JSON: {error}"
-            ))
-        })?;
-        Self::parse(&metadata).ok_or_else(|| {
-            Failure::new(
-                "`cargo metadata` answered in a form that xtask/src/tidy/graph.rs cannot read",
-            )
-        })
+        let metadata =
+            serde_json::from_str(&answer).map_err(|error| Failure::new(format!("the answer of `cargo metadata` is no JSON: {error}")))?;
+        Self::parse(&metadata).ok_or_else(|| Failure::new("`cargo metadata` answered in a form that xtask/src/tidy/graph.rs cannot read"))
     }
 
     fn parse(metadata: &Value) -> Option<Self> {
@@ -69,17 +62,11 @@ impl Graph {
 
     /// Our own crates.
     pub(super) fn members(&self) -> impl Iterator<Item = (&Package, &str)> {
-        self.packages
-            .values()
-            .filter_map(|package| Some((package, package.manifest.as_deref()?)))
+        self.packages.values().filter_map(|package| Some((package, package.manifest.as_deref()?)))
     }
 
     /// The packages that `package` uses by an arrow of one of these kinds.
-    pub(super) fn used<'a>(
-        &'a self,
-        package: &'a Package,
-        kinds: &'a [Kind],
-    ) -> impl Iterator<Item = &'a Package> {
+    pub(super) fn used<'a>(&'a self, package: &'a Package, kinds: &'a [Kind]) -> impl Iterator<Item = &'a Package> {
         package
             .uses
             .iter()
@@ -94,10 +81,7 @@ fn parse_package(package: &Value, node: &Value, root: Option<&Path>) -> Option<P
         manifest: root.and_then(|root| manifest(package, root)),
         has_binary: items(package.get("targets")?)?.iter().any(is_binary),
         features: texts(node.get("features")?)?,
-        uses: items(node.get("deps")?)?
-            .iter()
-            .map(parse_use)
-            .collect::<Option<_>>()?,
+        uses: items(node.get("deps")?)?.iter().map(parse_use).collect::<Option<_>>()?,
     })
 }
 
@@ -107,18 +91,12 @@ fn manifest(package: &Value, root: &Path) -> Option<String> {
 }
 
 fn is_binary(target: &Value) -> bool {
-    target
-        .get("kind")
-        .and_then(texts)
-        .is_some_and(|kinds| kinds.iter().any(|kind| kind == "bin"))
+    target.get("kind").and_then(texts).is_some_and(|kinds| kinds.iter().any(|kind| kind == "bin"))
 }
 
 fn parse_use(dependency: &Value) -> Option<Use> {
     let kinds = items(dependency.get("dep_kinds")?)?.iter();
-    Some(Use {
-        id: dependency.get("pkg")?.as_str()?.to_owned(),
-        kinds: kinds.map(parse_kind).collect::<Option<_>>()?,
-    })
+    Some(Use { id: dependency.get("pkg")?.as_str()?.to_owned(), kinds: kinds.map(parse_kind).collect::<Option<_>>()? })
 }
 
 fn parse_kind(kind: &Value) -> Option<Kind> {
@@ -131,10 +109,7 @@ fn parse_kind(kind: &Value) -> Option<Kind> {
 }
 
 fn by_id(list: &Value) -> Option<BTreeMap<String, &Value>> {
-    items(list)?
-        .iter()
-        .map(|item| Some((item.get("id")?.as_str()?.to_owned(), item)))
-        .collect()
+    items(list)?.iter().map(|item| Some((item.get("id")?.as_str()?.to_owned(), item))).collect()
 }
 
 fn items(list: &Value) -> Option<&Vec<Value>> {
@@ -142,10 +117,7 @@ fn items(list: &Value) -> Option<&Vec<Value>> {
 }
 
 fn texts(list: &Value) -> Option<Vec<String>> {
-    items(list)?
-        .iter()
-        .map(|item| item.as_str().map(str::to_owned))
-        .collect()
+    items(list)?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -184,10 +156,7 @@ mod tests {
     #[test]
     fn packages_arrows_and_features_are_read() {
         let graph = Graph::parse(&metadata()).unwrap();
-        let members: Vec<_> = graph
-            .members()
-            .map(|(package, manifest)| (package.name.as_str(), manifest))
-            .collect();
+        let members: Vec<_> = graph.members().map(|(package, manifest)| (package.name.as_str(), manifest)).collect();
         assert_eq!(members, [("core", "crates/core/Cargo.toml")]);
         let (core, json) = (&graph.packages["core#1"], &graph.packages["json#1"]);
         assert!(!core.has_binary && json.has_binary);

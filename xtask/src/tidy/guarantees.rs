@@ -14,8 +14,7 @@ const TESTS: &str = "crates/";
 
 pub(super) fn violations(files: &[File], sources: &[Source]) -> Vec<Violation> {
     let Some(design) = find(files, DESIGN) else {
-        let sentence =
-            "this file does not exist, or git does not track it; it names the guarantees";
+        let sentence = "this file does not exist, or git does not track it; it names the guarantees";
         return vec![Violation::new(DESIGN, 1, sentence)];
     };
     let named = guarantees(&design.text);
@@ -35,54 +34,32 @@ struct Named {
 }
 
 fn guarantees(design: &str) -> Vec<Named> {
-    let numbered = design
-        .lines()
-        .enumerate()
-        .filter_map(|(index, line)| Some((index + 1, guarantee(line)?)));
-    numbered
-        .map(|(line, number)| Named {
-            number,
-            path: DESIGN.to_owned(),
-            line,
-        })
-        .collect()
+    let numbered = design.lines().enumerate().filter_map(|(index, line)| Some((index + 1, guarantee(line)?)));
+    numbered.map(|(line, number)| Named { number, path: DESIGN.to_owned(), line }).collect()
 }
 
 /// The number in a heading (`## G3 · title`) or a list line (`- G3: title`, `- **G3** title`).
 fn guarantee(line: &str) -> Option<u32> {
     let rest = line.trim_start_matches(['#', '-', '*', ' ']);
     let marked = line.starts_with(['#', '-', '*']);
-    number(rest.strip_prefix('G').filter(|_| marked)?, |after| {
-        !after.is_alphanumeric()
-    })
+    number(rest.strip_prefix('G').filter(|_| marked)?, |after| !after.is_alphanumeric())
 }
 
 /// The test functions whose names begin with `g<n>_`.
 fn tests(source: &Source) -> Vec<Named> {
-    let tests = functions(source)
-        .into_iter()
-        .filter(|function| function.is_test && source.is_under(TESTS));
+    let tests = functions(source).into_iter().filter(|function| function.is_test && source.is_under(TESTS));
     let numbered = tests.filter_map(|test| {
         let number = number(test.name.strip_prefix('g')?, |after| after == '_')?;
-        Some(Named {
-            number,
-            path: source.path.clone(),
-            line: test.line,
-        })
+        Some(Named { number, path: source.path.clone(), line: test.line })
     });
     numbered.collect()
 }
 
 /// The number that `text` begins with, if `ends` holds for what follows.
 fn number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
-    let digits = text
-        .find(|character: char| !character.is_ascii_digit())
-        .unwrap_or(text.len());
+    let digits = text.find(|character: char| !character.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at(digits);
-    number
-        .parse()
-        .ok()
-        .filter(|_| rest.chars().next().is_none_or(ends))
+    number.parse().ok().filter(|_| rest.chars().next().is_none_or(ends))
 }
 
 fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
@@ -97,11 +74,7 @@ fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
 fn unknown(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
     missing(tests, guarantees)
         .map(|Named { number, path, line }| {
-            Violation::new(
-                path,
-                *line,
-                format!("this test is named after G{number}, which {DESIGN} does not name"),
-            )
+            Violation::new(path, *line, format!("this test is named after G{number}, which {DESIGN} does not name"))
         })
         .collect()
 }
@@ -109,9 +82,7 @@ fn unknown(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
 /// What is in `these` under a number that is not in `those`.
 fn missing<'a>(these: &'a [Named], those: &[Named]) -> impl Iterator<Item = &'a Named> {
     let numbers: BTreeSet<u32> = those.iter().map(|named| named.number).collect();
-    these
-        .iter()
-        .filter(move |named| !numbers.contains(&named.number))
+    these.iter().filter(move |named| !numbers.contains(&named.number))
 }
 
 #[cfg(test)]
@@ -120,10 +91,7 @@ mod tests {
     use super::*;
 
     fn sentences(design: &str, test: &str) -> Vec<String> {
-        let sources = [source(
-            "crates/converger-core/tests/plan.rs",
-            &format!("#[test]\nfn {test}() {{}}\n"),
-        )];
+        let sources = [source("crates/converger-core/tests/plan.rs", &format!("#[test]\nfn {test}() {{}}\n"))];
         let violations = violations(&[file(DESIGN, design)], &sources);
         violations.iter().map(ToString::to_string).collect()
     }
@@ -131,30 +99,21 @@ mod tests {
     #[test]
     fn no_design_and_a_design_without_guarantees_are_found() {
         let absent = violations(&[], &[]);
-        assert!(
-            absent[0].sentence.starts_with("this file does not exist"),
-            "{absent:?}"
-        );
+        assert!(absent[0].sentence.starts_with("this file does not exist"), "{absent:?}");
         let found = sentences(
             "# Design
 G1 in passing
 ",
             "a",
         );
-        assert!(
-            found[0].starts_with("DESIGN.md:1: this file names no guarantee;"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("DESIGN.md:1: this file names no guarantee;"), "{found:?}");
     }
 
     #[test]
     fn a_guarantee_without_a_test_is_found() {
         let found = sentences("## G1 · first\n### G10 second\n", "g1_holds");
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("DESIGN.md:2: G10 has no test;"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("DESIGN.md:2: G10 has no test;"), "{found:?}");
     }
 
     #[test]
@@ -169,11 +128,7 @@ G1 in passing
     #[test]
     fn a_test_named_after_no_guarantee_is_found() {
         let found = sentences("- **G1** first", "g2_holds");
-        assert!(
-            found[1]
-                .ends_with("plan.rs:2: this test is named after G2, which DESIGN.md does not name"),
-            "{found:?}"
-        );
+        assert!(found[1].ends_with("plan.rs:2: this test is named after G2, which DESIGN.md does not name"), "{found:?}");
     }
 
     #[test]

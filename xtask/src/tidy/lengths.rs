@@ -29,11 +29,7 @@ const TABLES: &str = "xtask/src/tidy/lengths.rs";
 pub(super) fn violations(sources: &[Source]) -> Vec<Violation> {
     let files: Vec<Measured> = sources.iter().map(measured_file).collect();
     let functions: Vec<Measured> = sources.iter().flat_map(measured_functions).collect();
-    [
-        ratchet(&files, FILE_LINES_MAX, LONG_FILES),
-        ratchet(&functions, FUNCTION_LINES_MAX, LONG_FUNCTIONS),
-    ]
-    .concat()
+    [ratchet(&files, FILE_LINES_MAX, LONG_FILES), ratchet(&functions, FUNCTION_LINES_MAX, LONG_FUNCTIONS)].concat()
 }
 
 struct Measured {
@@ -45,12 +41,7 @@ struct Measured {
 
 fn measured_file(source: &Source) -> Measured {
     let lines = source.text.lines().count();
-    Measured {
-        path: source.path.clone(),
-        item: source.path.clone(),
-        line: 1,
-        lines,
-    }
+    Measured { path: source.path.clone(), item: source.path.clone(), line: 1, lines }
 }
 
 fn measured_functions(source: &Source) -> Vec<Measured> {
@@ -65,12 +56,8 @@ fn measured_functions(source: &Source) -> Vec<Measured> {
 }
 
 fn ratchet(measured: &[Measured], limit: usize, table: &[Long]) -> Vec<Violation> {
-    let too_long = measured
-        .iter()
-        .filter_map(|found| too_long(found, limit, table));
-    let too_loose = table
-        .iter()
-        .filter_map(|entry| too_loose(entry, limit, measured));
+    let too_long = measured.iter().filter_map(|found| too_long(found, limit, table));
+    let too_loose = table.iter().filter_map(|entry| too_loose(entry, limit, measured));
     too_long.chain(too_loose).collect()
 }
 
@@ -79,13 +66,8 @@ fn too_long(found: &Measured, limit: usize, table: &[Long]) -> Option<Violation>
     let allowed = listed.map_or(limit, |entry| entry.lines);
     let excess = match listed {
         _ if found.lines <= allowed => return None,
-        None => format!(
-            "the limit is {allowed}; split it by what it does, or list it with a reason in {TABLES}"
-        ),
-        Some(entry) => format!(
-            "it is listed with {allowed} ({}), and that number only falls; split it",
-            entry.reason
-        ),
+        None => format!("the limit is {allowed}; split it by what it does, or list it with a reason in {TABLES}"),
+        Some(entry) => format!("it is listed with {allowed} ({}), and that number only falls; split it", entry.reason),
     };
     let sentence = format!("`{}` is {} lines long; {excess}", found.item, found.lines);
     Some(Violation::new(&found.path, found.line, sentence))
@@ -104,14 +86,7 @@ fn too_loose(entry: &Long, limit: usize, measured: &[Measured]) -> Option<Violat
         }
         Some(_) => return None,
     };
-    Some(Violation::new(
-        TABLES,
-        1,
-        format!(
-            "the table lists `{}` with {} lines, {remedy}",
-            entry.item, entry.lines
-        ),
-    ))
+    Some(Violation::new(TABLES, 1, format!("the table lists `{}` with {} lines, {remedy}", entry.item, entry.lines)))
 }
 
 #[cfg(test)]
@@ -119,11 +94,7 @@ mod tests {
     use super::super::sample::source;
     use super::*;
 
-    const TABLE: &[Long] = &[Long {
-        item: "a.rs::f",
-        lines: 5,
-        reason: "a flat table",
-    }];
+    const TABLE: &[Long] = &[Long { item: "a.rs::f", lines: 5, reason: "a flat table" }];
 
     /// What the ratchet says of a function `f` of so many lines, where three are allowed.
     fn sentences(lines: usize, table: &[Long]) -> Vec<String> {
@@ -136,10 +107,7 @@ mod tests {
     fn a_long_function_is_found_unless_listed() {
         let found = sentences(4, &[]);
         assert_eq!(found.len(), 1);
-        assert!(
-            found[0].starts_with("a.rs:1: `a.rs::f` is 4 lines long; the limit is 3;"),
-            "{found:?}"
-        );
+        assert!(found[0].starts_with("a.rs:1: `a.rs::f` is 4 lines long; the limit is 3;"), "{found:?}");
         assert!(sentences(3, &[]).is_empty());
         assert!(sentences(5, TABLE).is_empty());
     }
@@ -147,21 +115,14 @@ mod tests {
     #[test]
     fn a_listed_function_may_not_grow() {
         let found = sentences(6, TABLE);
-        assert!(
-            found[0].contains("listed with 5 (a flat table)"),
-            "{found:?}"
-        );
+        assert!(found[0].contains("listed with 5 (a flat table)"), "{found:?}");
     }
 
     #[test]
     fn an_entry_is_tightened_and_then_removed() {
         assert!(sentences(4, TABLE)[0].ends_with("which is 4 lines long by now; write 4"));
         assert!(sentences(3, TABLE)[0].ends_with("which is 3 lines long by now; remove the entry"));
-        assert!(
-            ratchet(&[], 3, TABLE)[0]
-                .sentence
-                .ends_with("which is not there; remove the entry")
-        );
+        assert!(ratchet(&[], 3, TABLE)[0].sentence.ends_with("which is not there; remove the entry"));
     }
 
     #[test]

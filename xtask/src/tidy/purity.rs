@@ -30,23 +30,17 @@ pub(super) fn violations(source: &Source) -> Vec<Violation> {
 }
 
 fn word(source: &Source, (word, reason): &(&str, &str)) -> Vec<Violation> {
-    offsets_of_word(&source.code, word)
-        .map(|offset| violation(source, offset, &format!("`{word}` in core: {reason}")))
-        .collect()
+    offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in core: {reason}"))).collect()
 }
 
 fn modules(source: &Source) -> Vec<Violation> {
     let named = offsets_of_word(&source.code, "std::").flat_map(|offset| {
         let names = first_names(&source.code[offset + "std::".len()..]);
-        names
-            .into_iter()
-            .filter(|name| MODULES.contains(name))
-            .map(move |name| (offset, name))
+        names.into_iter().filter(|name| MODULES.contains(name)).map(move |name| (offset, name))
     });
     named
         .map(|(offset, name)| {
-            let sentence =
-                format!("`std::{name}` in core: what it gives is handed in by the caller");
+            let sentence = format!("`std::{name}` in core: what it gives is handed in by the caller");
             violation(source, offset, &sentence)
         })
         .collect()
@@ -86,9 +80,7 @@ fn members(group: &str) -> Vec<&str> {
 
 fn first_name(path: &str) -> &str {
     let path = path.trim_start();
-    &path[..path
-        .find(|character| !is_name_character(character))
-        .unwrap_or(path.len())]
+    &path[..path.find(|character| !is_name_character(character)).unwrap_or(path.len())]
 }
 
 fn violation(source: &Source, offset: usize, sentence: &str) -> Violation {
@@ -107,32 +99,16 @@ mod tests {
     #[test]
     fn every_forbidden_word_is_found_in_core() {
         for (word, _) in WORDS {
-            assert_eq!(
-                lines(&in_core(&format!("//! Plan.\nuse {word};\n"))),
-                [2],
-                "{word}"
-            );
+            assert_eq!(lines(&in_core(&format!("//! Plan.\nuse {word};\n"))), [2], "{word}");
         }
     }
 
     #[test]
     fn every_forbidden_module_is_found_alone_and_in_a_group() {
         for module in MODULES {
-            assert_eq!(
-                lines(&in_core(&format!("\nuse std::{module}::X;"))),
-                [2],
-                "{module}"
-            );
-            assert_eq!(
-                lines(&in_core(&format!("use std::{{fmt, {module}}};"))),
-                [1],
-                "{module}"
-            );
-            assert_eq!(
-                lines(&in_core(&format!("let x = ::std::{module}::f();"))),
-                [1],
-                "{module}"
-            );
+            assert_eq!(lines(&in_core(&format!("\nuse std::{module}::X;"))), [2], "{module}");
+            assert_eq!(lines(&in_core(&format!("use std::{{fmt, {module}}};"))), [1], "{module}");
+            assert_eq!(lines(&in_core(&format!("let x = ::std::{module}::f();"))), [1], "{module}");
         }
         let nested = in_core("use std::{collections::{BTreeMap, BTreeSet}, fs::{self, File}};");
         assert_eq!(nested.len(), 1);
@@ -140,17 +116,8 @@ mod tests {
 
     #[test]
     fn pure_code_and_other_crates_pass() {
-        assert!(
-            in_core("use std::{fmt, collections::BTreeMap};\n// std::fs, HashMap\n\"std::env\"")
-                .is_empty()
-        );
+        assert!(in_core("use std::{fmt, collections::BTreeMap};\n// std::fs, HashMap\n\"std::env\"").is_empty());
         assert!(in_core("use core::time::Duration; let environment = my_std::fs;").is_empty());
-        assert!(
-            violations(&source(
-                "crates/converger/src/main.rs",
-                "use std::fs; println!()"
-            ))
-            .is_empty()
-        );
+        assert!(violations(&source("crates/converger/src/main.rs", "use std::fs; println!()")).is_empty());
     }
 }

@@ -31,26 +31,16 @@ impl Source {
 
 /// The line, from one, on which the byte at `offset` stands.
 pub(super) fn line_at(text: &str, offset: usize) -> usize {
-    text.bytes()
-        .take(offset)
-        .filter(|byte| *byte == b'\n')
-        .count()
-        + 1
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }
 
 /// Where `word` stands by itself in `text`: `unsafe` is not in `unsafe_code`.
-pub(super) fn offsets_of_word<'a>(
-    text: &'a str,
-    word: &'a str,
-) -> impl Iterator<Item = usize> + 'a {
+pub(super) fn offsets_of_word<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     let stands_alone = move |offset: usize| {
         let (before, after) = (&text[..offset], &text[offset + word.len()..]);
-        !joins(before.chars().next_back(), word.chars().next())
-            && !joins(word.chars().next_back(), after.chars().next())
+        !joins(before.chars().next_back(), word.chars().next()) && !joins(word.chars().next_back(), after.chars().next())
     };
-    text.match_indices(word)
-        .map(|(offset, _)| offset)
-        .filter(move |offset| stands_alone(*offset))
+    text.match_indices(word).map(|(offset, _)| offset).filter(move |offset| stands_alone(*offset))
 }
 
 fn joins(left: Option<char>, right: Option<char>) -> bool {
@@ -122,16 +112,13 @@ fn block_comment(rest: &str) -> usize {
 /// `r"..."`, `r#"..."#`, `br"..."`, `cr"..."`; but neither the raw name `r#fn` nor the end of the
 /// name `bar`.
 fn raw_string(rest: &str, previous: Option<char>) -> Option<usize> {
-    let inside_a_name =
-        previous.is_some_and(is_name_character) && !matches!(previous, Some('b' | 'c'));
+    let inside_a_name = previous.is_some_and(is_name_character) && !matches!(previous, Some('b' | 'c'));
     let fenced = rest.strip_prefix('r').filter(|_| !inside_a_name)?;
     let inner = fenced.trim_start_matches('#');
     let hashes = &fenced[..fenced.len() - inner.len()];
     let body = inner.strip_prefix('"')?;
     let fence = format!("\"{hashes}");
-    let end = body
-        .find(&fence)
-        .map_or(body.len(), |end| end + fence.len());
+    let end = body.find(&fence).map_or(body.len(), |end| end + fence.len());
     Some(rest.len() - body.len() + end)
 }
 
@@ -152,29 +139,16 @@ fn quoted(rest: &str, quote: char) -> usize {
 /// `'a'` and `'\n'` are characters, `'a` is a lifetime.
 fn is_character_literal(rest: &str) -> bool {
     let mut characters = rest.chars();
-    characters.next() == Some('\'')
-        && (characters.next() == Some('\\') || characters.next() == Some('\''))
+    characters.next() == Some('\'') && (characters.next() == Some('\\') || characters.next() == Some('\''))
 }
 
 fn only(layer: Layer, stretches: &[(Layer, &str)]) -> String {
-    stretches
-        .iter()
-        .map(|(of, stretch)| {
-            if *of == layer {
-                (*stretch).to_owned()
-            } else {
-                blank(stretch)
-            }
-        })
-        .collect()
+    stretches.iter().map(|(of, stretch)| if *of == layer { (*stretch).to_owned() } else { blank(stretch) }).collect()
 }
 
 /// Spaces of the same length in bytes, so that offsets and lines stay what they were.
 fn blank(stretch: &str) -> String {
-    stretch
-        .bytes()
-        .map(|byte| if byte == b'\n' { '\n' } else { ' ' })
-        .collect()
+    stretch.bytes().map(|byte| if byte == b'\n' { '\n' } else { ' ' }).collect()
 }
 
 #[cfg(test)]
@@ -193,10 +167,7 @@ mod tests {
     #[test]
     fn literals_are_in_no_layer_that_rules_read() {
         assert_eq!(code(r#"a("x\"{") + b"y""#), "a(      ) + b   ");
-        assert_eq!(
-            code("r#\"a \"quoted\" }\"# + r\"\\\" + 1"),
-            "                  +      + 1"
-        );
+        assert_eq!(code("r#\"a \"quoted\" }\"# + r\"\\\" + 1"), "                  +      + 1");
         assert_eq!(code(r"['{', '\'', '\u{7d}'] }"), "[   ,     ,         ] }");
         assert_eq!(comments(r#"url("//no") // yes"#), "            // yes");
     }
@@ -211,11 +182,7 @@ mod tests {
 
     #[test]
     fn lifetimes_raw_names_and_names_that_end_in_r_are_code() {
-        for text in [
-            "fn f<'a>(x: &'a str) -> &'a str { x }",
-            "r#fn + r#match",
-            "for bar in 0..1 { 'x: loop {} }",
-        ] {
+        for text in ["fn f<'a>(x: &'a str) -> &'a str { x }", "r#fn + r#match", "for bar in 0..1 { 'x: loop {} }"] {
             assert_eq!(code(text), text);
         }
     }

@@ -8,31 +8,15 @@ use super::functions::functions;
 use super::rust::Source;
 
 /// Our own assertion functions are called `check` or begin with it; so say what they do.
-const ASSERTIONS: &[&str] = &[
-    "assert",
-    "check",
-    "expect",
-    "unwrap",
-    "panic!",
-    "prop_",
-    "proptest!",
-    "matches!",
-    "verify",
-    "snapshot",
-    "?;",
-];
+const ASSERTIONS: &[&str] =
+    &["assert", "check", "expect", "unwrap", "panic!", "prop_", "proptest!", "matches!", "verify", "snapshot", "?;"];
 
 pub(super) fn violations(source: &Source) -> Vec<Violation> {
-    let tests = functions(source)
-        .into_iter()
-        .filter(|function| function.is_test);
+    let tests = functions(source).into_iter().filter(|function| function.is_test);
     let silent = tests.filter(|test| !ASSERTIONS.iter().any(|word| test.body.contains(word)));
     silent
         .map(|test| {
-            let sentence = format!(
-                "the test `{}` asserts nothing; compare the outcome with what it must be",
-                test.name
-            );
+            let sentence = format!("the test `{}` asserts nothing; compare the outcome with what it must be", test.name);
             Violation::new(&source.path, test.line, sentence)
         })
         .collect()
@@ -45,10 +29,7 @@ mod tests {
 
     #[test]
     fn a_test_without_an_assertion_is_found() {
-        let found = violations(&source(
-            "a.rs",
-            "#[test]\nfn a() {\n    let _ = f(); // assert\n}\n",
-        ));
+        let found = violations(&source("a.rs", "#[test]\nfn a() {\n    let _ = f(); // assert\n}\n"));
         assert_eq!(lines(&found), [2]);
     }
 

@@ -21,34 +21,24 @@ const HOSTS: &[&str] = &[
 
 pub(super) fn violations(file: &File) -> Vec<Violation> {
     let lines = file.text.lines().enumerate();
-    lines
-        .filter_map(|(index, line)| {
-            sentence(file, line).map(|found| Violation::new(&file.path, index + 1, found))
-        })
-        .collect()
+    lines.filter_map(|(index, line)| sentence(file, line).map(|found| Violation::new(&file.path, index + 1, found))).collect()
 }
 
 fn sentence(file: &File, line: &str) -> Option<String> {
-    let path = machine_path(line).map(|path| {
-        format!(
-            "`{path}` is a path of one machine; make it relative to the repository, or an argument"
-        )
-    });
+    let path =
+        machine_path(line).map(|path| format!("`{path}` is a path of one machine; make it relative to the repository, or an argument"));
     path.or_else(|| registry_host(file, line))
 }
 
 fn machine_path(line: &str) -> Option<String> {
     let mut folders = FOLDERS.iter().map(|folder| format!("/{folder}/"));
-    folders
-        .find(|folder| is_absolute(line, folder))
-        .or_else(|| home(line))
+    folders.find(|folder| is_absolute(line, folder)).or_else(|| home(line))
 }
 
 /// A path is absolute where nothing that could belong to it stands before: not in `a/b`, `./b`,
 /// `~/b` or `{a}/b`.
 fn is_absolute(line: &str, folder: &str) -> bool {
-    line.match_indices(folder)
-        .any(|(offset, _)| begins_at(line, offset))
+    line.match_indices(folder).any(|(offset, _)| begins_at(line, offset))
 }
 
 fn begins_at(line: &str, offset: usize) -> bool {
@@ -59,27 +49,15 @@ fn begins_at(line: &str, offset: usize) -> bool {
 /// `/home/` and a name; `/home/<user>` and `/home/$USER` name nobody.
 fn home(line: &str) -> Option<String> {
     let offsets = line.match_indices("/home/").map(|(offset, _)| offset);
-    let names = offsets
-        .filter(|offset| begins_at(line, *offset))
-        .map(|offset| &line[offset + "/home/".len()..]);
-    let name = |rest: &str| {
-        rest.split(|character: char| !character.is_alphanumeric())
-            .next()
-            .unwrap_or("")
-            .to_owned()
-    };
-    names
-        .map(name)
-        .find(|name| !name.is_empty())
-        .map(|name| format!("/home/{name}"))
+    let names = offsets.filter(|offset| begins_at(line, *offset)).map(|offset| &line[offset + "/home/".len()..]);
+    let name = |rest: &str| rest.split(|character: char| !character.is_alphanumeric()).next().unwrap_or("").to_owned();
+    names.map(name).find(|name| !name.is_empty()).map(|name| format!("/home/{name}"))
 }
 
 fn registry_host(file: &File, line: &str) -> Option<String> {
     let locked = file.path.ends_with("Cargo.lock") && line.starts_with("source = ");
     let host = HOSTS.iter().find(|host| !locked && line.contains(*host))?;
-    Some(format!(
-        "`{host}` is a registry's host; cargo, pip and apt know theirs, which may be a mirror"
-    ))
+    Some(format!("`{host}` is a registry's host; cargo, pip and apt know theirs, which may be a mirror"))
 }
 
 #[cfg(test)]
@@ -99,33 +77,15 @@ mod tests {
     #[test]
     fn every_folder_of_a_machine_is_found() {
         for folder in FOLDERS {
-            assert_eq!(
-                found("a.md", &format!("first\ncd {}\n", path(&[folder, "main"]))),
-                [2],
-                "{folder}"
-            );
+            assert_eq!(found("a.md", &format!("first\ncd {}\n", path(&[folder, "main"]))), [2], "{folder}");
         }
-        assert_eq!(
-            found("a.rs", &format!("(\"{}\")", path(&["home", "ada", "x"]))),
-            [1]
-        );
-        assert_eq!(
-            found("a.rs", &format!("file://{}", path(&["home", "ada"]))),
-            [1]
-        );
+        assert_eq!(found("a.rs", &format!("(\"{}\")", path(&["home", "ada", "x"]))), [1]);
+        assert_eq!(found("a.rs", &format!("file://{}", path(&["home", "ada"]))), [1]);
     }
 
     #[test]
     fn relative_paths_and_nobodys_home_pass() {
-        for text in [
-            "docs/work/a",
-            "./root/b",
-            "~/work/c",
-            "{dir}/work/d",
-            "/home/<user>/e",
-            "/home/$USER",
-            "x/home/ada",
-        ] {
+        for text in ["docs/work/a", "./root/b", "~/work/c", "{dir}/work/d", "/home/<user>/e", "/home/$USER", "x/home/ada"] {
             assert!(found("a.md", text).is_empty(), "{text}");
         }
     }
@@ -133,19 +93,9 @@ mod tests {
     #[test]
     fn every_registry_host_is_found_but_not_in_a_lock_files_sources() {
         for host in HOSTS {
-            assert_eq!(
-                found("README.md", &format!("a\nhttps://index.{host}/b\n")),
-                [2],
-                "{host}"
-            );
+            assert_eq!(found("README.md", &format!("a\nhttps://index.{host}/b\n")), [2], "{host}");
             assert_eq!(found("Cargo.lock", &format!("# {host}")), [1], "{host}");
-            assert!(
-                found(
-                    "Cargo.lock",
-                    &format!("source = \"registry+https://{host}-index\"")
-                )
-                .is_empty()
-            );
+            assert!(found("Cargo.lock", &format!("source = \"registry+https://{host}-index\"")).is_empty());
         }
         assert!(found("Cargo.toml", "[patch.crates-io]").is_empty());
     }

@@ -10,8 +10,7 @@ use super::rust::{Source, line_at, offsets_of_word};
 type Reason = &'static str;
 
 const UNFINISHED: Reason = "finish it, or leave it out and say so in the issue";
-const TESTS_RUN: Reason =
-    "a test that does not run, or passes by failing, proves nothing; assert the outcome";
+const TESTS_RUN: Reason = "a test that does not run, or passes by failing, proves nothing; assert the outcome";
 
 /// Words that may not stand in code.
 const IN_CODE: &[(&str, Reason)] = &[
@@ -20,10 +19,7 @@ const IN_CODE: &[(&str, Reason)] = &[
     ("#[ignore", TESTS_RUN),
     ("should_panic", TESTS_RUN),
     ("assert!(true)", TESTS_RUN),
-    (
-        "thread::sleep",
-        "nothing here waits by the clock; hand in the time, or wait for the event",
-    ),
+    ("thread::sleep", "nothing here waits by the clock; hand in the time, or wait for the event"),
     ("unsafe", "unsafe code is forbidden in the whole workspace"),
 ];
 
@@ -31,14 +27,8 @@ const IN_CODE: &[(&str, Reason)] = &[
 const IN_COMMENTS: &[(&str, Reason)] = &[
     ("FIXME", UNFINISHED),
     ("XXX", UNFINISHED),
-    (
-        "TODO:",
-        "a debt carries its kind and its issue, as in TODO-limit(#42)",
-    ),
-    (
-        "TODO(",
-        "a debt carries its kind and its issue, as in TODO-limit(#42)",
-    ),
+    ("TODO:", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
+    ("TODO(", "a debt carries its kind and its issue, as in TODO-limit(#42)"),
     ("```ignore", TESTS_RUN),
 ];
 
@@ -46,25 +36,13 @@ const IN_COMMENTS: &[(&str, Reason)] = &[
 const TEST_DATA: &[&str] = &["/tests/data/", "/tests/fixtures/", "/testdata/"];
 
 pub(super) fn violations(source: &Source) -> Vec<Violation> {
-    let code = IN_CODE
-        .iter()
-        .flat_map(|entry| found(source, &source.code, entry));
-    let comments = IN_COMMENTS
-        .iter()
-        .flat_map(|entry| found(source, &source.comments, entry));
+    let code = IN_CODE.iter().flat_map(|entry| found(source, &source.code, entry));
+    let comments = IN_COMMENTS.iter().flat_map(|entry| found(source, &source.comments, entry));
     code.chain(comments).chain(opening(source)).collect()
 }
 
 fn found(source: &Source, layer: &str, (word, reason): &(&str, Reason)) -> Vec<Violation> {
-    offsets_of_word(layer, word)
-        .map(|offset| {
-            Violation::new(
-                &source.path,
-                line_at(layer, offset),
-                format!("`{word}`: {reason}"),
-            )
-        })
-        .collect()
+    offsets_of_word(layer, word).map(|offset| Violation::new(&source.path, line_at(layer, offset), format!("`{word}`: {reason}"))).collect()
 }
 
 fn opening(source: &Source) -> Option<Violation> {
@@ -83,10 +61,7 @@ mod tests {
     use super::*;
 
     fn found_in(text: &str) -> Vec<usize> {
-        lines(&violations(&source(
-            "crates/a/src/lib.rs",
-            &format!("//! A room.\n{text}\n"),
-        )))
+        lines(&violations(&source("crates/a/src/lib.rs", &format!("//! A room.\n{text}\n"))))
     }
 
     #[test]

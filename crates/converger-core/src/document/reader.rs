@@ -316,12 +316,12 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("`{shown}{more}`")
 }
 
-/// The known word that is at most two edits away.
+/// The known word that is at most two edits away; short words allow fewer.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     const EDITS_MAX: usize = 2;
     let distances = known.iter().map(|candidate| (edits(word, candidate), *candidate));
     let (distance, candidate) = distances.min()?;
-    (distance <= EDITS_MAX && distance < candidate.len().div_ceil(2)).then_some(candidate)
+    (distance <= EDITS_MAX.min(candidate.len() / 2)).then_some(candidate)
 }
 
 /// Levenshtein distance, in one row. Words longer than any key of ours are far from all of them.

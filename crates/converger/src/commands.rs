@@ -1,0 +1,168 @@
+//! The commands: each reads what it needs, calls the spine once, and shows or writes what came out.
+//!
+//! Artifacts and reports go to standard output, everything else to standard error.
+
+mod explain;
+mod spine;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+use converger_core::artifact::{self, Provenance};
+use converger_core::audit;
+use converger_core::observe::Scoped;
+use converger_core::refusal::Refusal;
+use converger_core::safety::Judged;
+
+use crate::cli::{Cli, Command, Reading, Source};
+use crate::exit::End;
+use crate::{files, render};
+use spine::Outcome;
+
+/// Runs a command to its end.
+pub(crate) fn run(command: Command) -> End {
+    let ended = match command {
+        Command::Audit(reading) => audit_command(&reading),
+        Command::Plan { reading, out } => plan_command(&reading, out),
+        Command::Observe { source, out, json } => observe_command(&source, out, json),
+        Command::Apply(reading) => apply_command(&reading),
+        Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),
+        Command::Contract { json } => explain::contract(json),
+        Command::Schema { format } => explain::schema(format),
+        Command::Completions { shell } => completions(shell),
+    };
+    ended.unwrap_or_else(|stop| stop.report())
+}
+
+/// Why a command ends before its work is done: the sentence for people, and how the program ends.
+pub(crate) struct Stop {
+    end: End,
+    message: String,
+    help: Option<String>,
+}
+
+impl Stop {
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self { end: End::Input, message: message.into(), help: None }
+    }
+
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { end: End::Failed, message: message.into(), help: None }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    fn report(self) -> End {
+        // Standard error may be gone too; there is nobody left to tell then.
+        let _ = write!(anstream::stderr(), "{}", render::stop(&self.message, self.help.as_deref()));
+        self.end
+    }
+}
+
+/// A reader that went away (`| head`) is not a failure of ours: the end stays what the work came to.
+fn shown(written: io::Result<()>, end: End) -> Result<End, Stop> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::failed(format!("cannot write to standard output: {error}"))),
+        _ => Ok(end),
+    }
+}
+
+fn audit_command(reading: &Reading) -> Result<End, Stop> {
+    let outcome = spine::judge(reading)?;
+    show(&outcome, reading)
+}
+
+fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
+    let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
+    if let Some(path) = &out {
+        not_an_input(path, &[&reading.source.desired, &reading.source.replay])?;
+    }
+    let outcome = spine::judge(reading)?;
+    if let Some(path) = &out {
+        let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, Provenance::Replay))
+            .map_err(|error| unwritten(path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, Some(&digest.to_string())));
+    }
+    show(&outcome, reading)
+}
+
+fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
+    let out = out.or_else(|| (!json).then(|| "current.json".into()));
+    if let Some(path) = &out {
+        not_an_input(path, &[&source.desired, &source.replay])?;
+    }
+    let desired = spine::desired(&source.desired)?;
+    let observation = spine::observe(source, &desired)?;
+    if let Some(path) = &out {
+        files::replace(path, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+    }
+    let written = if json { observation_json(&observation) } else { observation_text(&observation, desired.guests().len()) };
+    shown(written, End::Done)
+}
+
+fn observation_json(observation: &Scoped) -> io::Result<()> {
+    artifact::write_observation(&mut io::stdout().lock(), observation)
+}
+
+fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
+    write!(anstream::stdout(), "{}", render::observation(observation, scope))
+}
+
+/// A recording is never applied (G7), whatever is in it. A broken contract comes before that.
+fn apply_command(reading: &Reading) -> Result<End, Stop> {
+    if !explain::contract_holds() {
+        return Ok(Stop {
+            end: End::Broken,
+            message: "the contract of this program is broken, so that it does not act".into(),
+            help: None,
+        }
+        .help("see `converger contract`")
+        .report());
+    }
+    let outcome = spine::judge(reading)?;
+    show(&outcome, reading)?;
+    let refusal = Refusal::replay_not_appliable();
+    let _ = write!(anstream::stderr(), "{}", render::refusal(&refusal));
+    Ok(End::Refused)
+}
+
+fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
+    let end = audit::conclude(&outcome.judged).into();
+    let written = if reading.json {
+        artifact::write_plan(&mut io::stdout().lock(), &outcome.judged, Provenance::Replay).map(|_| ())
+    } else {
+        report(&outcome.judged, &outcome.origin, reading)
+    };
+    shown(written, end)
+}
+
+fn report(judged: &Judged, origin: &str, reading: &Reading) -> io::Result<()> {
+    let mut out = io::BufWriter::new(anstream::stdout().lock());
+    render::report(&mut out, judged, origin, reading.all)?;
+    out.flush()
+}
+
+/// Writing over what is read would destroy it.
+fn not_an_input(out: &Path, inputs: &[&PathBuf]) -> Result<(), Stop> {
+    match inputs.iter().find(|input| files::are_one(out, input)) {
+        None => Ok(()),
+        Some(input) => {
+            Err(Stop::input(format!("{} would be written over, but it is read", input.display())).help("name another file with --out"))
+        }
+    }
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    Stop::failed(format!("cannot write {}: {error}", path.display())).help("nothing was changed; an older file there is still whole")
+}
+
+fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "converger", &mut script);
+    shown(io::stdout().write_all(&script), End::Done)
+}

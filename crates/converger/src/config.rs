@@ -1,0 +1,166 @@
+//! converger.toml: protection, limits and freeze. Strict: an unknown key is an error, because a misspelt limit is none.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::policy::{Circumstances, Limits, Rules};
+use serde::Deserialize;
+
+/// The file that is read where none is named.
+const DEFAULT: &str = "converger.toml";
+
+/// What a run is held to.
+pub(crate) struct Config {
+    /// Where it comes from, for people.
+    pub(crate) origin: String,
+    pub(crate) rules: Rules,
+    pub(crate) limits: Limits,
+    pub(crate) circumstances: Circumstances,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    environments: BTreeMap<String, Environment>,
+    #[serde(default)]
+    limits: LimitsTable,
+    #[serde(default)]
+    freeze: Freeze,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Environment {
+    #[serde(default)]
+    protect: Protect,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Protect {
+    #[serde(default)]
+    ids: Vec<u64>,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsTable {
+    guests: Option<u32>,
+    percent: Option<u32>,
+    stops: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Freeze {
+    #[serde(default)]
+    on: bool,
+    reason: Option<String>,
+}
+
+/// Reads the named file, or converger.toml where there is one, or takes the built-in rules and limits.
+///
+/// # Errors
+/// A sentence that says what is wrong with the file.
+pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
+    let path = named.map(PathBuf::from).or_else(|| Path::new(DEFAULT).exists().then(|| DEFAULT.into()));
+    let Some(path) = path else { return Ok(built_in()) };
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    parse(&text, environment).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
+}
+
+fn built_in() -> Config {
+    Config {
+        origin: "built-in limits and protection".into(),
+        rules: Rules::default(),
+        limits: Limits::default(),
+        circumstances: Circumstances::default(),
+    }
+}
+
+fn parse(text: &str, environment: &EnvironmentName) -> Result<Config, String> {
+    let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    if let Some(name) = file.environments.keys().find(|name| EnvironmentName::new(name).is_none()) {
+        return Err(format!("`{}` is not the name of an environment", name.escape_debug()));
+    }
+    let own = file.environments.remove(environment.as_str());
+    if own.is_none() && !file.environments.is_empty() {
+        let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
+        return Err(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", ")));
+    }
+    Ok(Config {
+        origin: String::new(),
+        rules: rules(own.unwrap_or_default().protect)?,
+        limits: limits(&file.limits)?,
+        circumstances: Circumstances { freeze: freeze(file.freeze)? },
+    })
+}
+
+fn rules(protect: Protect) -> Result<Rules, String> {
+    let id = |number: u64| Vmid::new(number).ok_or_else(|| format!("`{number}` under `protect.ids` is not the id of a guest"));
+    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, String>>()?;
+    // An empty beginning would protect everything and an empty tag nothing: neither is meant.
+    if protect.names.iter().chain(&protect.tags).any(|word| word.trim().is_empty()) {
+        return Err("an entry under `protect` is empty".into());
+    }
+    Ok(Rules::new(ids, protect.names, protect.tags))
+}
+
+fn limits(table: &LimitsTable) -> Result<Limits, String> {
+    let default = Limits::default();
+    let percent = table.percent.unwrap_or(default.percent);
+    if percent > 100 {
+        return Err(format!("`limits.percent` must be between 0 and 100, not {percent}"));
+    }
+    Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
+}
+
+fn freeze(freeze: Freeze) -> Result<Option<String>, String> {
+    match (freeze.on, freeze.reason) {
+        (false, _) => Ok(None),
+        (true, Some(reason)) if !reason.trim().is_empty() => Ok(Some(reason)),
+        (true, _) => Err("`freeze.on` needs a `freeze.reason`, so that others know why".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Result<Config, String> {
+        parse(text, &EnvironmentName::new("lab").expect("a name"))
+    }
+
+    #[test]
+    fn what_is_misspelt_or_senseless_is_refused() {
+        for (text, part) in [
+            ("[limit]\nguests = 1", "unknown field `limit`"),
+            ("[limits]\nguest = 1", "unknown field `guest`"),
+            ("[limits]\nguests = -1", "invalid value"),
+            ("[limits]\npercent = 101", "between 0 and 100"),
+            ("[freeze]\non = true", "needs a `freeze.reason`"),
+            ("[environments.lab.protect]\nids = [5]", "not the id"),
+            ("[environments.lab.protect]\ntags = [\"\"]", "is empty"),
+            ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
+            ("[environments.\"a b\"]", "not the name"),
+            ("limits = ", "TOML parse error"),
+        ] {
+            let fault = check(text).err().unwrap_or_else(|| panic!("accepted: {text}"));
+            assert!(fault.contains(part), "{text}: {fault}");
+        }
+    }
+
+    #[test]
+    fn limits_that_are_not_given_keep_their_defaults() {
+        let config = check("[limits]\nstops = 0").expect("accepted");
+        assert_eq!(config.limits, Limits { stops: 0, ..Limits::default() });
+        assert_eq!(config.circumstances.freeze, None);
+    }
+}

@@ -1,0 +1,45 @@
+//! How the program ends: one function from the kind of end to the exit code.
+
+use std::process::ExitCode;
+
+use converger_core::audit::Conclusion;
+
+/// The ends of a command. Done, refused and failed are never mixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Done, or all is as declared.
+    Done,
+    /// It could not be done.
+    Failed,
+    /// Bad usage or input.
+    Input,
+    /// A decision not to.
+    Refused,
+    /// Something would be done.
+    ChangesPending,
+    /// Evidence or the contract is broken.
+    Broken,
+}
+
+impl End {
+    pub(crate) fn code(self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::Done => 0,
+            Self::Failed => 1,
+            Self::Input => 2,
+            Self::Refused => 3,
+            Self::ChangesPending => 4,
+            Self::Broken => 6,
+        })
+    }
+}
+
+impl From<Conclusion> for End {
+    fn from(conclusion: Conclusion) -> Self {
+        match conclusion {
+            Conclusion::Converged => Self::Done,
+            Conclusion::ChangesPending => Self::ChangesPending,
+            Conclusion::Refused => Self::Refused,
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Reading inputs and writing artifacts: bounded, whole or not at all, and with messages that say what to do.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use converger_core::document::{Notation, TEXT_BYTES_MAX};
+
+/// A text that was read, with the name to show it under.
+pub(crate) struct Text {
+    pub(crate) name: String,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Reads a file of at most the size that is accepted.
+pub(crate) fn read(path: &Path) -> io::Result<Text> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(Text { name: path.display().to_string(), bytes })
+}
+
+/// The notation of a file by its ending; whatever is not `.json` is YAML.
+pub(crate) fn notation(path: &Path) -> Notation {
+    match path.extension() {
+        Some(ending) if ending.eq_ignore_ascii_case("json") => Notation::Json,
+        _ => Notation::Yaml,
+    }
+}
+
+/// Writes a file whole: beside it first, then in its place, so that a crash or a full disk leaves the old one.
+pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let beside = beside(path);
+    let written = File::create(&beside).and_then(|mut file| {
+        let value = write(&mut file)?;
+        file.flush()?;
+        file.sync_all()?;
+        Ok(value)
+    });
+    let replaced = written.and_then(|value| fs::rename(&beside, path).map(|()| value));
+    if replaced.is_err() {
+        // What matters is the first error; a leftover beside the file is only untidy.
+        let _ = fs::remove_file(&beside);
+    }
+    replaced
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Whether two paths are one file.
+pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
+    match (fs::canonicalize(left), fs::canonicalize(right)) {
+        (Ok(left), Ok(right)) => left == right,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_leaves_the_old_file_and_nothing_beside_it() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("plan.json");
+        fs::write(&path, "old").expect("written");
+        let failed = replace(&path, |file| {
+            file.write_all(b"half")?;
+            Err::<(), _>(io::Error::other("disk full"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(fs::read_to_string(&path).expect("read"), "old");
+        assert_eq!(fs::read_dir(room.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn only_the_ending_json_is_json() {
+        assert_eq!(notation(Path::new("a/desired.JSON")), Notation::Json);
+        assert_eq!(notation(Path::new("desired.yaml")), Notation::Yaml);
+        assert_eq!(notation(Path::new("json")), Notation::Yaml);
+    }
+}

@@ -1,0 +1,180 @@
+//! Text for people: a diff per guest, refusals with their remedy, one line of summary.
+//!
+//! Everything that others wrote (names, notes, tags) is escaped before it is shown. Styles are stripped by the stream
+//! where it is not a terminal, or where `NO_COLOR` is set.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::Path;
+
+use anstyle::{AnsiColor, Style};
+use converger_core::action::{Change, FieldChange};
+use converger_core::audit::{self, Conclusion, Summary};
+use converger_core::desired::DesiredGuest;
+use converger_core::normalize::{Effect, Value};
+use converger_core::observe::{Observation, Status};
+use converger_core::plan::{Plan, Step, Verdict};
+use converger_core::refusal::{Datum, Reach, Refusal};
+use converger_core::safety::Judged;
+
+const BOLD: Style = Style::new().bold();
+const DIM: Style = Style::new().dimmed();
+const RED: Style = AnsiColor::Red.on_default();
+const GREEN: Style = AnsiColor::Green.on_default();
+const YELLOW: Style = AnsiColor::Yellow.on_default();
+const CYAN: Style = AnsiColor::Cyan.on_default();
+
+/// Converged guests are listed one by one up to so many; beyond that they are only counted.
+const CONVERGED_SHOWN_MAX: u64 = 20;
+
+/// A text in a style.
+fn styled(style: Style, text: impl std::fmt::Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+/// The sentence with which a command stops. Faults of a text come rendered already and stand for themselves.
+pub(crate) fn stop(message: &str, help: Option<&str>) -> String {
+    if message.contains('\n') {
+        return message.to_owned();
+    }
+    let mut text = format!("{} {message}\n", styled(RED.bold(), "error:"));
+    if let Some(help) = help {
+        let _ = writeln!(text, "{} {help}", styled(CYAN.bold(), "help:"));
+    }
+    text
+}
+
+/// That a file was written.
+pub(crate) fn wrote(path: &Path, digest: Option<&str>) -> String {
+    let digest = digest.map(|digest| format!(" ({digest})")).unwrap_or_default();
+    styled(DIM, format!("wrote {}{digest}", path.display()))
+}
+
+/// The report on a judged plan.
+pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
+    let plan = judged.plan();
+    let summary = audit::summary(judged);
+    let shows_converged = all || summary.converged <= CONVERGED_SHOWN_MAX;
+    let environment = styled(BOLD, plan.desired().environment());
+    writeln!(out, "{environment} {}\n", styled(DIM, format!("· {} in scope · {origin}", counted(summary.guests, "guest"))))?;
+    for (guest, verdict) in plan.guests() {
+        if shows_converged || !matches!(verdict, Verdict::Converged { .. }) {
+            out.write_all(guest_text(plan, guest, verdict).as_bytes())?;
+        }
+    }
+    if !shows_converged {
+        writeln!(out, "{} {} {}", styled(GREEN, "="), counted(summary.converged, "guest"), styled(DIM, "converged; --all lists them"))?;
+    }
+    for cause in plan.refusals().iter().chain(judged.judgement().refusals()) {
+        write!(out, "\n{}", refusal(cause))?;
+    }
+    writeln!(out, "\n{}", summary_line(judged, &summary))
+}
+
+fn counted(count: u64, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
+fn summary_line(judged: &Judged, summary: &Summary) -> String {
+    let changed = summary.guests - summary.converged - summary.refused;
+    let mut parts = vec![format!("{} converged", summary.converged)];
+    parts.push(format!("{changed} to change in {}", counted(summary.steps, "step")));
+    parts.push(format!("{} refused", summary.refused));
+    parts.push(format!("{} unmanaged", summary.unmanaged));
+    let counts = parts.join(", ");
+    match audit::conclude(judged) {
+        Conclusion::Converged => styled(GREEN.bold(), format!("Converged: {counts}")),
+        Conclusion::ChangesPending => styled(YELLOW.bold(), format!("Changes pending: {counts}")),
+        Conclusion::Refused => styled(RED.bold(), format!("Refused: {counts}")),
+    }
+}
+
+fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
+    let name = plan.name_of(guest).unwrap_or("(no name)").escape_debug().to_string();
+    let title = format!("{} {} {}", guest.vmid, guest.kind, styled(BOLD, name));
+    match verdict {
+        Verdict::Converged { pending_restart } => {
+            let note = if *pending_restart { "converged; declared config waits for a restart" } else { "converged" };
+            format!("{} {title} {}\n", styled(GREEN, "="), styled(DIM, note))
+        }
+        Verdict::Steps(steps) => {
+            let steps: String = steps.iter().map(step_text).collect();
+            format!("{} {title}\n{steps}", styled(YELLOW, "~"))
+        }
+        Verdict::Refused(refusals) => {
+            let own = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Guest);
+            let causes: String = own.map(|cause| refusal(cause).lines().map(|line| format!("    {line}\n")).collect::<String>()).collect();
+            let shared = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Run).map(|refusal| refusal.code().word());
+            let shared: Vec<&str> = shared.collect();
+            let note = if shared.is_empty() { String::new() } else { styled(DIM, format!(" with the whole run: {}", shared.join(", "))) };
+            format!("{} {title} {}{note}\n{causes}", styled(RED, "!"), styled(RED, "refused"))
+        }
+    }
+}
+
+fn step_text(step: &Step) -> String {
+    let (impact, risk, class) = (word(&step.impact()), word(&step.risk()), word(&step.class()));
+    let weight = styled(DIM, format!("(impact {impact}, risk {risk}, {class})"));
+    let mut text = format!("    {} {} {weight}\n", styled(BOLD, step.change.word()), step.why());
+    match &step.change {
+        Change::ConfigSet(fields) => fields.iter().for_each(|field| text.push_str(&field_text(field))),
+        Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
+            let _ = writeln!(text, "      {}", styled(DIM, format!("within {timeout_secs} s, and never harder after that")));
+        }
+        Change::Start | Change::Stop => {}
+    }
+    if !step.wait.is_empty() {
+        let ids: Vec<String> = step.wait.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "      {}", styled(DIM, format!("once {} has done the same", ids.join(", "))));
+    }
+    text
+}
+
+fn field_text(change: &FieldChange) -> String {
+    let side = |value: &Option<Value>| value.as_ref().map_or("(absent)".to_owned(), ToString::to_string);
+    let word = change.field.word();
+    let note = match change.effect {
+        Effect::Recorded => "",
+        Effect::Live => "  takes effect while it runs",
+        Effect::AtRestart => "  takes effect at the next start",
+    };
+    let before = styled(RED, format!("- {word}: {}", side(&change.before)));
+    let after = styled(GREEN, format!("+ {word}: {}", side(&change.after)));
+    format!("      {before}\n      {after}{}\n", styled(DIM, note))
+}
+
+/// The word of a value in artifacts.
+fn word(value: &impl serde::Serialize) -> String {
+    serde_json::to_value(value).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+/// A refusal: code, what happened, evidence, remedy.
+pub(crate) fn refusal(refusal: &Refusal) -> String {
+    let entry = refusal.code().entry();
+    let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", datum_text(datum))).collect();
+    let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
+    format!("{} {}{evidence}\n  {} {}\n", styled(RED.bold(), entry.word), entry.title, styled(CYAN, "remedy:"), entry.remedy)
+}
+
+fn datum_text(datum: &Datum) -> String {
+    match datum {
+        Datum::Number(number) => number.to_string(),
+        Datum::Text(text) => text.escape_debug().to_string(),
+        Datum::Ids(ids) => ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        Datum::Words(words) => words.iter().map(|word| word.escape_debug().to_string()).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// What a reading holds, in a few lines.
+pub(crate) fn observation(observation: &Observation, scope: usize) -> String {
+    let known = |is_known: bool| observation.guests.iter().filter(|guest| matches!(guest.status, Status::Known(_)) == is_known).count();
+    let unlisted = scope.saturating_sub(observation.guests.len());
+    let unlisted_are = if observation.complete { "missing" } else { "unknown because the list is incomplete" };
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let mut text = String::new();
+    let _ = writeln!(text, "{} {}", styled(BOLD, &observation.environment), styled(DIM, format!("· {scope} in scope")));
+    let _ = writeln!(text, "  quorate: {}   complete: {}", yes(observation.quorate), yes(observation.complete));
+    let _ =
+        writeln!(text, "  {} seen, {} unknown, {unlisted} {unlisted_are}, {} unmanaged", known(true), known(false), observation.unmanaged);
+    text
+}
