@@ -22,7 +22,7 @@ impl Draft {
 }
 
 pub(super) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) -> Result<(), End> {
-    reader.fields("`config`", &Field::WORDS, |reader, index, key| {
+    reader.fields_but("`config`", &Field::WORDS, never, |reader, index, key| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
         let mut value = key;
         let wanted = if reader.null()? { Some(None) } else { value_of(reader, field, &mut value)?.map(normal) };
@@ -32,6 +32,20 @@ pub(super) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Dr
         Ok(())
     })?;
     Ok(())
+}
+
+/// Keys that let a guest reach its host, or that are not this program's to write: why they are never accepted.
+fn never(key: &str) -> Option<&'static str> {
+    let word = key.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    match word {
+        "args" | "hookscript" | "hostpci" | "usb" | "serial" | "parallel" | "mp" | "dev" | "ivshmem" | "virtiofs" => {
+            Some("this key lets a guest reach its host; this program never writes it")
+        }
+        "lock" | "protection" | "template" => Some("this program reads it and never writes it"),
+        "name" | "hostname" => Some("the name stands beside `config`, and is compared and never changed"),
+        _ if key.starts_with("lxc.") => Some("this key lets a guest reach its host; this program never writes it"),
+        _ => None,
+    }
 }
 
 /// Checks the lines against the table for this kind, and takes them out in the order of the fields.

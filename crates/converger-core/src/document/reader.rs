@@ -86,6 +86,17 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         &mut self,
         what: &str,
         keys: &'static [&'static str],
+        visit: impl FnMut(&mut Self, usize, Span) -> Result<(), Stop>,
+    ) -> Result<Option<Seen>, Stop> {
+        self.fields_but(what, keys, |_| None, visit)
+    }
+
+    /// The same, where something is to be said about certain unknown keys.
+    pub(crate) fn fields_but(
+        &mut self,
+        what: &str,
+        keys: &'static [&'static str],
+        never: fn(&str) -> Option<&'static str>,
         mut visit: impl FnMut(&mut Self, usize, Span) -> Result<(), Stop>,
     ) -> Result<Option<Seen>, Stop> {
         let Some(start) = self.expect_map(what)? else { return Ok(None) };
@@ -108,7 +119,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
             // Files tend to repeat one order of keys: look behind the last one first.
             let found = (1..=keys.len()).map(|step| (last + step) % keys.len()).find(|index| keys.get(*index) == Some(&key.text.as_ref()));
             match found {
-                None => self.unknown_key(what, keys, &key.text, span)?,
+                None => self.unknown_key(what, keys, never, &key.text, span)?,
                 Some(index) => {
                     last = index;
                     self.known_key(&mut seen, index, &key.text, span, &mut visit)?;
@@ -145,10 +156,18 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         visit(self, index, span)
     }
 
-    fn unknown_key(&mut self, what: &str, keys: &[&str], key: &str, span: Span) -> Result<(), Stop> {
-        let help = match nearest(key, keys) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("known keys: {}", keys.join(", ")),
+    fn unknown_key(
+        &mut self,
+        what: &str,
+        keys: &[&str],
+        never: fn(&str) -> Option<&'static str>,
+        key: &str,
+        span: Span,
+    ) -> Result<(), Stop> {
+        let help = match (never(key), nearest(key, keys)) {
+            (Some(why), _) => why.to_owned(),
+            (None, Some(near)) => format!("did you mean `{near}`?"),
+            (None, None) => format!("known keys: {}", keys.join(", ")),
         };
         self.report(Diagnostic::new(span, format!("unknown key {} in {what}", quoted(key))).help(help))?;
         self.skip_value()
@@ -316,34 +335,37 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("`{shown}{more}`")
 }
 
-/// The known word that is at most two edits away; short words allow fewer.
+/// The known word that is at most two edits away; short words allow one.
 fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    const EDITS_MAX: usize = 2;
     let distances = known.iter().map(|candidate| (edits(word, candidate), *candidate));
     let (distance, candidate) = distances.min()?;
-    (distance <= EDITS_MAX.min(candidate.len() / 2)).then_some(candidate)
+    let allowed = if candidate.len() > 4 { 2 } else { 1 };
+    (distance <= allowed && distance < candidate.len()).then_some(candidate)
 }
 
-/// Levenshtein distance, in one row. Words longer than any key of ours are far from all of them.
+/// How many letters must be changed, added, removed or swapped with their neighbour.
+///
+/// Words longer than any key of ours are far from all of them.
 fn edits(left: &str, right: &str) -> usize {
     if left.len() > 64 {
         return usize::MAX;
     }
+    let (left, right) = (left.as_bytes(), right.as_bytes());
+    let at = |row: &[usize], column: usize| row.get(column).copied().unwrap_or(usize::MAX - 1);
+    let mut above: Vec<usize> = Vec::new();
     let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (line, from) in left.bytes().enumerate() {
-        let mut diagonal = line;
-        let mut before = line + 1;
-        for (cell, to) in row.iter_mut().skip(1).zip(right.bytes()) {
-            let replaced = diagonal + usize::from(from != to);
-            diagonal = *cell;
-            before = replaced.min(diagonal + 1).min(before + 1);
-            *cell = before;
+    for (line, from) in left.iter().enumerate() {
+        let mut next = vec![line + 1];
+        for (column, to) in right.iter().enumerate() {
+            let replaced = at(&row, column) + usize::from(from != to);
+            let shifted = at(&row, column + 1).min(at(&next, column)) + 1;
+            let swaps = line > 0 && column > 0 && left.get(line - 1) == Some(to) && right.get(column - 1) == Some(from);
+            let swapped = if swaps { at(&above, column - 1) + 1 } else { usize::MAX };
+            next.push(replaced.min(shifted).min(swapped));
         }
-        if let Some(first) = row.first_mut() {
-            *first = line + 1;
-        }
+        above = std::mem::replace(&mut row, next);
     }
-    row.last().copied().unwrap_or(usize::MAX)
+    at(&row, right.len())
 }
 
 #[cfg(test)]
@@ -357,6 +379,7 @@ mod tests {
         assert_eq!(nearest("confg", &keys), Some("config"));
         assert_eq!(nearest("nmae", &keys), Some("name"));
         assert_eq!(nearest("firewall", &keys), None);
+        assert_eq!(nearest("args", &["tags"]), None);
         assert_eq!(nearest(&"x".repeat(10_000), &keys), None);
     }
 
@@ -365,6 +388,7 @@ mod tests {
         assert_eq!(edits("kitten", "sitting"), 3);
         assert_eq!(edits("", "abc"), 3);
         assert_eq!(edits("abc", "abc"), 0);
+        assert_eq!(edits("nmae", "name"), 1);
     }
 
     #[test]
