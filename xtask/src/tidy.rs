@@ -58,6 +58,13 @@ pub(crate) fn check() -> Outcome {
     report(violations(&files, &graph))
 }
 
+/// Every test that is named after a guarantee, for the contract that the program prints.
+pub(crate) fn tests_of_guarantees() -> Result<Vec<(u32, String, String)>, Failure> {
+    let files = tracked()?;
+    let sources: Vec<Source> = files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect();
+    Ok(guarantees::named_tests(&sources))
+}
+
 fn report(mut violations: Vec<Violation>) -> Outcome {
     violations.sort();
     for violation in &violations {

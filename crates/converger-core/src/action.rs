@@ -3,7 +3,7 @@
 //! There is no raw endpoint, no replace, no create and no delete here: a change that is not in this enum cannot be
 //! planned.
 
-use serde::ser::{SerializeMap, SerializeStruct};
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use crate::guest::RunState;
@@ -39,6 +39,8 @@ pub struct FieldChange {
     pub before: Option<Value>,
     /// The value that is written; `None`: the key is removed.
     pub after: Option<Value>,
+    /// A value of somebody else that waits for the next start and is replaced by this write; `Some(None)`: a removal.
+    pub pending: Option<Option<Value>>,
     /// When it takes effect.
     pub effect: Effect,
 }
@@ -175,10 +177,13 @@ impl Serialize for Fields<'_> {
 
 impl Serialize for FieldChange {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut change = serializer.serialize_struct("FieldChange", 3)?;
-        change.serialize_field("after", &self.after)?;
-        change.serialize_field("before", &self.before)?;
-        change.serialize_field("effect", self.effect.word())?;
+        let mut change = serializer.serialize_map(None)?;
+        change.serialize_entry("after", &self.after)?;
+        change.serialize_entry("before", &self.before)?;
+        change.serialize_entry("effect", self.effect.word())?;
+        if let Some(pending) = &self.pending {
+            change.serialize_entry("pending", pending)?;
+        }
         change.end()
     }
 }

@@ -44,7 +44,7 @@ mod tests {
     use crate::normalize::Value;
 
     fn set(field: Field, effect: Effect) -> Change {
-        Change::ConfigSet(Box::new([FieldChange { field, before: None, after: Some(Value::Count(1)), effect }]))
+        Change::ConfigSet(Box::new([FieldChange { field, before: None, after: Some(Value::Count(1)), pending: None, effect }]))
     }
 
     #[test]

@@ -1,1 +1,195 @@
-//! Placeholder until vectors exist.
+//! What this program promises, and whether it keeps it: the text of the guarantees and the golden plans, both pinned.
+//!
+//! [`check`] runs at any time: it compares the text with the pinned digest, plans every golden vector again and
+//! compares the bytes. A mismatch is broken evidence: reading goes on, acting does not.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::artifact::{self, Digest};
+use crate::document::Notation;
+use crate::policy::Rules;
+use crate::{desired, observe, plan};
+
+/// The guarantees, as DESIGN.md states them.
+const DESIGN: &str = include_str!("../../../DESIGN.md");
+
+/// The digest of [`DESIGN`]. Changing it changes the contract: see CONTRIBUTING.md.
+const DESIGN_PINNED: &str = "sha256:7ea46943fc826a37ff791595e4a82a7f1285e6cf51ebf3cd91e392655aaa9bf7";
+
+/// The digest of all [`VECTORS`].
+const VECTORS_PINNED: &str = "sha256:37be22f75fd77a54a6cdafaebffba373aafdb9fb1e093f878d3ba06e24b4c565";
+
+/// The tests that name a guarantee, a line each; `cargo xtask gen-docs` writes it.
+const TESTS: &str = include_str!("../contract/tests.txt");
+
+/// A golden plan: inputs, and the body that they give.
+struct Vector {
+    name: &'static str,
+    desired: &'static str,
+    current: &'static str,
+    body: &'static str,
+}
+
+macro_rules! vectors {
+    ($($name:literal),* $(,)?) => {
+        [$(Vector {
+            name: $name,
+            desired: include_str!(concat!("../contract/vectors/", $name, "/desired.yaml")),
+            current: include_str!(concat!("../contract/vectors/", $name, "/current.json")),
+            body: include_str!(concat!("../contract/vectors/", $name, "/body.json")),
+        }),*]
+    };
+}
+
+static VECTORS: [Vector; 10] =
+    vectors!["after", "containers", "converged", "drift", "guards", "incomplete", "no-quorum", "pending", "protected", "strangers",];
+
+/// What [`check`] found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The text of the guarantees.
+    pub design: Pin,
+    /// The golden vectors.
+    pub vectors: Pin,
+    /// How many vectors were planned again.
+    pub planned: usize,
+    /// The names of those that gave other bytes.
+    pub differing: Vec<&'static str>,
+    /// The guarantees, with the tests that name them.
+    pub guarantees: Vec<Guarantee>,
+}
+
+/// A digest that must not change unnoticed.
+#[derive(Clone, Debug)]
+pub struct Pin {
+    /// What the code says.
+    pub pinned: &'static str,
+    /// What it is.
+    pub found: Digest,
+}
+
+impl Pin {
+    /// Whether both are one.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.found.to_string() == self.pinned
+    }
+}
+
+/// One guarantee.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guarantee {
+    /// Its id, such as `G3`.
+    pub id: &'static str,
+    /// What it says, in one line.
+    pub title: &'static str,
+    /// The tests that are named after it.
+    pub tests: Vec<&'static str>,
+}
+
+impl Report {
+    /// Whether the program keeps its contract.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.design.holds()
+            && self.vectors.holds()
+            && self.differing.is_empty()
+            && self.guarantees.iter().all(|guarantee| !guarantee.tests.is_empty())
+    }
+}
+
+/// Checks the contract now.
+#[must_use]
+pub fn check() -> Report {
+    check_with(DESIGN, DESIGN_PINNED, &VECTORS, VECTORS_PINNED)
+}
+
+fn check_with(design: &'static str, design_pinned: &'static str, vectors: &[Vector], vectors_pinned: &'static str) -> Report {
+    Report {
+        design: Pin { pinned: design_pinned, found: digest_of_text(design) },
+        vectors: Pin { pinned: vectors_pinned, found: digest_of_vectors(vectors) },
+        planned: vectors.len(),
+        differing: vectors.iter().filter(|vector| !gives_its_body(vector)).map(|vector| vector.name).collect(),
+        guarantees: guarantees(design, TESTS),
+    }
+}
+
+/// Line endings do not count: a checkout may change them.
+fn normalised(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
+fn digest_of_text(text: &str) -> Digest {
+    Digest::of_bytes(normalised(text).as_bytes())
+}
+
+/// Each part by its own digest, so that nothing can move from one part into the next.
+fn digest_of_vectors(vectors: &[Vector]) -> Digest {
+    let parts = |vector: &Vector| {
+        let digests = [vector.desired, vector.current, vector.body].map(|part| digest_of_text(part).to_string());
+        format!("{} {}\n", vector.name, digests.join(" "))
+    };
+    Digest::of_bytes(vectors.iter().map(parts).collect::<String>().as_bytes())
+}
+
+fn gives_its_body(vector: &Vector) -> bool {
+    body_of(vector.desired, vector.current).is_some_and(|body| body == normalised(vector.body).trim_end().as_bytes())
+}
+
+/// The body of the plan that these inputs give under the built-in rules.
+fn body_of(desired: &str, current: &str) -> Option<Vec<u8>> {
+    let desired = desired::parse(normalised(desired).as_bytes(), Notation::Yaml).ok()?;
+    let observation = observe::parse(normalised(current).as_bytes()).ok()?.within(&desired.scope());
+    let plan = plan::plan(Arc::new(desired), Arc::new(observation), Arc::new(Rules::default()));
+    let mut body = Vec::new();
+    let written: io::Result<Digest> = artifact::write_body(&mut body, &plan);
+    written.ok().map(|_| body)
+}
+
+/// Headings of the form `## G3 · title`, with the lines of `tests` that begin with the same id.
+fn guarantees(design: &'static str, tests: &'static str) -> Vec<Guarantee> {
+    let heading = |line: &'static str| line.strip_prefix("## ")?.split_once(" · ").filter(|(id, _)| id.starts_with('G'));
+    let tests_of =
+        |id: &str| tests.lines().filter_map(|line| line.split_once(' ')).filter(|(own, _)| *own == id).map(|(_, test)| test).collect();
+    design.lines().filter_map(heading).map(|(id, title)| Guarantee { id, title: title.trim(), tests: tests_of(id) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pinned_contract_holds() {
+        let report = check();
+        assert!(report.design.holds(), "DESIGN.md changed; if that is meant, pin {} and say why in docs/decisions", report.design.found);
+        assert!(report.differing.is_empty(), "plans changed: {:?}; raise PLANNER if that is meant", report.differing);
+        assert!(report.vectors.holds(), "the vectors changed; if that is meant, pin {}", report.vectors.found);
+        assert!(report.holds(), "a guarantee has no test: {:?}", report.guarantees);
+    }
+
+    #[test]
+    fn a_changed_word_breaks_the_contract_and_a_line_ending_does_not() {
+        let changed: &'static str = Box::leak(DESIGN.replacen("never", "seldom", 1).into_boxed_str());
+        assert!(!check_with(changed, DESIGN_PINNED, &VECTORS, VECTORS_PINNED).holds());
+        let windows: &'static str = Box::leak(DESIGN.replace('\n', "\r\n").into_boxed_str());
+        assert!(check_with(windows, DESIGN_PINNED, &VECTORS, VECTORS_PINNED).design.holds());
+    }
+
+    #[test]
+    fn a_vector_that_plans_differently_is_named() {
+        let [first, ..] = &VECTORS;
+        let forged = [Vector { name: "forged", desired: first.desired, current: first.current, body: "{}" }];
+        let report = check_with(DESIGN, DESIGN_PINNED, &forged, VECTORS_PINNED);
+        assert_eq!(report.differing, ["forged"]);
+        assert!(!report.vectors.holds() && !report.holds());
+    }
+
+    #[test]
+    fn a_guarantee_without_a_test_breaks_the_contract() {
+        let untested = guarantees("## G98 · never tested\n", TESTS);
+        assert_eq!(untested, [Guarantee { id: "G98", title: "never tested", tests: vec![] }]);
+        let report = Report { guarantees: untested, ..check() };
+        assert!(!report.holds());
+    }
+}

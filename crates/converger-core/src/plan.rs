@@ -131,7 +131,7 @@ impl Step {
             }
             Reason::RestartForConfig(fields) => {
                 let words: Vec<&str> = fields.iter().map(|field| field.word()).collect();
-                format!("{} takes effect at a restart, and `restart: when-needed` allows it", words.join(", "))
+                format!("a restart lets {} take effect, and `restart: when-needed` allows it", words.join(", "))
             }
         }
     }

@@ -3,6 +3,7 @@
 //! Artifacts and reports go to standard output, everything else to standard error.
 
 mod explain;
+mod schema;
 mod spine;
 
 use std::io::{self, Write};
@@ -29,7 +30,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Apply(reading) => apply_command(&reading),
         Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),
         Command::Contract { json } => explain::contract(json),
-        Command::Schema { format } => explain::schema(format),
+        Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|stop| stop.report())

@@ -17,18 +17,18 @@ use converger_core::plan::{Plan, Step, Verdict};
 use converger_core::refusal::{Datum, Reach, Refusal};
 use converger_core::safety::Judged;
 
-const BOLD: Style = Style::new().bold();
-const DIM: Style = Style::new().dimmed();
-const RED: Style = AnsiColor::Red.on_default();
-const GREEN: Style = AnsiColor::Green.on_default();
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const DIM: Style = Style::new().dimmed();
+pub(crate) const RED: Style = AnsiColor::Red.on_default();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 const YELLOW: Style = AnsiColor::Yellow.on_default();
-const CYAN: Style = AnsiColor::Cyan.on_default();
+pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// Converged guests are listed one by one up to so many; beyond that they are only counted.
 const CONVERGED_SHOWN_MAX: u64 = 20;
 
 /// A text in a style.
-fn styled(style: Style, text: impl std::fmt::Display) -> String {
+pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
@@ -115,7 +115,7 @@ fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
 fn step_text(step: &Step) -> String {
     let (impact, risk, class) = (word(&step.impact()), word(&step.risk()), word(&step.class()));
     let weight = styled(DIM, format!("(impact {impact}, risk {risk}, {class})"));
-    let mut text = format!("    {} {} {weight}\n", styled(BOLD, step.change.word()), step.why());
+    let mut text = format!("    {}: {} {weight}\n", styled(BOLD, step.change.word()), step.why());
     match &step.change {
         Change::ConfigSet(fields) => fields.iter().for_each(|field| text.push_str(&field_text(field))),
         Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
@@ -139,8 +139,10 @@ fn field_text(change: &FieldChange) -> String {
         Effect::AtRestart => "  takes effect at the next start",
     };
     let before = styled(RED, format!("- {word}: {}", side(&change.before)));
+    let pending =
+        change.pending.as_ref().map(|pending| format!("      {}\n", styled(RED, format!("- {word}: {} (pending)", side(pending)))));
     let after = styled(GREEN, format!("+ {word}: {}", side(&change.after)));
-    format!("      {before}\n      {after}{}\n", styled(DIM, note))
+    format!("      {before}\n{}      {after}{}\n", pending.unwrap_or_default(), styled(DIM, note))
 }
 
 /// The word of a value in artifacts.
@@ -153,7 +155,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
     let entry = refusal.code().entry();
     let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", datum_text(datum))).collect();
     let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
-    format!("{} {}{evidence}\n  {} {}\n", styled(RED.bold(), entry.word), entry.title, styled(CYAN, "remedy:"), entry.remedy)
+    format!("{}: {}{evidence}\n  {} {}\n", styled(RED.bold(), entry.word), entry.title, styled(CYAN, "remedy:"), entry.remedy)
 }
 
 fn datum_text(datum: &Datum) -> String {

@@ -26,16 +26,25 @@ pub(super) fn violations(files: &[File], sources: &[Source]) -> Vec<Violation> {
     [untested(&named, &tests), unknown(&named, &tests)].concat()
 }
 
+/// Every test that is named after a guarantee: its number, file and name, in that order.
+pub(super) fn named_tests(sources: &[Source]) -> Vec<(u32, String, String)> {
+    let mut named: Vec<(u32, String, String)> = sources.iter().flat_map(tests).map(|test| (test.number, test.path, test.name)).collect();
+    named.sort();
+    named
+}
+
 /// A guarantee's number, and where it is said.
 struct Named {
     number: u32,
     path: String,
     line: usize,
+    /// The name of the test; empty for the guarantee itself.
+    name: String,
 }
 
 fn guarantees(design: &str) -> Vec<Named> {
     let numbered = design.lines().enumerate().filter_map(|(index, line)| Some((index + 1, guarantee(line)?)));
-    numbered.map(|(line, number)| Named { number, path: DESIGN.to_owned(), line }).collect()
+    numbered.map(|(line, number)| Named { number, path: DESIGN.to_owned(), line, name: String::new() }).collect()
 }
 
 /// The number in a heading (`## G3 · title`) or a list line (`- G3: title`, `- **G3** title`).
@@ -50,7 +59,7 @@ fn tests(source: &Source) -> Vec<Named> {
     let tests = functions(source).into_iter().filter(|function| function.is_test && source.is_under(TESTS));
     let numbered = tests.filter_map(|test| {
         let number = number(test.name.strip_prefix('g')?, |after| after == '_')?;
-        Some(Named { number, path: source.path.clone(), line: test.line })
+        Some(Named { number, path: source.path.clone(), line: test.line, name: test.name.to_owned() })
     });
     numbered.collect()
 }
@@ -64,7 +73,7 @@ fn number(text: &str, ends: impl Fn(char) -> bool) -> Option<u32> {
 
 fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
     missing(guarantees, tests)
-        .map(|Named { number, path, line }| {
+        .map(|Named { number, path, line, .. }| {
             let wanted = format!("write one below {TESTS} with a name that begins `g{number}_`");
             Violation::new(path, *line, format!("G{number} has no test; {wanted}"))
         })
@@ -73,7 +82,7 @@ fn untested(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
 
 fn unknown(guarantees: &[Named], tests: &[Named]) -> Vec<Violation> {
     missing(tests, guarantees)
-        .map(|Named { number, path, line }| {
+        .map(|Named { number, path, line, .. }| {
             Violation::new(path, *line, format!("this test is named after G{number}, which {DESIGN} does not name"))
         })
         .collect()

@@ -179,6 +179,7 @@ impl fmt::Display for Value {
         match self {
             Self::Flag(flag) => flag.fmt(formatter),
             Self::Count(number) => number.fmt(formatter),
+            Self::Mib(mib) if *mib > 0 && mib.is_multiple_of(1024 * 1024) => write!(formatter, "{}TiB", mib / (1024 * 1024)),
             Self::Mib(mib) if *mib > 0 && mib.is_multiple_of(1024) => write!(formatter, "{}GiB", mib / 1024),
             Self::Mib(mib) => write!(formatter, "{mib}MiB"),
             Self::Thousandths(number) => decimal(*number, formatter),
@@ -226,6 +227,7 @@ mod tests {
     #[test]
     fn values_are_shown_as_they_are_written_and_stored_as_numbers() {
         check(&Value::Mib(8192), "8GiB", "8192");
+        check(&Value::Mib(2 << 20), "2TiB", "2097152");
         check(&Value::Mib(1536), "1536MiB", "1536");
         check(&Value::Mib(0), "0MiB", "0");
         check(&Value::Thousandths(1500), "\"1.5\"", "1500");

@@ -77,6 +77,7 @@ impl<'p> Drift<'p> {
                 field: setting.field,
                 before: self.before(setting.field),
                 after: setting.wanted.clone(),
+                pending: self.pending(setting.field).map(|value| value.cloned()),
                 effect: self.effect(setting),
             })
             .collect()
@@ -96,11 +97,7 @@ impl<'p> Drift<'p> {
         // A field without a line in the table cannot be declared; if it were, it would never be as declared.
         let Some(rule) = self.rule(setting.field) else { return Standing::Differs };
         let is_met = |observed: Option<&Value>| normalize::is_met(rule, setting.wanted.as_ref(), observed);
-        let in_effect = match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
-            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => wanted == tags,
-            (Field::Tags, None, Reading::Read(tags)) => tags.is_empty(),
-            _ => is_met(self.current(setting.field)),
-        };
+        let in_effect = self.is_in_effect(rule, setting);
         match self.pending(setting.field) {
             None if in_effect => Standing::InEffect,
             None => Standing::Differs,
@@ -110,9 +107,21 @@ impl<'p> Drift<'p> {
         }
     }
 
+    /// Tags are read with the guest and not with its config.
+    fn is_in_effect(&self, rule: &Rule, setting: &Setting) -> bool {
+        match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
+            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => wanted == tags,
+            (Field::Tags, None, Reading::Read(tags)) => tags.is_empty(),
+            (_, wanted, _) => normalize::is_met(rule, wanted, self.current(setting.field)),
+        }
+    }
+
+    /// A value that is in effect, and pending to be lost, is kept by writing it: nothing in the guest changes.
     fn effect(&self, setting: &Setting) -> Effect {
         match (self.state, self.rule(setting.field)) {
-            (RunState::Running, Some(rule)) => normalize::effect(rule, self.current(setting.field), setting.wanted.as_ref(), self.context),
+            (RunState::Running, Some(rule)) if !self.is_in_effect(rule, setting) => {
+                normalize::effect(rule, self.current(setting.field), setting.wanted.as_ref(), self.context)
+            }
             _ => Effect::Recorded,
         }
     }
@@ -121,7 +130,7 @@ impl<'p> Drift<'p> {
         normalize::rule_of(self.guest.kind, field).filter(|rule| rule.role == Role::Managed)
     }
 
-    /// The value in effect, to be kept. Tags are read with the guest and not with its config.
+    /// The value in effect, to be kept.
     fn before(&self, field: Field) -> Option<Value> {
         match (field, &self.row.tags) {
             (Field::Tags, Reading::Read(tags)) => (!tags.is_empty()).then(|| Value::Tags(tags.clone())),

@@ -4,7 +4,7 @@ use super::config::{self, Drift};
 use super::{Reason, Step, Verdict};
 use crate::action::Change;
 use crate::desired::{DesiredGuest, Restart, Stop};
-use crate::guest::RunState;
+use crate::guest::{Kind, RunState};
 use crate::normalize::Field;
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
 use crate::policy::{HOLD_TAG, Rules};
@@ -86,12 +86,13 @@ fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> 
         (Some(RunState::Stopped), RunState::Running) => push(stop, Reason::StateDiffers, state),
         (_, RunState::Running) if guest.restart == Restart::WhenNeeded && drift.needs_restart() => {
             let reason = Reason::RestartForConfig(drift.at_restart());
-            if guest.stop == Stop::Hard {
-                // Who declares a hard stop has a guest that does not answer to a graceful one.
+            if guest.stop == Stop::Shutdown && guest.kind == Kind::Qemu {
+                push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
+            } else {
+                // Proxmox's reboot of a container kills it after the timeout, and who declares a hard stop has a guest
+                // that does not answer to a graceful one: both go down by their own stop and come up again.
                 push(stop, reason.clone(), RunState::Running);
                 push(Change::Start, reason, RunState::Stopped);
-            } else {
-                push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
             }
         }
         _ => {}

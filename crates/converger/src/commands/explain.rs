@@ -1,23 +1,166 @@
-//! What the program says about itself: refusal codes, fields, schemas, and its contract.
+//! What the program says about itself: refusal codes, the fields that can be declared, and its contract.
 
+use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use super::{Stop, shown};
-use crate::cli::Format;
-use crate::exit::End;
+use converger_core::contract::{self, Report};
+use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
+use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
+use serde_json::{Value as Json, json};
 
-pub(super) fn explain(_topic: Option<&str>, _json: bool) -> Result<End, Stop> {
-    shown(io::stdout().flush(), End::Done)
+use super::{Stop, shown};
+use crate::exit::End;
+use crate::render::{self, styled};
+
+pub(super) fn explain(topic: Option<&str>, as_json: bool) -> Result<End, Stop> {
+    let (text, data) = match topic {
+        None => (codes_text(), json!(CODES.iter().map(code_json).collect::<Vec<_>>())),
+        Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
+        Some(word) => {
+            let code = Code::find(word).ok_or_else(|| unknown(word))?;
+            (code_text(code.entry()), code_json(code.entry()))
+        }
+    };
+    print(&text, &data, as_json, End::Done)
 }
 
-pub(super) fn contract(_json: bool) -> Result<End, Stop> {
-    shown(io::stdout().flush(), End::Done)
+fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> {
+    let written = if as_json { writeln!(io::stdout(), "{data}") } else { write!(anstream::stdout(), "{text}") };
+    shown(written, end)
+}
+
+fn unknown(word: &str) -> Stop {
+    let near = CODES.iter().map(|entry| entry.word).find(|own| own.contains(word) || word.contains(own));
+    let stop = Stop::input(format!("there is no refusal code `{}`", word.escape_debug()));
+    match near {
+        Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
+        None => stop.help("`converger explain` lists them all"),
+    }
+}
+
+fn codes_text() -> String {
+    let mut text = String::new();
+    for entry in &CODES {
+        let _ = writeln!(text, "{} {}", styled(render::BOLD, format!("{:<24}", entry.word)), entry.title);
+    }
+    text
+}
+
+fn code_text(entry: &Entry) -> String {
+    let reach = match entry.reach {
+        Reach::Guest => "one guest; others go on",
+        Reach::Run => "the whole run",
+    };
+    let mut text = format!("{}: {}\n\n{}\n\n", styled(render::RED.bold(), entry.word), entry.title, entry.meaning);
+    let _ = writeln!(text, "{} {}", styled(render::CYAN, "remedy:"), entry.remedy);
+    let _ = writeln!(text, "{}  {}", styled(render::CYAN, "stage:"), entry.stage.word());
+    let _ = writeln!(text, "{}  {reach}", styled(render::CYAN, "reach:"));
+    text
+}
+
+fn code_json(entry: &Entry) -> Json {
+    let reach = if entry.reach == Reach::Guest { "guest" } else { "run" };
+    json!({
+        "code": entry.word, "title": entry.title, "meaning": entry.meaning,
+        "remedy": entry.remedy, "stage": entry.stage.word(), "reach": reach,
+    })
+}
+
+fn fields_text() -> String {
+    let mut text = String::from("kind  field        value                                 when absent        while it runs\n");
+    for rule in FIELDS.iter().filter(|rule| rule.role == Role::Managed) {
+        let (kind, field, unit) = (rule.kind, rule.field.word(), bounds(rule));
+        let _ = writeln!(text, "{:<5} {field:<12} {unit:<37} {:<18} {}", kind.word(), absent(rule), live(rule));
+    }
+    text
+}
+
+fn field_json(rule: &Rule) -> Json {
+    json!({
+        "kind": rule.kind.word(), "field": rule.field.word(), "declarable": rule.role == Role::Managed, "value": bounds(rule),
+        "absent": absent(rule), "running": live(rule), "null_removes": rule.can_unset,
+    })
+}
+
+/// The value in words, with its bounds where it is a number.
+fn bounds(rule: &Rule) -> String {
+    use converger_core::normalize::Shape;
+    let range = |make: fn(u32) -> Value| format!("{} to {}", make(rule.min), make(rule.max));
+    match rule.field.shape() {
+        Shape::Count => range(Value::Count),
+        Shape::Mib => range(Value::Mib),
+        Shape::Thousandths => range(Value::Thousandths),
+        shape => shape.unit().to_owned(),
+    }
+}
+
+fn absent(rule: &Rule) -> String {
+    use converger_core::normalize::Shape;
+    match (rule.absent, rule.field.shape()) {
+        (Absent::Flag(flag), _) => flag.to_string(),
+        (Absent::Number(number), Shape::Mib) => Value::Mib(number).to_string(),
+        (Absent::Number(number), Shape::Thousandths) => Value::Thousandths(number).to_string(),
+        (Absent::Number(number), _) => number.to_string(),
+        (Absent::Empty, _) => "empty".into(),
+        (Absent::Undefined, _) => "no value equals it".into(),
+    }
+}
+
+fn live(rule: &Rule) -> &'static str {
+    match rule.live {
+        Live::Record => "at once",
+        Live::Always => "at once, in the running guest",
+        Live::MemoryHotplug => "at once with memory hotplug and numa, else at the next start",
+        Live::BalloonResize => "at once; switched on or off at the next start",
+        Live::Restart => "at the next start",
+    }
+}
+
+pub(super) fn contract(as_json: bool) -> Result<End, Stop> {
+    let report = contract::check();
+    let end = if report.holds() { End::Done } else { End::Broken };
+    print(&contract_text(&report), &contract_json(&report), as_json, end)
 }
 
 pub(super) fn contract_holds() -> bool {
-    true
+    contract::check().holds()
 }
 
-pub(super) fn schema(_format: Format) -> Result<End, Stop> {
-    shown(io::stdout().flush(), End::Done)
+fn contract_text(report: &Report) -> String {
+    let mut text = String::new();
+    for guarantee in &report.guarantees {
+        let _ = writeln!(text, "{} {}", styled(render::BOLD, format!("{:<4}", guarantee.id)), guarantee.title);
+        for test in &guarantee.tests {
+            let _ = writeln!(text, "       {}", styled(render::DIM, test));
+        }
+    }
+    let _ = writeln!(text, "\ntext of the guarantees   {} {}", mark(report.design.holds()), report.design.found);
+    let _ = writeln!(text, "golden plan vectors      {} {}", mark(report.vectors.holds()), report.vectors.found);
+    let differing = if report.differing.is_empty() { String::new() } else { format!(", differing: {}", report.differing.join(", ")) };
+    let _ = writeln!(text, "planned again just now   {} {} vectors{differing}", mark(report.differing.is_empty()), report.planned);
+    if !report.holds() {
+        let _ = writeln!(
+            text,
+            "\n{} this program does not keep its contract: reading goes on, acting does not",
+            styled(render::RED.bold(), "broken:")
+        );
+    }
+    text
+}
+
+fn mark(holds: bool) -> String {
+    if holds { styled(render::GREEN, "holds ") } else { styled(render::RED, "BROKEN") }
+}
+
+fn contract_json(report: &Report) -> Json {
+    let guarantees: Vec<Json> = report
+        .guarantees
+        .iter()
+        .map(|guarantee| json!({ "id": guarantee.id, "title": guarantee.title, "tests": guarantee.tests }))
+        .collect();
+    let pin = |pin: &contract::Pin| json!({ "pinned": pin.pinned, "found": pin.found.to_string() });
+    json!({
+        "schema": "converger.contract/1", "holds": report.holds(), "design": pin(&report.design), "vectors": pin(&report.vectors),
+        "planned": report.planned, "differing": report.differing, "guarantees": guarantees,
+    })
 }

@@ -1,0 +1,96 @@
+//! The text of each generated page, taken from the program itself, so that a page cannot say what the program does not.
+//!
+//! What never enters here: knowledge of codes, fields or options. The built `converger` is asked for them.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use crate::shell::{self, Failure};
+use crate::tidy;
+
+const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
+
+const COMMANDS: [&str; 8] = ["audit", "plan", "observe", "apply", "explain", "contract", "schema", "completions"];
+
+/// What the program prints for these arguments. It is built as `ci` builds it, so that nothing is built twice.
+fn converger(arguments: &[&str]) -> Result<String, Failure> {
+    let build = ["build", "--quiet", "--workspace", "--all-features", "--profile", "ci", "--bin", "converger"];
+    shell::capture(&mut shell::cargo(&build))?;
+    // The width of the help is that of the terminal unless it is told.
+    shell::capture(shell::command("target/ci/converger", arguments).env("COLUMNS", "100"))
+}
+
+fn rows(arguments: &[&str]) -> Result<Vec<Value>, Failure> {
+    let text = converger(arguments)?;
+    let parsed: Result<Vec<Value>, _> = serde_json::from_str(&text);
+    parsed.map_err(|error| Failure::new(format!("`converger {}` did not print a list of JSON: {error}", arguments.join(" "))))
+}
+
+/// A member of a row as text; what is not text is shown as JSON.
+fn cell(row: &Value, key: &str) -> String {
+    let value = row.get(key).unwrap_or(&Value::Null);
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// docs/reference/cli.md
+pub(super) fn cli() -> Result<String, Failure> {
+    let mut page = format!("# Command line\n\n{NOTE}```text\n{}```\n", converger(&["--help"])?);
+    for command in COMMANDS {
+        let help = converger(&[command, "--help"])?;
+        let _ = write!(page, "\n## converger {command}\n\n```text\n{help}```\n");
+    }
+    Ok(page)
+}
+
+/// docs/reference/refusals.md
+pub(super) fn refusals() -> Result<String, Failure> {
+    let rows = rows(&["explain", "--json"])?;
+    let mut page = format!(
+        "# Refusal codes\n\n{NOTE}A refusal is a decision: stable code, evidence, remedy. `converger explain <code>` prints the same.\n"
+    );
+    for row in &rows {
+        let [code, title, meaning, remedy, stage, reach] =
+            ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
+        let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+    }
+    Ok(page)
+}
+
+/// docs/reference/fields.md
+pub(super) fn fields() -> Result<String, Failure> {
+    let rows = rows(&["explain", "fields", "--json"])?;
+    let mut page =
+        format!("# Config keys\n\n{NOTE}What can be declared under `config`, what an absent key means, and when a change takes effect.\n");
+    page.push_str("\n| kind | key | value | absent means | on a running guest | `null` removes it |\n|---|---|---|---|---|---|\n");
+    for row in rows.iter().filter(|row| row["declarable"] == true) {
+        let [kind, field, value, absent, running] = ["kind", "field", "value", "absent", "running"].map(|key| cell(row, key));
+        let removes = if row["null_removes"] == true { "yes" } else { "no" };
+        let _ = writeln!(page, "| {kind} | `{field}` | {value} | {absent} | {running} | {removes} |");
+    }
+    Ok(page)
+}
+
+/// docs/reference/schemas/desired.schema.json
+pub(super) fn desired_schema() -> Result<String, Failure> {
+    converger(&["schema", "desired"])
+}
+
+/// docs/reference/schemas/observation.schema.json
+pub(super) fn observation_schema() -> Result<String, Failure> {
+    converger(&["schema", "observation"])
+}
+
+/// docs/reference/schemas/plan.schema.json
+pub(super) fn plan_schema() -> Result<String, Failure> {
+    converger(&["schema", "plan"])
+}
+
+/// crates/converger-core/contract/tests.txt
+pub(super) fn contract_tests() -> Result<String, Failure> {
+    let mut page = String::new();
+    for (number, path, name) in tidy::tests_of_guarantees()? {
+        let _ = writeln!(page, "G{number} {path}: {name}");
+    }
+    Ok(page)
+}
