@@ -7,6 +7,9 @@
 
 pub mod replay;
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+
 use std::io;
 
 use converger_core::desired::Scope;

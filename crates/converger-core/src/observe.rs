@@ -24,6 +24,9 @@ pub const CAUSE_NOT_GIVEN: &str = "cause-not-given";
 /// The cause of an unknown guest that an incomplete reading does not list.
 pub const CAUSE_NOT_LISTED: &str = "not-listed";
 
+/// The cause of an unknown guest that an observer lists twice.
+pub const CAUSE_LISTED_TWICE: &str = "listed-twice";
+
 /// One reading of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
@@ -257,16 +260,26 @@ pub fn parse(bytes: &[u8]) -> Result<Observation, Diagnostics> {
 
 impl Observation {
     /// Drops what is outside of the scope and counts it as unmanaged: the only way to something that can be planned on.
+    ///
+    /// Whatever an observer made, the rows come out sorted and each id once: an id that is listed twice is unknown.
     #[must_use]
     pub fn within(mut self, scope: &Scope) -> Scoped {
         let all = self.guests.len();
-        let mut ids = scope.ids().iter().peekable();
         let mut guests = self.guests.into_vec();
+        guests.sort_by_key(|guest| guest.vmid);
+        let mut ids = scope.ids().iter().peekable();
         guests.retain(|guest| {
             while ids.next_if(|id| **id < guest.vmid).is_some() {}
             ids.peek() == Some(&&guest.vmid)
         });
         self.unmanaged = self.unmanaged.saturating_add(u64::try_from(all - guests.len()).unwrap_or(u64::MAX));
+        guests.dedup_by(|second, first| {
+            let twice = second.vmid == first.vmid;
+            if twice {
+                first.status = Status::Unknown(Some(CAUSE_LISTED_TWICE.into()));
+            }
+            twice
+        });
         self.guests = guests.into();
         Scoped(self)
     }

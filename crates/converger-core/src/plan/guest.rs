@@ -53,7 +53,12 @@ fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>
 
 /// Why what differs cannot be said.
 fn not_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
-    let node = observation.node_of(row).filter(|node| !node.online).map(|node| Refusal::node_offline(node.name.as_str()));
+    let node = match observation.node_of(row) {
+        Some(node) if node.online => None,
+        Some(node) => Some(Refusal::node_offline(node.name.as_str())),
+        // An observer that names no node has not seen one answer.
+        None => Some(Refusal::node_offline("not listed")),
+    };
     let config = unread_fields(guest, row).map(Refusal::config_unreadable);
     if node.is_none() && config.is_none() { None } else { Some(node.into_iter().chain(config).collect()) }
 }

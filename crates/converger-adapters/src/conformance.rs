@@ -1,0 +1,219 @@
+//! What any observer must pass, whoever wrote it: it is put before worlds whose truth is known, and held to the truth.
+//!
+//! An observer may know less than the truth and must then say so. It may never know more, know otherwise, look outside
+//! of its scope, or leave a trace. `docs/adapters.md` shows how to use this.
+
+mod worlds;
+
+use std::fmt;
+
+use converger_core::desired::Scope;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::observe::{Observation, ObservedGuest, Reading, Scoped, Status};
+
+use crate::Observer;
+
+pub use worlds::{World, worlds};
+
+/// A place where worlds can be set up for an observer.
+pub trait Stage {
+    /// The observer that is checked.
+    type Observer: Observer;
+
+    /// Makes the world as `truth` says and gives an observer of it.
+    ///
+    /// What is [`Reading::Unread`] in the truth cannot be read in that world (no permission, a node that is silent).
+    fn set_up(&mut self, truth: &Observation) -> Self::Observer;
+
+    /// How often the world was changed since it was set up. An observer leaves it at 0.
+    fn changes(&self) -> u64;
+}
+
+/// A rule that an observer broke.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The world in which it did.
+    pub world: &'static str,
+    /// The rule, and what was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "in the world `{}`: {}", self.world, self.what)
+    }
+}
+
+/// Puts the observer before every world. No finding means that it conforms.
+#[must_use]
+pub fn check(stage: &mut impl Stage) -> Vec<Finding> {
+    worlds().iter().flat_map(|world| check_world(stage, world)).collect()
+}
+
+fn check_world(stage: &mut impl Stage, world: &World) -> Vec<Finding> {
+    let observer = stage.set_up(&world.truth);
+    let mut broken = Vec::new();
+    match observer.observe(&world.truth.environment, &world.scope) {
+        Err(error) => broken.push(format!("there is no reading: {error}")),
+        Ok(reading) => {
+            broken.extend(compare(world, &reading));
+            broken.extend(repeats(&observer, world, &reading));
+        }
+    }
+    broken.extend(accepts_another_environment(&observer, &world.scope));
+    if stage.changes() > 0 {
+        broken.push(format!("it changed what it looked at {} times", stage.changes()));
+    }
+    broken.into_iter().map(|what| Finding { world: world.name, what }).collect()
+}
+
+/// The same world gives the same reading; only the time may differ.
+fn repeats(observer: &impl Observer, world: &World, first: &Scoped) -> Option<String> {
+    let timeless = |reading: &Scoped| Observation { taken_at: None, ..Observation::clone(reading) };
+    match observer.observe(&world.truth.environment, &world.scope) {
+        Ok(second) if timeless(&second) == timeless(first) => None,
+        Ok(_) => Some("two readings of a world that did not change differ".into()),
+        Err(error) => Some(format!("the second reading failed: {error}")),
+    }
+}
+
+fn accepts_another_environment(observer: &impl Observer, scope: &Scope) -> Option<String> {
+    let other = EnvironmentName::new("another-environment")?;
+    observer.observe(&other, scope).is_ok().then(|| "it gave a reading for an environment that it is not connected to".into())
+}
+
+/// Everything that a reading may not claim.
+fn compare(world: &World, reading: &Scoped) -> Vec<String> {
+    let truth = &world.truth;
+    let mut broken = Vec::new();
+    if reading.complete && !truth.complete {
+        broken.push("it calls an incomplete list complete".into());
+    }
+    if reading.quorate && !truth.quorate {
+        broken.push("it claims a quorum that is not there".into());
+    }
+    let expected = truth.guests.iter().filter(|row| !world.scope.has(row.vmid)).count() as u64;
+    if reading.complete && reading.unmanaged != expected {
+        broken.push(format!("it counts {} guests outside of the scope, where there are {expected}", reading.unmanaged));
+    }
+    for row in &reading.guests {
+        broken.extend(compare_row(world, reading, row));
+    }
+    broken.extend(unlisted(world, reading));
+    broken
+}
+
+/// A guest that is there must be listed, or the list must not be called complete.
+fn unlisted(world: &World, reading: &Scoped) -> Vec<String> {
+    let in_scope = world.truth.guests.iter().filter(|row| world.scope.has(row.vmid));
+    let lost: Vec<Vmid> = in_scope.map(|row| row.vmid).filter(|vmid| reading.complete && reading.find(*vmid).is_none()).collect();
+    lost.iter().map(|vmid| format!("guest {vmid} is there, and a list that is called complete lacks it")).collect()
+}
+
+fn compare_row(world: &World, reading: &Scoped, row: &ObservedGuest) -> Vec<String> {
+    let vmid = row.vmid;
+    if !world.scope.has(vmid) {
+        return vec![format!("guest {vmid} is outside of the scope")];
+    }
+    let Some(truth) = world.truth.guests.iter().find(|other| other.vmid == vmid) else {
+        return vec![format!("guest {vmid} does not exist")];
+    };
+    let node = |observation: &Observation, row: &ObservedGuest| observation.node_of(row).cloned();
+    let claims = [
+        ("kind", row.kind == truth.kind),
+        ("node", node(reading, row) == node(&world.truth, truth)),
+        ("name", row.name.is_none() || row.name == truth.name),
+        ("status", matches!(row.status, Status::Unknown(_)) || row.status == truth.status),
+        ("lock", is_true(&row.lock, &truth.lock)),
+        ("ha", is_true(&row.ha, &truth.ha)),
+        ("template", is_true(&row.template, &truth.template)),
+        ("protection", is_true(&row.protection, &truth.protection)),
+        ("tags", is_true(&row.tags, &truth.tags)),
+        ("identity", is_true(&row.identity, &truth.identity)),
+        ("config", is_true(&row.config, &truth.config)),
+        ("pending", is_true(&row.pending, &truth.pending)),
+    ];
+    claims.into_iter().filter(|(_, holds)| !holds).map(|(field, _)| format!("guest {vmid}: it claims a {field} that is not so")).collect()
+}
+
+/// Not having read is always honest; having read must be the truth.
+fn is_true<T: PartialEq>(claim: &Reading<T>, truth: &Reading<T>) -> bool {
+    !claim.is_read() || claim == truth
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ObserveError;
+
+    /// An observer that knows the truth, spoilt by `spoil`.
+    struct Spoilt {
+        truth: Observation,
+        spoil: fn(&mut Observation),
+    }
+
+    impl Observer for Spoilt {
+        fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+            let mut reading = self.truth.clone();
+            if reading.environment != *environment {
+                let (found, wanted) = (reading.environment.to_string(), environment.to_string());
+                return Err(ObserveError::OtherEnvironment { place: "here".into(), found, wanted });
+            }
+            (self.spoil)(&mut reading);
+            Ok(reading.within(scope))
+        }
+    }
+
+    struct Spoiler(fn(&mut Observation));
+
+    impl Stage for Spoiler {
+        type Observer = Spoilt;
+
+        fn set_up(&mut self, truth: &Observation) -> Spoilt {
+            Spoilt { truth: truth.clone(), spoil: self.0 }
+        }
+
+        fn changes(&self) -> u64 {
+            0
+        }
+    }
+
+    fn found(spoil: fn(&mut Observation), part: &str) {
+        let findings = check(&mut Spoiler(spoil));
+        assert!(findings.iter().any(|finding| finding.what.contains(part)), "{part:?} was not found in {findings:?}");
+    }
+
+    #[test]
+    fn the_truth_conforms_and_so_does_knowing_less() {
+        assert_eq!(check(&mut Spoiler(|_| {})), []);
+        let less = |reading: &mut Observation| {
+            for row in &mut reading.guests {
+                row.config = Reading::Unread;
+                row.lock = Reading::Unread;
+                row.status = Status::Unknown(None);
+            }
+        };
+        assert_eq!(check(&mut Spoiler(less)), []);
+    }
+
+    #[test]
+    fn whoever_claims_more_than_the_truth_is_found() {
+        found(|reading| reading.complete = true, "calls an incomplete list complete");
+        found(|reading| reading.quorate = true, "claims a quorum");
+        found(|reading| reading.guests = Box::new([]), "a list that is called complete lacks it");
+        found(|reading| reading.unmanaged = 7, "outside of the scope, where there are");
+        found(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "claims a node");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "claims a lock");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "claims a ha");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.template = Reading::Read(false)), "claims a template");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.protection = Reading::Read(false)), "claims a protection");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.pending = Reading::Read(Box::new([]))), "claims a pending");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.config = Reading::Read(Default::default())), "claims a config");
+        found(|reading| reading.guests.iter_mut().for_each(|row| row.tags = Reading::Read(Default::default())), "claims a tags");
+        let guessed = |reading: &mut Observation| {
+            let stopped = Status::Known(converger_core::guest::RunState::Stopped);
+            reading.guests.iter_mut().for_each(|row| row.status = stopped.clone());
+        };
+        found(guessed, "claims a status");
+    }
+}

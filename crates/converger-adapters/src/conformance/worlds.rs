@@ -1,0 +1,105 @@
+//! The worlds: small, each with one thing in it that observers get wrong.
+
+use converger_core::desired::Scope;
+use converger_core::guest::Vmid;
+use converger_core::observe::{self, Observation};
+
+/// A world whose truth is known.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// What it is about.
+    pub name: &'static str,
+    /// How it is.
+    pub truth: Observation,
+    /// What is asked for.
+    pub scope: Scope,
+}
+
+const QUIET: &str = r#""lock": null, "ha": null, "template": false, "protection": false, "tags": [], "pending": []"#;
+
+/// Name, `complete`, `quorate`, rows, and the ids that are asked for. `QUIET` stands for guards that were read and are quiet.
+const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
+    ("nothing there", true, true, "", &[100]),
+    ("one guest", true, true, r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#, &[100]),
+    (
+        "both kinds, with config",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "stopped", QUIET,
+            "config": {"cores": 2, "memory": 2048, "description": "ä\nb", "onboot": true, "boot": ["scsi0"], "startup": {"order": 1}},
+            "identity": {"uuid": "1c0d", "ctime": 1700000000}},
+           {"vmid": 101, "kind": "lxc", "name": "b", "node": "n1", "status": "running", QUIET,
+            "config": {"cores": 1, "memory": 512, "swap": 0, "cpulimit": 1500}, "identity": {"rootfs": "local:101/vm-101-disk-0.raw"}}"#,
+        &[100, 101],
+    ),
+    (
+        "others outside of the scope",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET},
+           {"vmid": 200, "kind": "qemu", "name": "theirs", "node": "n1", "status": "running", QUIET},
+           {"vmid": 300, "kind": "lxc", "name": "theirs-too", "node": "n1", "status": "stopped", QUIET}"#,
+        &[100, 101],
+    ),
+    (
+        "a silent node",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "node": "n2", "status": "unknown", "cause": "node-offline"},
+           {"vmid": 101, "kind": "qemu", "name": "cached", "node": "n2", "status": "running", QUIET}"#,
+        &[100, 101],
+    ),
+    ("unknown without a cause", true, true, r#"{"vmid": 100, "kind": "lxc", "node": "n1", "status": "unknown"}"#, &[100]),
+    (
+        "an incomplete list",
+        false,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#,
+        &[100, 101],
+    ),
+    ("no quorum", true, false, r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", QUIET}"#, &[100]),
+    (
+        "guards that say no",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running", "lock": "backup", "ha": {"state": "migrate"},
+            "template": false, "protection": true, "tags": ["prod", "web"], "pending": [{"key": "cores", "value": 4}, {"key": "net0"}]},
+           {"vmid": 101, "kind": "qemu", "name": "b", "node": "n1", "status": "stopped", "lock": null, "ha": {"state": null},
+            "template": true, "protection": false, "tags": [], "pending": [{"key": "description", "delete": true}]}"#,
+        &[100, 101],
+    ),
+    (
+        "what may not be read",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "a", "node": "n1", "status": "running"},
+           {"vmid": 101, "kind": "lxc", "name": "b", "node": "n1", "status": "stopped", "lock": null, "tags": ["x"]}"#,
+        &[100, 101],
+    ),
+    (
+        "words that look like something else",
+        true,
+        true,
+        r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "running", "run_state": "paused", QUIET}"#,
+        &[100],
+    ),
+];
+
+/// All worlds.
+///
+/// # Panics
+/// If one of the texts above is not a reading, which is a mistake in this file.
+#[must_use]
+pub fn worlds() -> Vec<World> {
+    WORLDS.iter().map(|(name, complete, quorate, rows, ids)| world(name, *complete, *quorate, rows, ids)).collect()
+}
+
+fn world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u64]) -> World {
+    let text = format!(
+        r#"{{"schema": "converger.observation/1", "environment": "stage", "complete": {complete}, "quorate": {quorate},
+            "nodes": [{{"name": "n1", "online": true}}, {{"name": "n2", "online": false}}], "guests": [{}]}}"#,
+        rows.replace("QUIET", QUIET)
+    );
+    let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
+    World { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()) }
+}
