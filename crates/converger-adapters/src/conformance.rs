@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    fn found(spoil: fn(&mut Observation), part: &str) {
+    fn assert_found(spoil: fn(&mut Observation), part: &str) {
         let findings = check(&mut Spoiler(spoil));
         assert!(findings.iter().any(|finding| finding.what.contains(part)), "{part:?} was not found in {findings:?}");
     }
@@ -198,22 +198,22 @@ mod tests {
 
     #[test]
     fn whoever_claims_more_than_the_truth_is_found() {
-        found(|reading| reading.complete = true, "calls an incomplete list complete");
-        found(|reading| reading.quorate = true, "claims a quorum");
-        found(|reading| reading.guests = Box::new([]), "a list that is called complete lacks it");
-        found(|reading| reading.unmanaged = 7, "outside of the scope, where there are");
-        found(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "claims a node");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "claims a lock");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "claims a ha");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.template = Reading::Read(false)), "claims a template");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.protection = Reading::Read(false)), "claims a protection");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.pending = Reading::Read(Box::new([]))), "claims a pending");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.config = Reading::Read(Default::default())), "claims a config");
-        found(|reading| reading.guests.iter_mut().for_each(|row| row.tags = Reading::Read(Default::default())), "claims a tags");
+        assert_found(|reading| reading.complete = true, "calls an incomplete list complete");
+        assert_found(|reading| reading.quorate = true, "claims a quorum");
+        assert_found(|reading| reading.guests = Box::new([]), "a list that is called complete lacks it");
+        assert_found(|reading| reading.unmanaged = 7, "outside of the scope, where there are");
+        assert_found(|reading| reading.nodes.iter_mut().for_each(|node| node.online = true), "claims a node");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.lock = Reading::Read(None)), "claims a lock");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.ha = Reading::Read(None)), "claims a ha");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.template = Reading::Read(false)), "claims a template");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.protection = Reading::Read(false)), "claims a protection");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.pending = Reading::Read(Box::new([]))), "claims a pending");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.config = Reading::Read(Default::default())), "claims a config");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.tags = Reading::Read(Default::default())), "claims a tags");
         let guessed = |reading: &mut Observation| {
             let stopped = Status::Known(converger_core::guest::RunState::Stopped);
             reading.guests.iter_mut().for_each(|row| row.status = stopped.clone());
         };
-        found(guessed, "claims a status");
+        assert_found(guessed, "claims a status");
     }
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 use converger_core::artifact::{self, Provenance};
 use converger_core::audit;
+use converger_core::contract;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
@@ -116,20 +117,21 @@ fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
 
 /// A recording is never applied (G7), whatever is in it. A broken contract comes before that.
 fn apply_command(reading: &Reading) -> Result<End, Stop> {
-    if !explain::contract_holds() {
-        return Ok(Stop {
-            end: End::Broken,
-            message: "the contract of this program is broken, so that it does not act".into(),
-            help: None,
-        }
-        .help("see `converger contract`")
-        .report());
-    }
+    contract_kept(&contract::check())?;
     let outcome = spine::judge(reading)?;
     show(&outcome, reading)?;
     let refusal = Refusal::replay_not_appliable();
     let _ = write!(anstream::stderr(), "{}", render::refusal(&refusal));
     Ok(End::Refused)
+}
+
+/// A program that does not keep its contract may look, and may not act.
+fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
+    if report.holds() {
+        return Ok(());
+    }
+    let message = "the contract of this program is broken, so that it does not act".into();
+    Err(Stop { end: End::Broken, message, help: Some("see `converger contract`".into()) })
 }
 
 fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
@@ -166,4 +168,17 @@ fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "converger", &mut script);
     shown(io::stdout().write_all(&script), End::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_contract_keeps_apply_from_running() {
+        let kept = contract::check();
+        let broken = contract::Report { differing: vec!["drift"], ..kept.clone() };
+        assert!(contract_kept(&kept).is_ok());
+        assert_eq!(contract_kept(&broken).map_err(|stop| stop.end), Err(End::Broken));
+    }
 }

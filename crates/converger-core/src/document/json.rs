@@ -143,6 +143,7 @@ impl<'t> Json<'t> {
                     owned.get_or_insert_default().push(unescaped);
                     run = self.at;
                 }
+                Some(b'\n') => return self.fault("the text in quotes is not closed before the end of the line"),
                 Some(0..=0x1f) => return self.fault("a control character inside text must be escaped"),
                 Some(_) => self.at += 1,
                 None => return self.fault("the text ends here"),

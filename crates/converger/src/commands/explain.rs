@@ -122,10 +122,6 @@ pub(super) fn contract(as_json: bool) -> Result<End, Stop> {
     print(&contract_text(&report), &contract_json(&report), as_json, end)
 }
 
-pub(super) fn contract_holds() -> bool {
-    contract::check().holds()
-}
-
 fn contract_text(report: &Report) -> String {
     let mut text = String::new();
     for guarantee in &report.guarantees {
