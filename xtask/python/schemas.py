@@ -1,30 +1,44 @@
 """Validates artifacts against the published JSON Schemas with the `jsonschema` package.
 
-Usage: schemas.py SCHEMA FILE... Each FILE is one JSON document; all are validated, every fault is printed.
+Usage: schemas.py SCHEMAS FILE... SCHEMAS is the directory of the schemas. A FILE holds one JSON document, or one a line
+(.jsonl); which schema it is held against follows from its `schema` member. Every fault is printed. All three schemas must
+have been used, or nothing was proved.
 """
 
 import json
 import sys
+from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-
-def load(path):
-    with open(path, encoding="utf-8") as file:
-        return json.load(file)
+NAMES = {"converger.plan/1": "plan", "converger.observation/1": "observation", None: "desired"}
 
 
-def main(schema_path, paths):
-    schema = load(schema_path)
-    Draft202012Validator.check_schema(schema)
-    validator = Draft202012Validator(schema)
+def validators(directory):
+    for identifier, name in NAMES.items():
+        schema = json.loads((Path(directory) / f"{name}.schema.json").read_text(encoding="utf-8"))
+        Draft202012Validator.check_schema(schema)
+        yield identifier, Draft202012Validator(schema)
+
+
+def documents(path):
+    text = Path(path).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else [json.loads(text)]
+
+
+def main(directory, paths):
+    known = dict(validators(directory))
+    counts = dict.fromkeys(NAMES.values(), 0)
     faults = 0
     for path in paths:
-        for error in validator.iter_errors(load(path)):
-            faults += 1
-            print(f"{path}: {error.json_path}: {error.message[:300]}", file=sys.stderr)
-    print(f"{len(paths)} documents against {schema_path}: {faults} faults")
-    return 1 if faults or not paths else 0
+        for document in documents(path):
+            identifier = document.get("schema")
+            counts[NAMES[identifier]] += 1
+            for error in known[identifier].iter_errors(document):
+                faults += 1
+                print(f"{path}: {error.json_path}: {error.message[:300]}", file=sys.stderr)
+    print(f"documents held against their schemas: {counts}; faults: {faults}")
+    return 1 if faults or 0 in counts.values() else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
-use crate::{tidy, tools};
+use crate::{docs, opinion, tidy, tools};
 
 /// A stage: its name in the table, and what it does.
 type Stage = (&'static str, fn() -> Outcome);
@@ -26,6 +26,8 @@ const STAGES: &[Stage] = &[
     ("build", build),
     ("test", test),
     ("doctests", doctests),
+    ("docs", docs::check),
+    ("opinion", opinion::ask),
 ];
 
 /// Run every stage up to the first that fails, and show the times in any case.

@@ -5,6 +5,7 @@
 
 mod ci;
 mod docs;
+mod opinion;
 mod python;
 mod shell;
 mod tidy;

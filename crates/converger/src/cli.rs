@@ -12,13 +12,14 @@ Brings Proxmox VE guests to a declared state, and refuses whatever it cannot pro
 
 const EXAMPLES: &str = "\
 Examples:
-  converger audit desired.yaml --replay current.json      show what would be done and what is refused
-  converger plan desired.yaml --replay current.json       the same, and write plan.json
-  converger explain protected-guest                       what a refusal code means and what to do
-  converger contract                                      what this program guarantees, checked just now
+  converger audit desired.yaml --replay current.json   what would be done, what is refused
+  converger plan desired.yaml --replay current.json    the same, and write plan.json
+  converger explain protected-guest                    what a refusal code means
+  converger contract                                   what is guaranteed, checked just now
 
 Exit codes:
-  0 done or converged   1 failed   2 bad usage or input   3 refused   4 changes pending   6 broken contract";
+  0 done or converged      1 failed      2 bad usage or input
+  3 refused                4 changes pending      6 broken contract";
 
 /// Brings Proxmox VE guests to a declared state.
 #[derive(Debug, Parser)]
