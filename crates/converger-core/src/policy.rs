@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::desired::DesiredGuest;
 use crate::guest::Vmid;
+use crate::normalize::Value;
 use crate::observe::{ObservedGuest, Reading};
 
 /// The tag by which people keep this program away from a guest.
@@ -66,6 +67,8 @@ impl Rules {
         if observed.name.as_deref().is_some_and(|name| self.is_protected_name(name)) {
             grounds.push("observed name".to_owned());
         }
+        // What is declared to be protected is, from the moment on that it is declared.
+        grounds.extend(declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired tag {tag}")));
         if let Reading::Read(tags) = &observed.tags {
             grounds.extend(tags.iter().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag {tag}")));
         }
@@ -81,6 +84,14 @@ impl Rules {
     fn is_protected_name(&self, name: &str) -> bool {
         self.names.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
     }
+}
+
+fn declared_tags(desired: &DesiredGuest) -> impl Iterator<Item = &str> {
+    let tags = desired.config.iter().find_map(|setting| match &setting.wanted {
+        Some(Value::Tags(tags)) => Some(tags),
+        _ => None,
+    });
+    tags.into_iter().flat_map(|tags| tags.iter())
 }
 
 impl Default for Rules {

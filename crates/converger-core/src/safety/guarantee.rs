@@ -76,7 +76,9 @@ impl Case<'_> {
             let tagged = matches!(&row.tags, Reading::Read(tags) if rules.tags().iter().any(|tag| tags.has(tag)));
             row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true)
         });
-        declared || seen || rules.ids().contains(&self.guest.vmid)
+        let wanted = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if rules.tags().iter().any(|tag| tags.has(tag)));
+        let tagged = self.guest.config.iter().any(|setting| wanted(&setting.wanted));
+        declared || tagged || seen || rules.ids().contains(&self.guest.vmid)
     }
 
     /// A protecting tag is there before a step and not after it.
@@ -87,7 +89,7 @@ impl Case<'_> {
             _ => None,
         });
         let Some(written) = written else { return false };
-        let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(after)) if after.iter().any(|own| own == tag));
+        let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(after)) if after.has(tag));
         before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
