@@ -1,0 +1,49 @@
+//! Two texts side by side: the lines that are only in one of them, with a little of what stands around.
+
+/// The lines that differ, each with its sign.
+pub(crate) fn diff(expected: &str, got: &str) -> String {
+    const AROUND: usize = 2;
+    let lines = edits(&expected.lines().collect::<Vec<_>>(), &got.lines().collect::<Vec<_>>());
+    let is_near = |at: usize| {
+        let mut around = lines.iter().skip(at.saturating_sub(AROUND)).take(at.min(AROUND) + AROUND + 1);
+        around.any(|(sign, _)| *sign != ' ')
+    };
+    let near = lines.iter().enumerate().filter(|(at, _)| is_near(*at));
+    near.map(|(_, (sign, line))| format!("  {sign} {line}\n")).collect()
+}
+
+/// The shortest way from one list of lines to the other, by the table of longest common tails.
+fn edits<'t>(from: &[&'t str], to: &[&'t str]) -> Vec<(char, &'t str)> {
+    let mut common = vec![vec![0_usize; to.len() + 1]; from.len() + 1];
+    for row in (0..from.len()).rev() {
+        for column in (0..to.len()).rev() {
+            common[row][column] = if from[row] == to[column] {
+                common[row + 1][column + 1] + 1
+            } else {
+                common[row + 1][column].max(common[row][column + 1])
+            };
+        }
+    }
+    let (mut row, mut column, mut lines) = (0, 0, Vec::new());
+    while row < from.len() || column < to.len() {
+        if row < from.len() && column < to.len() && from[row] == to[column] {
+            lines.push((' ', from[row]));
+            (row, column) = (row + 1, column + 1);
+        } else if column == to.len() || row < from.len() && common[row + 1][column] >= common[row][column + 1] {
+            lines.push(('-', from[row]));
+            row += 1;
+        } else {
+            lines.push(('+', to[column]));
+            column += 1;
+        }
+    }
+    lines
+}
+
+#[test]
+fn a_difference_is_shown_with_its_surroundings() {
+    let expected = "a\nb\nc\nd\ne\nf\ng\n";
+    assert_eq!(diff(expected, "a\nb\nc\nd\nx\nf\ng\n"), "    c\n    d\n  - e\n  + x\n    f\n    g\n");
+    assert_eq!(diff(expected, "a\nb\nc\nd\ne\nf\ng\nh\n"), "    f\n    g\n  + h\n");
+    assert_eq!(diff(expected, expected), "");
+}
