@@ -1,0 +1,367 @@
+//! The program as a shell sees it: exit codes, streams, files that are written whole or not at all, colours, and input
+//! that is meant to hurt.
+//!
+//! What never enters: verdicts and their wording. Those are stories under `scenarios/`.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
+
+const SUBCOMMANDS: [&str; 8] = ["apply", "audit", "completions", "contract", "explain", "observe", "plan", "schema"];
+
+/// One container named `dns`, with this status.
+fn current(status: &str) -> String {
+    format!(
+        r#"{{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,
+        "nodes":[{{"name":"pve1","online":true}}],
+        "guests":[{{"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"{status}","lock":null,"ha":null,
+        "template":false,"protection":false,"tags":[],"pending":[]}}]}}"#
+    )
+}
+
+/// A directory with a declared state and a recording in which one guest is to be started.
+fn room() -> TempDir {
+    let room = tempfile::tempdir().expect("a directory");
+    fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
+    fs::write(room.path().join("current.json"), current("stopped")).expect("written");
+    room
+}
+
+fn program(room: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
+    command.args(arguments).current_dir(room.path()).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn run(room: &TempDir, arguments: &[&str]) -> Output {
+    program(room, arguments).output().expect("the program runs")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("UTF-8")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+/// It ends with this code and says this on standard error, and nothing on standard output.
+fn check_stop(output: &Output, code: i32, parts: &[&str]) {
+    let said = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+    assert_eq!(stdout(output), "");
+}
+
+/// The names of the files in a directory.
+fn files(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn each_end_has_its_exit_code() {
+    let room = room();
+    for (status, code) in [("running", 0), ("stopped", 4), ("unknown", 3)] {
+        fs::write(room.path().join("current.json"), current(status)).expect("written");
+        for command in ["audit", "plan"] {
+            let output = run(&room, &[command, "desired.yaml", "--replay", "current.json"]);
+            assert_eq!(output.status.code(), Some(code), "{command} of a {status} guest: {}", stderr(&output));
+        }
+    }
+    let observed = run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--json"]);
+    assert_eq!(observed.status.code(), Some(0), "a reading is taken, whatever is in it");
+}
+
+#[test]
+fn bad_usage_is_two_and_says_how_it_is_meant() {
+    let room = room();
+    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["--replay <FILE>", "Usage:"]);
+    check_stop(&run(&room, &["adit", "desired.yaml"]), 2, &["audit"]);
+    check_stop(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json", "--all"]), 2, &["--all", "--json"]);
+    check_stop(&run(&room, &[]), 2, &["Usage:", "Examples:"]);
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_a_way_out() {
+    let room = room();
+    fs::create_dir(room.path().join("directory")).expect("made");
+    let audit = |desired: &str, replay: &str| run(&room, &["audit", desired, "--replay", replay]);
+    check_stop(&audit("nowhere.yaml", "current.json"), 2, &["cannot read nowhere.yaml", "help:"]);
+    check_stop(&audit("desired.yaml", "nowhere.json"), 2, &["cannot read nowhere.json", "help:"]);
+    check_stop(&audit("directory", "current.json"), 2, &["cannot read directory"]);
+    check_stop(&audit("desired.yaml", "directory"), 2, &["cannot read directory"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_may_not_be_read_is_named_with_a_way_out() {
+    use std::os::unix::fs::PermissionsExt;
+    let room = room();
+    let path = room.path().join("desired.yaml");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).expect("taken away");
+    let output = run(&room, &["audit", "desired.yaml", "--replay", "current.json"]);
+    // Nothing can be hidden from root, as which CI may run.
+    if fs::read(&path).is_ok() {
+        assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    } else {
+        check_stop(&output, 2, &["cannot read desired.yaml", "ls -l"]);
+    }
+}
+
+#[test]
+fn a_recording_on_standard_input_is_read_like_a_file() {
+    let room = room();
+    let named = run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
+    let piped = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-", "--json"]), current("stopped").as_bytes());
+    assert_eq!(piped.status.code(), Some(4), "{}", stderr(&piped));
+    assert_eq!(stdout(&piped), stdout(&named));
+    let half = with_input(program(&room, &["audit", "desired.yaml", "--replay", "-"]), &current("stopped").as_bytes()[..100]);
+    check_stop(&half, 2, &["standard input:", "the text ends here"]);
+    let nothing = run(&room, &["audit", "desired.yaml", "--replay", "-"]);
+    check_stop(&nothing, 2, &["standard input"]);
+}
+
+fn with_input(mut command: Command, input: &[u8]) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+    child.stdin.take().expect("piped").write_all(input).expect("it reads");
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn plan_writes_the_artifact_that_json_prints_and_names_its_digest() {
+    let room = room();
+    fs::write(room.path().join("plan.json"), "an older plan, longer than nothing").expect("written");
+    let written = run(&room, &["plan", "desired.yaml", "--replay", "current.json"]);
+    let printed = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--json"]);
+    let file = fs::read_to_string(room.path().join("plan.json")).expect("written");
+    assert_eq!(file, stdout(&printed));
+    let plan: serde_json::Value = serde_json::from_str(&file).expect("JSON");
+    let digest = plan["digest"].as_str().expect("a digest");
+    assert_eq!(stderr(&written), format!("wrote plan.json ({digest})\n"));
+    assert_eq!(stderr(&printed), "");
+    assert!(stdout(&written).contains("100 lxc dns"), "{}", stdout(&written));
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"], "nothing is left beside it");
+}
+
+#[test]
+fn plan_writes_where_it_is_told_also_beside_json() {
+    let room = room();
+    let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--json", "--out", "lab.json"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert_eq!(fs::read_to_string(room.path().join("lab.json")).expect("written"), stdout(&output));
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "lab.json"]);
+}
+
+#[test]
+fn observe_writes_a_reading_that_reads_back_as_itself() {
+    let room = room();
+    let written = run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "scoped.json"]);
+    assert_eq!((written.status.code(), stderr(&written).as_str()), (Some(0), "wrote scoped.json\n"));
+    assert!(stdout(&written).contains("lab"), "{}", stdout(&written));
+    let again = run(&room, &["observe", "desired.yaml", "--replay", "scoped.json", "--json"]);
+    assert_eq!(fs::read_to_string(room.path().join("scoped.json")).expect("written"), stdout(&again));
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "scoped.json"]);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_a_failure_and_leaves_nothing() {
+    let room = room();
+    fs::create_dir(room.path().join("directory")).expect("made");
+    for command in ["plan", "observe"] {
+        for out in ["no/such/directory.json", "directory"] {
+            let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
+            check_stop(&output, 1, &[&format!("cannot write {out}"), "help:"]);
+        }
+    }
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "directory"]);
+    assert_eq!(files(&room.path().join("directory")), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_read_is_never_written_over() {
+    let room = room();
+    let kept = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
+    let absolute = room.path().join("current.json");
+    for command in ["plan", "observe"] {
+        for out in ["desired.yaml", "current.json", "./desired.yaml", absolute.to_str().expect("UTF-8")] {
+            let output = run(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", out]);
+            check_stop(&output, 2, &["would be written over", "--out"]);
+        }
+    }
+    // Where nothing is said `observe` writes current.json, which is just what it reads here.
+    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json would be written over"]);
+    let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
+    assert_eq!(now, kept);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_read_is_never_written_over_through_a_link() {
+    let room = room();
+    std::os::unix::fs::symlink("desired.yaml", room.path().join("link.json")).expect("linked");
+    let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "link.json"]);
+    check_stop(&output, 2, &["would be written over"]);
+    assert_eq!(fs::read_to_string(room.path().join("desired.yaml")).expect("read"), DESIRED);
+}
+
+#[test]
+fn an_output_is_not_written_where_the_input_is_not_accepted() {
+    let room = room();
+    fs::write(room.path().join("plan.json"), "an older plan").expect("written");
+    fs::write(room.path().join("current.json"), "{").expect("written");
+    check_stop(&run(&room, &["plan", "desired.yaml", "--replay", "current.json"]), 2, &["current.json:1"]);
+    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"]), 2, &["current.json:1"]);
+    assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), "an older plan");
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"]);
+}
+
+/// The reader is gone before the program has anything to say, because it waits for its input until then.
+#[test]
+fn a_reader_that_goes_away_is_not_a_failure() {
+    let room = room();
+    for (arguments, code) in [
+        (&["audit", "desired.yaml", "--replay", "-"][..], 4),
+        (&["audit", "desired.yaml", "--replay", "-", "--json"][..], 4),
+        (&["plan", "desired.yaml", "--replay", "-", "--json"][..], 4),
+        (&["observe", "desired.yaml", "--replay", "-", "--json"][..], 0),
+    ] {
+        let mut command = program(&room, arguments);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program runs");
+        drop(child.stdout.take());
+        child.stdin.take().expect("piped").write_all(current("stopped").as_bytes()).expect("it reads");
+        let ended = child.wait().expect("it ends");
+        let mut said = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut said).expect("UTF-8");
+        assert_eq!((ended.code(), said.as_str()), (Some(code), ""), "{arguments:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_standard_output_is_a_failure_and_said() {
+    let room = room();
+    for arguments in [
+        &["audit", "desired.yaml", "--replay", "current.json"][..],
+        &["audit", "desired.yaml", "--replay", "current.json", "--json"][..],
+        &["plan", "desired.yaml", "--replay", "current.json", "--json"][..],
+        &["observe", "desired.yaml", "--replay", "current.json", "--json"][..],
+        &["explain"][..],
+        &["explain", "frozen", "--json"][..],
+        &["contract"][..],
+        &["schema", "plan"][..],
+        &["completions", "bash"][..],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
+        check_stop(&output.expect("it ends"), 1, &["error: cannot write to standard output", "No space left"]);
+    }
+}
+
+#[test]
+fn every_subcommand_teaches_by_example() {
+    let room = room();
+    let overview = stdout(&run(&room, &["--help"]));
+    assert!(overview.contains("Examples:") && overview.contains("Exit codes:"), "{overview}");
+    let named = overview.lines().filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    let listed: Vec<&str> = named.filter(|word| SUBCOMMANDS.contains(word)).collect();
+    assert_eq!(listed.len(), SUBCOMMANDS.len(), "the overview lists every subcommand once: {listed:?}");
+    for subcommand in SUBCOMMANDS {
+        let output = run(&room, &[subcommand, "--help"]);
+        let help = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{subcommand}");
+        assert!(help.lines().count() > 5 && help.contains(&format!("Usage: converger {subcommand}")), "{help}");
+    }
+    for subcommand in ["audit", "completions", "explain", "observe", "plan", "schema"] {
+        let help = stdout(&run(&room, &[subcommand, "--help"]));
+        let mut examples = help.lines().skip_while(|line| *line != "Examples:");
+        assert!(examples.any(|line| line.contains(&format!("converger {subcommand}"))), "{subcommand} has no example:\n{help}");
+    }
+}
+
+#[test]
+fn completions_are_scripts_that_know_the_subcommands() {
+    let room = room();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let output = run(&room, &["completions", shell]);
+        let script = stdout(&output);
+        assert_eq!(output.status.code(), Some(0), "{shell}");
+        assert!(SUBCOMMANDS.iter().all(|subcommand| script.contains(subcommand)), "{shell}: {script}");
+    }
+    check_stop(&run(&room, &["completions", "cmd"]), 2, &["bash", "zsh", "fish"]);
+}
+
+#[test]
+fn the_version_is_one_line() {
+    let output = run(&room(), &["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stdout(&output), concat!("converger ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn colours_are_for_those_who_ask_and_json_has_none() {
+    let room = room();
+    let has_escape = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = program(&room, arguments).envs(variables.iter().copied()).output().expect("the program runs");
+        output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
+    };
+    let report = ["audit", "desired.yaml", "--replay", "current.json"];
+    let fault = ["audit", "desired.yaml", "--replay", "desired.yaml"];
+    let json = ["audit", "desired.yaml", "--replay", "current.json", "--json"];
+    let forced = ("CLICOLOR_FORCE", "1");
+    for arguments in [&report[..], &fault] {
+        assert!(has_escape(arguments, &[forced]), "{arguments:?}");
+        assert!(!has_escape(arguments, &[]), "{arguments:?}");
+        assert!(!has_escape(arguments, &[("NO_COLOR", "1")]), "{arguments:?}");
+        assert!(!has_escape(arguments, &[("TERM", "xterm-256color"), ("COLORTERM", "truecolor")]), "{arguments:?}");
+    }
+    assert!(!has_escape(&json, &[forced]), "an artifact has no colours");
+}
+
+/// Runs with so much memory and no more, so that input which swells is found out without a clock.
+#[cfg(target_os = "linux")]
+fn run_in(room: &TempDir, mebibytes: usize, arguments: &[&str]) -> Output {
+    let limited = format!("ulimit -v {} && exec \"$0\" \"$@\"", mebibytes * 1024);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &limited, env!("CARGO_BIN_EXE_converger")]).args(arguments);
+    command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ten_megabytes_of_nested_aliases_are_refused_within_bounded_memory() {
+    const LINES: usize = 120_000;
+    let room = room();
+    let aliases = |line: usize| format!("a{line}: &a{line} [{}]\n", vec![format!("*a{}", line - 1); 9].join(", "));
+    let text: String = ["version: 1\nenvironment: lab\na0: &a0 [x]\n".to_owned()].into_iter().chain((1..LINES).map(aliases)).collect();
+    assert!(text.len() > 10_000_000);
+    fs::write(room.path().join("desired.yaml"), text).expect("written");
+    let output = run_in(&room, 256, &["audit", "desired.yaml", "--replay", "current.json"]);
+    check_stop(&output, 2, &["aliases (`*name`) are not accepted", "100 faults in desired.yaml; there may be more"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hundred_thousand_brackets_are_refused_within_bounded_memory() {
+    let room = room();
+    let brackets = "[".repeat(100_000);
+    for (desired, replay) in [("deep.yaml", "current.json"), ("deep.json", "current.json"), ("desired.yaml", "deep.json")] {
+        fs::write(room.path().join("deep.yaml"), &brackets).expect("written");
+        fs::write(room.path().join("deep.json"), &brackets).expect("written");
+        let output = run_in(&room, 256, &["audit", desired, "--replay", replay]);
+        check_stop(&output, 2, &["1 fault in deep."]);
+    }
+    let steps: String = (0..3_000).map(|depth| format!("{}k{depth}:\n", " ".repeat(depth))).collect();
+    fs::write(room.path().join("deep.yaml"), steps).expect("written");
+    check_stop(&run_in(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
+}
