@@ -1,4 +1,28 @@
 //! Seeded random inputs for tests and benches. Nothing here is linked into the program.
+//!
+//! A [`World`] is a declared state and a reading of it as the trees of their files; it goes through the real parsers
+//! like any file. Worlds are drawn so that verdicts, refusals and changes of every kind are frequent: a reading that is
+//! random in every part would mostly be refused for its first fault and prove little.
+//!
+//! What never enters: the planner's own reasoning. What a world should lead to is for the tests to say.
+
+mod draw;
+mod text;
+mod values;
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::artifact;
+use crate::desired::{self, Desired};
+use crate::document::{Diagnostics, Notation};
+use crate::observe::{self, Observation};
+use crate::plan::{Plan, plan};
+use crate::policy::Rules;
+
+pub use text::{json, json_shuffled, mutated, yaml};
+pub use values::{HOSTILE, declared, default_of, observed_values, wanted_values};
 
 /// A small deterministic generator (SplitMix64): the same seed gives the same numbers on every machine.
 #[derive(Clone, Debug)]
@@ -25,13 +49,126 @@ impl Rng {
         self.next_u64() % bound.max(1)
     }
 
+    /// An index of something with this length.
+    pub fn index(&mut self, len: usize) -> usize {
+        usize::try_from(self.below(len as u64)).unwrap_or(0)
+    }
+
     /// True once in `times`.
     pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 
+    /// True in `percent` of a hundred cases.
+    pub fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
     /// One of `choices`.
     pub fn pick<'c, T>(&mut self, choices: &'c [T]) -> Option<&'c T> {
-        choices.get(usize::try_from(self.below(choices.len() as u64)).unwrap_or(0))
+        choices.get(self.index(choices.len()))
     }
+
+    /// One of `words`; empty where there are none.
+    pub fn word<'w>(&mut self, words: &[&'w str]) -> &'w str {
+        self.pick(words).copied().unwrap_or("")
+    }
+
+    /// Puts `list` into a random order.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for end in (1..list.len()).rev() {
+            list.swap(end, self.index(end + 1));
+        }
+    }
+}
+
+/// A declared state, a reading and the protection rules, as files and configuration would give them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct World {
+    /// The tree of desired.yaml.
+    pub desired: Value,
+    /// The tree of current.json.
+    pub observation: Value,
+    /// What is protected beyond the built-in rules.
+    pub rules: Rules,
+}
+
+/// What the parsers make of a [`World`].
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// What is wanted.
+    pub desired: Arc<Desired>,
+    /// What was seen, rows outside of the scope included.
+    pub observation: Observation,
+    /// What is protected.
+    pub rules: Arc<Rules>,
+}
+
+impl World {
+    /// A world with this many declared guests.
+    #[must_use]
+    pub fn draw(rng: &mut Rng, guests: usize) -> Self {
+        draw::world(rng, guests)
+    }
+
+    /// A world of a size at which guests meet each other but a failing case can still be read.
+    #[must_use]
+    pub fn small(rng: &mut Rng) -> Self {
+        let guests = 1 + rng.index(7);
+        Self::draw(rng, guests)
+    }
+
+    /// desired.json.
+    #[must_use]
+    pub fn desired_json(&self) -> String {
+        json(&self.desired)
+    }
+
+    /// desired.yaml, in one of the many ways of writing it.
+    #[must_use]
+    pub fn desired_yaml(&self, rng: &mut Rng) -> String {
+        yaml(&self.desired, rng)
+    }
+
+    /// current.json.
+    #[must_use]
+    pub fn observation_json(&self) -> String {
+        json(&self.observation)
+    }
+
+    /// Through the parsers.
+    ///
+    /// # Errors
+    /// A drawn world has no faults; one that a test has changed may.
+    pub fn parse(&self) -> Result<Inputs, Diagnostics> {
+        Ok(Inputs {
+            desired: Arc::new(desired::parse(self.desired_json().as_bytes(), Notation::Json)?),
+            observation: observe::parse(self.observation_json().as_bytes())?,
+            rules: Arc::new(self.rules.clone()),
+        })
+    }
+}
+
+impl Inputs {
+    /// The plan, by the way that every run takes.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        self.plan_on(self.observation.clone())
+    }
+
+    /// The plan on another reading.
+    #[must_use]
+    pub fn plan_on(&self, observation: Observation) -> Plan {
+        let scoped = observation.within(&self.desired.scope());
+        plan(Arc::clone(&self.desired), Arc::new(scoped), Arc::clone(&self.rules))
+    }
+}
+
+/// The bytes of a plan's body.
+#[must_use]
+pub fn body(plan: &Plan) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Writing to memory does not fail, and an empty body would not pass for one.
+    let written = artifact::write_body(&mut bytes, plan);
+    if written.is_ok() { bytes } else { Vec::new() }
 }

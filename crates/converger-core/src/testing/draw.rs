@@ -1,0 +1,401 @@
+//! Draws a world: first guests that are as declared, then drift in some fields, then what disturbs some of the rows.
+//!
+//! Disturbances are rare enough that most guests get past every check but one, so that each check is the one that
+//! decides in many worlds.
+
+use serde_json::{Map, Value, json};
+
+use super::values::{HOSTILE, declared, default_of, observed_values, wanted_values};
+use super::{Rng, World};
+use crate::guest::{Kind, Vmid};
+use crate::normalize::{Field, Role, TABLE};
+use crate::policy::Rules;
+
+type Tree = Map<String, Value>;
+
+/// A guest under way: what is declared of it, what is read of it, and the values that its config wants.
+struct Guest {
+    vmid: u32,
+    kind: Kind,
+    desired: Tree,
+    row: Tree,
+    wanted: Vec<(Field, Value)>,
+}
+
+/// How much of a world is out of order. In a calm one plans are long, and guests wait for each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mood {
+    Calm,
+    /// Calm, and most guests are stopped and to run.
+    Rising,
+    /// Calm, and most guests run and are to be stopped.
+    Ebbing,
+    Troubled,
+}
+
+pub(super) fn world(rng: &mut Rng, count: usize) -> World {
+    let mood = rng.pick(&[Mood::Calm, Mood::Rising, Mood::Ebbing, Mood::Troubled, Mood::Troubled]).copied().unwrap_or(Mood::Calm);
+    let ids = ids(rng, count);
+    let nodes = nodes(rng, mood);
+    let mut guests: Vec<Guest> = ids.iter().map(|vmid| guest(rng, *vmid, &nodes, mood)).collect();
+    edges(rng, &mut guests);
+    let rules = rules(rng, &ids);
+    let desired: Vec<Value> = guests.iter().map(|guest| Value::Object(guest.desired.clone())).collect();
+    let lost = if mood == Mood::Troubled { 25 } else { 100 };
+    let mut rows: Vec<Value> = guests.into_iter().filter(|_| !rng.one_in(lost)).map(|guest| Value::Object(guest.row)).collect();
+    rows.extend(foreign_rows(rng, &ids, &nodes));
+    World { desired: json!({ "version": 1, "environment": "lab", "guests": desired }), observation: reading(rng, &nodes, rows), rules }
+}
+
+/// Ids with gaps, so that foreign rows can stand between them.
+fn ids(rng: &mut Rng, count: usize) -> Vec<u32> {
+    let mut next = if rng.one_in(20) { Vmid::MAX / 2 } else { Vmid::MIN };
+    let mut ids: Vec<u32> = Vec::with_capacity(count);
+    for _ in 0..count {
+        next += u32::try_from(rng.below(3)).unwrap_or(0);
+        ids.push(next);
+        next += 1;
+    }
+    ids
+}
+
+fn nodes(rng: &mut Rng, mood: Mood) -> Vec<Value> {
+    let offline = if mood == Mood::Troubled && rng.one_in(3) { rng.below(4) } else { 9 };
+    (0..1 + rng.below(4)).map(|index| json!({ "name": format!("pve{index}"), "online": index != offline })).collect()
+}
+
+fn node_of(rng: &mut Rng, nodes: &[Value]) -> Value {
+    rng.pick(nodes).and_then(|node| node.get("name")).cloned().unwrap_or_default()
+}
+
+fn rules(rng: &mut Rng, ids: &[u32]) -> Rules {
+    if rng.one_in(2) {
+        return Rules::default();
+    }
+    let listed = ids.iter().filter(|_| rng.one_in(6)).filter_map(|id| Vmid::new(u64::from(*id))).collect();
+    let names = if rng.one_in(3) { vec!["Core-".to_owned()] } else { vec![] };
+    let tags = if rng.one_in(2) { vec!["keep".to_owned()] } else { vec![] };
+    Rules::new(listed, names, tags)
+}
+
+fn reading(rng: &mut Rng, nodes: &[Value], rows: Vec<Value>) -> Value {
+    let mut reading = Tree::new();
+    reading.insert("schema".into(), json!("converger.observation/1"));
+    reading.insert("environment".into(), json!("lab"));
+    reading.insert("complete".into(), json!(!rng.one_in(30)));
+    reading.insert("quorate".into(), json!(!rng.one_in(30)));
+    reading.insert("nodes".into(), json!(nodes));
+    reading.insert("guests".into(), json!(rows));
+    let extra = [("source", json!("proxmox")), ("taken_at", json!("2026-11-15T12:00:00Z")), ("unmanaged", json!(rng.below(5)))];
+    reading.extend(extra.into_iter().filter(|_| rng.one_in(2)).map(|(key, value)| (key.to_owned(), value)));
+    Value::Object(reading)
+}
+
+fn guest(rng: &mut Rng, vmid: u32, nodes: &[Value], mood: Mood) -> Guest {
+    let kind = if rng.percent(65) { Kind::Qemu } else { Kind::Lxc };
+    let mut guest = Guest { vmid, kind, desired: Tree::new(), row: Tree::new(), wanted: Vec::new() };
+    let name = name(rng, vmid);
+    guest.desire("vmid", json!(vmid));
+    guest.desire("kind", json!(kind.word()));
+    guest.see("vmid", json!(vmid));
+    guest.see("kind", json!(kind.word()));
+    guest.see("node", node_of(rng, nodes));
+    guest.see("name", json!(name));
+    identify(rng, &mut guest, &name);
+    run_state(rng, &mut guest, mood);
+    config(rng, &mut guest);
+    guards(rng, &mut guest);
+    extras(rng, &mut guest);
+    let disturbances = match (mood, rng.below(10)) {
+        (Mood::Troubled, 9) => 2,
+        (Mood::Troubled, 5..=8) | (_, 9) => 1,
+        _ => 0,
+    };
+    for _ in 0..disturbances {
+        disturb(rng, &mut guest);
+    }
+    guest
+}
+
+impl Guest {
+    fn desire(&mut self, key: &str, value: Value) {
+        self.desired.insert(key.into(), value);
+    }
+
+    fn see(&mut self, key: &str, value: Value) {
+        self.row.insert(key.into(), value);
+    }
+
+    fn unread(&mut self, key: &str) {
+        self.row.remove(key);
+    }
+
+    fn wants(&self, field: Field) -> Option<&Value> {
+        self.wanted.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
+    }
+}
+
+/// Most names mean nothing, some protect, and some only look as if they did.
+fn name(rng: &mut Rng, vmid: u32) -> String {
+    let stem = match rng.below(12) {
+        0 => rng.word(&["prod-db", "PROD-db", "Prod-web"]),
+        1 => rng.word(&["preprod-web", "prod", "production", "prodigy.example", "x-prod-db"]),
+        2 => rng.word(&["core-switch", "CORE-router"]),
+        _ => rng.word(&["web", "db", "dns", "cache", "Mail.example", "3com"]),
+    };
+    format!("{stem}-{vmid}")
+}
+
+fn identify(rng: &mut Rng, guest: &mut Guest, name: &str) {
+    let marks = match guest.kind {
+        Kind::Qemu => {
+            [("uuid", json!(format!("1c0d6f6e-5a0e-4a55-9d3c-{:012x}", guest.vmid))), ("ctime", json!(1_700_000_000_u64 + rng.below(9)))]
+        }
+        Kind::Lxc => [("rootfs", json!(format!("local-lvm:vm-{}-disk-0", guest.vmid))), ("mac", json!("BC:24:11:00:00:01"))],
+    };
+    let seen: Tree = marks.iter().filter(|_| !rng.one_in(5)).map(|(key, mark)| ((*key).to_owned(), mark.clone())).collect();
+    let pinned: Tree = seen.iter().filter(|_| !rng.one_in(4)).map(|(key, mark)| (key.clone(), mark.clone())).collect();
+    if !rng.one_in(6) {
+        guest.see("identity", Value::Object(seen));
+    }
+    let is_pinned = !pinned.is_empty() && rng.one_in(5);
+    if is_pinned {
+        guest.desire("identity", Value::Object(pinned));
+    }
+    if !is_pinned || !rng.one_in(2) {
+        guest.desire("name", json!(name));
+    }
+}
+
+fn run_state(rng: &mut Rng, guest: &mut Guest, mood: Mood) {
+    let (wanted, seen) = match mood {
+        Mood::Rising if !rng.one_in(5) => ("running", "stopped"),
+        Mood::Ebbing if !rng.one_in(5) => ("stopped", "running"),
+        _ => (rng.word(&["running", "running", "stopped", "stopped", ""]), rng.word(&["running", "stopped"])),
+    };
+    let seen = if wanted.is_empty() || rng.one_in(2) { seen } else { wanted };
+    guest.see("status", json!(seen));
+    if !wanted.is_empty() {
+        guest.desire("state", json!(wanted));
+    }
+    for (key, words) in [("restart", ["when-needed", "never"]), ("stop", ["hard", "shutdown"]), ("stop_timeout", ["90s", "5m"])] {
+        if rng.one_in(2) {
+            guest.desire(key, json!(rng.word(&words)));
+        }
+    }
+}
+
+/// Declared config, and what is in effect: mostly the same, in one of the forms in which it can be.
+fn config(rng: &mut Rng, guest: &mut Guest) {
+    let kind = guest.kind;
+    let declares = !rng.one_in(5);
+    let drifts = rng.one_in(2);
+    let mut config = Tree::new();
+    let mut tags = None;
+    for rule in TABLE.iter().filter(|rule| rule.kind == kind) {
+        let field = rule.field;
+        let is_wanted = rule.role == Role::Managed && declares && rng.percent(30);
+        let wanted = if is_wanted { Some(wanted_value(rng, kind, field)) } else { None };
+        let seen = match &wanted {
+            Some(wanted) if !drifts || rng.one_in(2) => in_effect(rng, kind, field, wanted),
+            Some(_) => rng.pick(&observed_values(field)).cloned(),
+            None => rng.one_in(3).then(|| rng.pick(&observed_values(field)).cloned().unwrap_or_default()),
+        };
+        match field {
+            Field::Tags => tags = seen,
+            _ => config.extend(seen.map(|seen| (field.word().to_owned(), seen))),
+        }
+        guest.wanted.extend(wanted.map(|wanted| (field, wanted)));
+    }
+    guest.wanted = without_too_large_balloon(std::mem::take(&mut guest.wanted));
+    if !guest.wanted.is_empty() {
+        let settings: Tree = guest.wanted.iter().map(|(field, value)| (field.word().to_owned(), declared(*field, value, rng))).collect();
+        guest.desire("config", Value::Object(settings));
+    }
+    if !guest.wanted.is_empty() || rng.one_in(2) {
+        guest.see("config", Value::Object(config));
+    }
+    guest.see("tags", tags.unwrap_or_else(|| json!([])));
+}
+
+/// To be unset is one value among many in the pools, and is drawn more often than the others.
+fn wanted_value(rng: &mut Rng, kind: Kind, field: Field) -> Value {
+    let values = wanted_values(kind, field);
+    let last = values.last().filter(|value| value.is_null() && rng.one_in(4));
+    last.or_else(|| rng.pick(&values)).cloned().unwrap_or_default()
+}
+
+/// How a declared value reads back: as written or, where that is the default, as an absent key.
+fn in_effect(rng: &mut Rng, kind: Kind, field: Field, wanted: &Value) -> Option<Value> {
+    let default = default_of(kind, field);
+    if wanted.is_null() {
+        return default.filter(|_| rng.one_in(2));
+    }
+    let is_default = default.as_ref() == Some(wanted);
+    (!is_default || rng.one_in(2)).then(|| wanted.clone())
+}
+
+/// The parser refuses a declared `balloon` above a declared `memory`.
+fn without_too_large_balloon(mut wanted: Vec<(Field, Value)>) -> Vec<(Field, Value)> {
+    let number = |field: Field| wanted.iter().find(|(own, _)| *own == field).and_then(|(_, value)| value.as_u64());
+    if let (Some(least), Some(most)) = (number(Field::Balloon), number(Field::Memory))
+        && least > most
+    {
+        wanted.retain(|(field, _)| *field != Field::Balloon);
+    }
+    wanted
+}
+
+/// Guards as they are where nothing stands against a step.
+fn guards(rng: &mut Rng, guest: &mut Guest) {
+    guest.see("lock", Value::Null);
+    let ha = if rng.one_in(12) { json!({ "state": rng.word(&["ignored", "started", "stopped"]) }) } else { Value::Null };
+    guest.see("ha", ha);
+    guest.see("template", json!(false));
+    guest.see("protection", json!(rng.one_in(20)));
+    let pending = if rng.one_in(5) { pending(rng, guest) } else { vec![] };
+    guest.see("pending", json!(pending));
+}
+
+/// Changes of declared fields that wait for the next start: ours, or somebody's with another value.
+fn pending(rng: &mut Rng, guest: &Guest) -> Vec<Value> {
+    let ours = guest.wanted.iter().filter(|(field, _)| *field != Field::Tags);
+    let entries = ours.filter_map(|(field, wanted)| {
+        let value = match rng.below(4) {
+            0 => rng.pick(&observed_values(*field)).cloned().unwrap_or_default(),
+            1 | 2 => wanted.clone(),
+            _ => return None,
+        };
+        Some(if value.is_null() { json!({ "key": field.word(), "delete": true }) } else { json!({ "key": field.word(), "value": value }) })
+    });
+    entries.collect()
+}
+
+/// What is read for people and decides nothing.
+fn extras(rng: &mut Rng, guest: &mut Guest) {
+    let extras = [
+        ("run_state", json!(rng.word(&["running", "paused", "prelaunch"]))),
+        ("cpus", json!(rng.below(64))),
+        ("maxmem", json!(rng.below(1 << 40))),
+        ("source", json!(rng.word(&["live", "cache"]))),
+        ("digest", json!(format!("{:040x}", rng.next_u64()))),
+    ];
+    for (key, value) in extras {
+        if rng.one_in(4) {
+            guest.see(key, value);
+        }
+    }
+}
+
+/// One thing that stands against a step, or against knowing anything.
+fn disturb(rng: &mut Rng, guest: &mut Guest) {
+    match rng.below(16) {
+        0 => lose_sight(rng, guest),
+        1 => {
+            let other = if guest.kind == Kind::Qemu { Kind::Lxc } else { Kind::Qemu };
+            guest.see("kind", json!(other.word()));
+            for key in ["config", "identity", "pending"] {
+                guest.unread(key);
+            }
+        }
+        2 => {
+            let other = if rng.one_in(2) { rng.word(HOSTILE) } else { rng.word(&["other", "prod-other", "PROD-db", ""]) };
+            guest.see("name", json!(other));
+        }
+        3 => guest.see("identity", json!({})),
+        4 => guest.unread("identity"),
+        5 => guest.unread("config"),
+        6 | 7 => guest.unread(rng.word(&["lock", "ha", "template", "protection", "tags", "pending"])),
+        8 => guest.see("lock", json!(if rng.one_in(4) { rng.word(HOSTILE) } else { rng.word(&["backup", "migrate", ""]) })),
+        9 => guest.see("template", json!(true)),
+        10 => {
+            let state = json!({ "state": rng.word(&["started", "migrate", "relocate", "fence", "recovery", "error"]) });
+            guest.see("ha", if rng.one_in(5) { json!({}) } else { state });
+        }
+        11 => add_tag(rng, guest, &["converger-hold", "Converger-Hold"]),
+        12 => add_tag(rng, guest, &["prod", "PROD", "keep", "production"]),
+        13 => guest.see("protection", json!(true)),
+        14 => wait_for_others(rng, guest),
+        _ => shrink(guest),
+    }
+}
+
+fn lose_sight(rng: &mut Rng, guest: &mut Guest) {
+    guest.see("status", json!("unknown"));
+    for key in ["lock", "ha", "template", "protection", "tags", "pending", "config", "identity", "name"] {
+        if rng.one_in(2) {
+            guest.unread(key);
+        }
+    }
+    if rng.one_in(2) {
+        guest.see("cause", json!(rng.word(&["node-offline", "timeout", "permission"])));
+    }
+}
+
+fn add_tag(rng: &mut Rng, guest: &mut Guest, tags: &[&str]) {
+    let tag = if rng.one_in(6) { rng.word(HOSTILE) } else { rng.word(tags) };
+    if let Some(Value::Array(own)) = guest.row.get_mut("tags") {
+        own.push(json!(tag));
+    }
+}
+
+/// Pending changes of keys that nobody declared here.
+fn wait_for_others(rng: &mut Rng, guest: &mut Guest) {
+    let undeclared = TABLE.iter().find(|rule| rule.kind == guest.kind && guest.wants(rule.field).is_none() && rule.field != Field::Tags);
+    let entry = match undeclared {
+        Some(rule) if rng.one_in(2) => match rng.pick(&observed_values(rule.field)) {
+            Some(value) if rng.one_in(2) => json!({ "key": rule.field.word(), "value": value }),
+            _ => json!({ "key": rule.field.word(), "delete": true }),
+        },
+        _ => json!({ "key": if rng.one_in(4) { rng.word(HOSTILE) } else { rng.word(&["net0", "scsi0", "hostname", "args"]) } }),
+    };
+    if let Some(Value::Array(pending)) = guest.row.get_mut("pending")
+        && pending.iter().all(|other| other.get("key") != entry.get("key"))
+    {
+        pending.push(entry);
+    }
+}
+
+/// Memory so small that a declared balloon does not fit into it.
+fn shrink(guest: &mut Guest) {
+    if guest.wants(Field::Memory).is_none()
+        && let Some(Value::Object(config)) = guest.row.get_mut("config")
+    {
+        config.insert("memory".into(), json!(64));
+    }
+}
+
+/// `after` without cycles: each guest comes after some that stand before it in a random order, which is not that of
+/// the ids.
+fn edges(rng: &mut Rng, guests: &mut [Guest]) {
+    let mut order: Vec<u32> = guests.iter().map(|guest| guest.vmid).collect();
+    rng.shuffle(&mut order);
+    for guest in guests {
+        if rng.one_in(2) {
+            continue;
+        }
+        let earlier = order.iter().position(|vmid| *vmid == guest.vmid).unwrap_or(0);
+        let mut after: Vec<u32> = order.iter().take(earlier).filter(|_| rng.one_in(2)).take(3).copied().collect();
+        rng.shuffle(&mut after);
+        if !after.is_empty() {
+            guest.desire("after", json!(after));
+        }
+    }
+}
+
+/// Rows that nobody declared, between and behind the declared ones.
+fn foreign_rows(rng: &mut Rng, ids: &[u32], nodes: &[Value]) -> Vec<Value> {
+    let count = rng.below(3);
+    let mut rows: Vec<Value> = Vec::new();
+    let first = ids.first().copied().unwrap_or(Vmid::MIN);
+    let last = ids.last().copied().unwrap_or(Vmid::MIN);
+    for vmid in (first..=last.saturating_add(3)).filter(|vmid| ids.binary_search(vmid).is_err()) {
+        if rows.len() as u64 >= count {
+            break;
+        }
+        let kind = if rng.one_in(2) { Kind::Qemu } else { Kind::Lxc };
+        let name = if rng.one_in(2) { rng.word(HOSTILE) } else { "somebody-elses" };
+        rows.push(json!({ "vmid": vmid, "kind": kind.word(), "name": name, "node": node_of(rng, nodes), "status": rng.word(&["running", "stopped", "unknown"]) }));
+    }
+    rows
+}

@@ -1,0 +1,273 @@
+//! Trees as text: JSON in any order of members, YAML in many of its styles, and texts with random damage.
+
+use serde_json::{Map, Value};
+
+use super::Rng;
+
+/// JSON on one line.
+#[must_use]
+pub fn json(value: &Value) -> String {
+    value.to_string()
+}
+
+/// The same JSON with the members of maps, and the items of the lists that are sets, in a random order.
+#[must_use]
+pub fn json_shuffled(value: &Value, rng: &mut Rng) -> String {
+    let mut out = String::new();
+    shuffled(value, "", rng, &mut out);
+    out
+}
+
+/// Lists in which the order says nothing. In `boot` it does.
+const SETS: &[&str] = &["guests", "nodes", "tags", "after", "pending", "hotplug"];
+
+fn shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
+    let space = |rng: &mut Rng, out: &mut String| out.push_str(rng.word(&["", "", " ", "\n\t"]));
+    match value {
+        Value::Object(map) => {
+            let mut members: Vec<(&String, &Value)> = map.iter().collect();
+            rng.shuffle(&mut members);
+            // The decoder of pending changes wants `key` before `value`.
+            members.sort_by_key(|(name, _)| key != "pending" || *name != "key");
+            out.push('{');
+            for (index, (name, member)) in members.into_iter().enumerate() {
+                out.push_str(if index > 0 { "," } else { "" });
+                space(rng, out);
+                out.push_str(&quoted(name));
+                out.push(':');
+                space(rng, out);
+                shuffled(member, name, rng, out);
+            }
+            out.push('}');
+        }
+        Value::Array(list) => {
+            let mut items: Vec<&Value> = list.iter().collect();
+            if SETS.contains(&key) {
+                rng.shuffle(&mut items);
+            }
+            out.push('[');
+            for (index, item) in items.into_iter().enumerate() {
+                out.push_str(if index > 0 { "," } else { "" });
+                space(rng, out);
+                shuffled(item, key, rng, out);
+            }
+            out.push(']');
+        }
+        scalar => out.push_str(&scalar.to_string()),
+    }
+}
+
+/// YAML, each value in one of the styles that it can have.
+#[must_use]
+pub fn yaml(value: &Value, rng: &mut Rng) -> String {
+    let mut out = String::from(rng.word(&["", "# what is wanted\n", "---\n"]));
+    match value {
+        Value::Object(map) if !map.is_empty() => block_map(map, 0, rng, &mut out),
+        other => {
+            out.push_str(&flow(other, rng));
+            out.push('\n');
+        }
+    }
+    out
+}
+
+fn block_map(map: &Map<String, Value>, indent: usize, rng: &mut Rng, out: &mut String) {
+    for (index, (key, value)) in map.iter().enumerate() {
+        // The first member of a list's item stands behind its dash.
+        let follows_dash = index == 0 && out.ends_with("- ");
+        out.push_str(&" ".repeat(if follows_dash { 0 } else { indent }));
+        out.push_str(&yaml_key(key, rng));
+        out.push(':');
+        block_value(value, indent, rng, out);
+    }
+}
+
+/// What stands behind `key:`, up to the end of its last line.
+fn block_value(value: &Value, indent: usize, rng: &mut Rng, out: &mut String) {
+    let deeper = indent + if rng.one_in(3) { 4 } else { 2 };
+    match value {
+        Value::Object(map) if !map.is_empty() && !rng.one_in(4) => {
+            out.push('\n');
+            block_map(map, deeper, rng, out);
+        }
+        Value::Array(list) if !list.is_empty() && !rng.one_in(4) => {
+            out.push('\n');
+            block_list(list, deeper, rng, out);
+        }
+        Value::String(text) if is_plain_lines(text) && rng.one_in(2) => {
+            out.push_str(" |-\n");
+            for line in text.lines() {
+                out.push_str(&format!("{}{line}\n", " ".repeat(deeper)));
+            }
+        }
+        other => {
+            out.push(' ');
+            out.push_str(&flow(other, rng));
+            out.push_str(rng.word(&["\n", "\n", "  # why\n", " \n\n"]));
+        }
+    }
+}
+
+fn block_list(list: &[Value], indent: usize, rng: &mut Rng, out: &mut String) {
+    for item in list {
+        out.push_str(&" ".repeat(indent));
+        out.push_str("- ");
+        match item {
+            Value::Object(map) if !map.is_empty() && !rng.one_in(6) => block_map(map, indent + 2, rng, out),
+            other => {
+                out.push_str(&flow(other, rng));
+                out.push('\n');
+            }
+        }
+    }
+}
+
+/// A value within one line.
+fn flow(value: &Value, rng: &mut Rng) -> String {
+    match value {
+        Value::Object(map) => {
+            let members: Vec<String> = map.iter().map(|(key, value)| format!("{}: {}", yaml_key(key, rng), flow(value, rng))).collect();
+            format!("{{{}}}", members.join(", "))
+        }
+        Value::Array(list) => {
+            let items: Vec<String> = list.iter().map(|item| flow(item, rng)).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::String(text) => yaml_text(text, rng),
+        scalar => scalar.to_string(),
+    }
+}
+
+fn yaml_key(key: &str, rng: &mut Rng) -> String {
+    if rng.one_in(12) { quoted(key) } else { key.to_owned() }
+}
+
+fn yaml_text(text: &str, rng: &mut Rng) -> String {
+    let is_simple = text.chars().all(|character| character.is_ascii_alphanumeric() || " #-.".contains(character)) && !text.is_empty();
+    match rng.below(3) {
+        0 if is_plain(text) => text.to_owned(),
+        1 if is_simple => format!("'{text}'"),
+        _ => quoted(text),
+    }
+}
+
+/// Whether a bare word means just this text to every YAML reader.
+fn is_plain(text: &str) -> bool {
+    let amount = text.strip_suffix("MiB").or_else(|| text.strip_suffix("GiB"));
+    let is_amount = amount.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let starts = text.starts_with(|first: char| first.is_ascii_alphabetic());
+    let fits = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    let word = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    is_amount || (starts && fits && !word)
+}
+
+/// Several lines that a literal block keeps as they are.
+fn is_plain_lines(text: &str) -> bool {
+    text.contains('\n') && text.lines().all(|line| !line.is_empty() && line.bytes().all(|byte| byte.is_ascii_lowercase()))
+}
+
+/// A string in double quotes, for JSON and YAML alike.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// The text with some damage: bytes flipped, removed, inserted or repeated, lines doubled, the end cut off.
+#[must_use]
+pub fn mutated(text: &str, rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = text.as_bytes().to_vec();
+    for _ in 0..=rng.below(3) {
+        bytes = damaged(bytes, rng);
+    }
+    bytes
+}
+
+/// Pieces that mean something to a parser.
+const PIECES: &[&str] = &[
+    "{",
+    "}",
+    "[",
+    "]",
+    ":",
+    ",",
+    "\"",
+    "'",
+    "\\",
+    "\\u",
+    "\\ud83d",
+    "\n",
+    "\r\n",
+    "\t",
+    " ",
+    "  ",
+    "- ",
+    "#",
+    "&a ",
+    "*a",
+    "!!str ",
+    "<<: ",
+    "? ",
+    "|\n",
+    ">-\n",
+    "---\n",
+    "...\n",
+    "%YAML 1.1\n",
+    "null",
+    "~",
+    "yes",
+    "true",
+    "0",
+    "-1",
+    "1e9",
+    "0x10",
+    "999999999999",
+    "é",
+    "😀",
+    "\u{feff}",
+    "\u{0}",
+    "\u{7f}",
+    "\u{85}",
+    "\u{2028}",
+    "vmid: 100",
+    "\"vmid\":100,",
+    "after: [100]",
+    "tags",
+    "prod",
+];
+
+fn damaged(mut bytes: Vec<u8>, rng: &mut Rng) -> Vec<u8> {
+    let at = rng.index(bytes.len());
+    let end = (at + 1 + rng.index(12)).min(bytes.len());
+    match rng.below(7) {
+        0 => {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << rng.below(8);
+            }
+        }
+        1 => bytes.truncate(at),
+        2 => {
+            bytes.drain(at.min(end)..end);
+        }
+        3 => {
+            let piece = rng.word(PIECES).bytes();
+            bytes.splice(at..at, piece);
+        }
+        4 => {
+            let piece = rng.word(PIECES).bytes();
+            bytes.splice(at.min(end)..end, piece);
+        }
+        5 => {
+            let copy: Vec<u8> = bytes.get(at.min(end)..end).unwrap_or(&[]).to_vec();
+            bytes.splice(at..at, copy);
+        }
+        _ => double_line(&mut bytes, at),
+    }
+    bytes
+}
+
+fn double_line(bytes: &mut Vec<u8>, at: usize) {
+    let is_break = |byte: &u8| *byte == b'\n';
+    let start = bytes.iter().take(at).rposition(is_break).map_or(0, |line_break| line_break + 1);
+    let end = bytes.iter().skip(at).position(is_break).map_or(bytes.len(), |offset| at + offset + 1);
+    let line: Vec<u8> = bytes.get(start..end).unwrap_or(&[]).to_vec();
+    bytes.splice(start..start, line);
+}

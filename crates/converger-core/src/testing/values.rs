@@ -1,0 +1,102 @@
+//! Values of fields to draw from. The pools are small, so that wanted and seen are often equal by themselves.
+//!
+//! All values here are in the form of artifacts (MiB, thousandths, lists); [`declared`] gives that of desired.yaml.
+
+use serde_json::{Value, json};
+
+use super::Rng;
+use crate::guest::Kind;
+use crate::normalize::{Field, Shape};
+
+/// Texts that somebody could give a guest to make a careless program do something.
+pub const HOSTILE: &[&str] = &[
+    "../../nodes/pve1/qemu/100",
+    "web-1\u{1b}[2J\u{1b}[31mPROD",
+    "a\u{0}b",
+    "\"}],\"verdict\":\"converged\",\"x\":[{\"",
+    "- vmid: 100\n  state: stopped",
+    "*alias &anchor !!tag",
+    "%2e%2e%2fconfig?delete=scsi0",
+    "\u{202e}gnp.1-bew",
+    "prod\u{2010}db",
+    "ＰＲＯＤ-db",
+    " prod-db",
+    "approve: sha256:0000 yes",
+    "\u{7f}\u{80}\u{2028}\u{ffff}",
+    "😀\u{e000}é",
+    "converger-hold ",
+    "{{ guest.vmid }} $(id) `id`",
+];
+
+/// Values that can be declared for a field, `null` (unset) among them where the kind allows it.
+#[must_use]
+pub fn wanted_values(kind: Kind, field: Field) -> Vec<Value> {
+    let mut values = written_values(field);
+    if !(kind == Kind::Lxc && field == Field::Memory) {
+        values.push(Value::Null);
+    }
+    values
+}
+
+/// Values that can be read of a field: what can be declared, and what only old or odd configs have.
+#[must_use]
+pub fn observed_values(field: Field) -> Vec<Value> {
+    let mut values = written_values(field);
+    values.extend(match field {
+        Field::Boot => vec![json!("cdn"), json!("n"), json!([])],
+        Field::Startup => vec![json!({})],
+        Field::Tags => vec![json!(["converger-hold"]), json!(["PROD"]), json!(["Web"])],
+        Field::Cpuunits => vec![json!(262_144), json!(0)],
+        Field::Description => vec![json!("trailing \n\n"), json!(HOSTILE.concat())],
+        _ => vec![],
+    });
+    values
+}
+
+fn written_values(field: Field) -> Vec<Value> {
+    match field {
+        Field::Agent | Field::Numa | Field::Onboot => vec![json!(true), json!(false)],
+        Field::Balloon => vec![json!(0), json!(256), json!(512), json!(1024)],
+        Field::Boot => vec![json!(["scsi0"]), json!(["scsi0", "net0"]), json!(["net0", "scsi0"])],
+        Field::Cores => vec![json!(1), json!(2), json!(4), json!(8192)],
+        Field::Cpulimit => vec![json!(0), json!(500), json!(1500), json!(2000), json!(1005)],
+        Field::Cpuunits => vec![json!(2), json!(100), json!(1024), json!(10_000)],
+        Field::Description => vec![json!(""), json!("front end"), json!("two\nlines"), json!("yes"), json!("ünï # {\"a\": [1]} 😀")],
+        Field::Hotplug => vec![json!([]), json!(["memory"]), json!(["disk", "network", "usb"]), json!(["cpu", "memory", "usb"])],
+        Field::Memory => vec![json!(512), json!(1024), json!(1536), json!(4096)],
+        Field::Sockets => vec![json!(1), json!(2)],
+        Field::Startup => vec![json!({"order": 1}), json!({"order": 2, "up": 30}), json!({"down": 60}), json!({"order": 0})],
+        Field::Swap => vec![json!(0), json!(256), json!(512)],
+        Field::Tags => vec![json!([]), json!(["web"]), json!(["edge", "web"]), json!(["keep", "web"]), json!(["prod", "web"])],
+    }
+}
+
+/// What an absent key stands for, where one value does: written apart from the table of fields, so that tests compare
+/// the two.
+#[must_use]
+pub fn default_of(kind: Kind, field: Field) -> Option<Value> {
+    match (kind, field) {
+        (_, Field::Onboot) | (Kind::Qemu, Field::Agent | Field::Numa) => Some(json!(false)),
+        (_, Field::Cpulimit) | (Kind::Lxc, Field::Swap) => Some(json!(0)),
+        (Kind::Qemu, Field::Cores | Field::Sockets) => Some(json!(1)),
+        (_, Field::Memory) => Some(json!(512)),
+        (_, Field::Description) => Some(json!("")),
+        (_, Field::Tags) => Some(json!([])),
+        (Kind::Qemu, Field::Boot) => Some(json!("cdn")),
+        _ => None,
+    }
+}
+
+/// A value as desired.yaml writes it: memory with a unit, CPUs as a decimal in quotes.
+#[must_use]
+pub fn declared(field: Field, value: &Value, rng: &mut Rng) -> Value {
+    match (field.shape(), value.as_u64()) {
+        (Shape::Mib, Some(mib)) if mib > 0 && mib.is_multiple_of(1024) && rng.one_in(2) => json!(format!("{}GiB", mib / 1024)),
+        (Shape::Mib, Some(mib)) => json!(format!("{mib}MiB")),
+        (Shape::Thousandths, Some(number)) => {
+            let digits = format!("{}.{:03}", number / 1000, number % 1000);
+            json!(digits.trim_end_matches('0').trim_end_matches('.'))
+        }
+        _ => value.clone(),
+    }
+}
