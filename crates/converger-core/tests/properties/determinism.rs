@@ -1,0 +1,49 @@
+//! The same inputs give the same bytes in another process, with other hash seeds, another locale and another time zone.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the test starts its own program again, twice")]
+
+use std::process::{Command, Stdio};
+
+use converger_core::artifact::Digest;
+use converger_core::testing::body;
+
+use crate::each_case;
+
+const SEED: u64 = 6;
+const WORLDS: u64 = 10_000;
+/// Set in the processes that only say what they planned.
+const ASKED: &str = "CONVERGER_TELL_DIGEST";
+const ANSWER: &str = "digest of all bodies: ";
+
+/// One digest over the bodies of all plans, in order.
+fn digest_of_all() -> Digest {
+    let bodies = each_case(SEED, WORLDS).flat_map(|case| Digest::of_bytes(&body(&case.inputs().plan())).to_string().into_bytes());
+    Digest::of_bytes(&bodies.collect::<Vec<u8>>())
+}
+
+fn ask(variables: &[(&str, &str)]) -> std::process::Child {
+    let program = std::env::current_exe().expect("the path of this program");
+    let mut command = Command::new(program);
+    command.args(["--exact", "determinism::g6_two_processes_plan_the_same_bytes", "--nocapture"]);
+    command.env(ASKED, "1").envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("this program starts again")
+}
+
+fn answer(child: std::process::Child) -> String {
+    let output = child.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.split_once(ANSWER).map(|(_, digest)| digest.to_owned()));
+    line.unwrap_or_else(|| panic!("no answer in {text:?}, {:?}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn g6_two_processes_plan_the_same_bytes() {
+    if std::env::var_os(ASKED).is_some() {
+        println!("{ANSWER}{}", digest_of_all());
+        return;
+    }
+    let first = ask(&[("LANG", "C"), ("LC_ALL", "C"), ("TZ", "UTC")]);
+    let second = ask(&[("LANG", "tr_TR.UTF-8"), ("LC_ALL", "tr_TR.UTF-8"), ("TZ", "Pacific/Chatham"), ("RUST_BACKTRACE", "0")]);
+    let (first, second) = (answer(first), answer(second));
+    assert_eq!(first, second, "seed {SEED}");
+    assert!(first.starts_with("sha256:"), "{first}");
+}

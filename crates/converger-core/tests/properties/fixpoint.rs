@@ -1,0 +1,229 @@
+//! Carry out in the model, plan again: nothing is left to do. For whole worlds, for every prefix of a guest's steps,
+//! and for every managed field of both kinds with every pair of values.
+
+use serde_json::{Value, json};
+
+use converger_core::guest::Kind;
+use converger_core::normalize::{Field, Role, TABLE};
+use converger_core::policy::Rules;
+use converger_core::testing::{Rng, World, body, declared, observed_values, wanted_values};
+
+use crate::each_case;
+use crate::model::{AtStop, Model, carry_out_all, id, is_same, list, steps, text, waits};
+use crate::protection::interrupts;
+
+const SEED: u64 = 4;
+const WORLDS: u64 = 3_000;
+
+fn body_of(world: &World) -> Value {
+    let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
+    serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON")
+}
+
+fn guest_of(body: &Value, vmid: u64) -> &Value {
+    list(&body["guests"]).find(|guest| id(guest) == vmid).expect("every declared guest is in the plan")
+}
+
+#[test]
+fn what_a_plan_does_leaves_nothing_to_do() {
+    let mut changed = 0_u64;
+    for mut case in each_case(SEED, WORLDS) {
+        let plan = body_of(&case.world);
+        for at_stop in [AtStop::Applies, AtStop::Keeps] {
+            let mut model = Model::new(&case.world.observation, at_stop);
+            let done = carry_out_all(&mut model, &case.world.desired, &plan, &mut case.rng);
+            assert_eq!(done, Ok(()), "{at_stop:?} {case:?}\nplan: {plan}");
+            let after = World { observation: model.read(&case.world.observation), ..case.world.clone() };
+            let again = body_of(&after);
+            for vmid in steps(&plan).into_keys() {
+                let verdict = guest_of(&again, vmid);
+                assert_eq!(verdict["verdict"], "converged", "{vmid} {at_stop:?} {case:?}\nplan: {plan}\nagain: {again}");
+                assert_eq!(
+                    verdict["pending_restart"] == json!(true),
+                    waits(&after.desired, &after.observation, vmid),
+                    "{vmid} {at_stop:?} {case:?}\nagain: {again}"
+                );
+                changed += 1;
+            }
+        }
+    }
+    assert!(changed > crate::cases(WORLDS), "only {changed} guests were changed");
+}
+
+/// Whoever stops in the middle and plans again goes on where it was: the rest of the steps, no other ones.
+#[test]
+fn an_interrupted_plan_is_taken_up_where_it_was() {
+    let mut taken_up = 0_u64;
+    for case in each_case(SEED + 100, WORLDS) {
+        let plan = body_of(&case.world);
+        for (vmid, steps) in steps(&plan).into_iter().filter(|(_, steps)| steps.len() > 1 && !writes_tags(&steps[0])) {
+            for done in (1..steps.len()).filter(|done| !is_unresumable(&case.world, vmid, &steps[*done - 1])) {
+                let mut model = Model::new(&case.world.observation, AtStop::Applies);
+                for step in steps.iter().take(done) {
+                    assert_eq!(model.carry_out(vmid, step), Ok(()), "{vmid} {case:?}\nplan: {plan}");
+                }
+                let after = World { observation: model.read(&case.world.observation), ..case.world.clone() };
+                let again = body_of(&after);
+                let rest = &guest_of(&again, vmid)["steps"];
+                let changes =
+                    |steps: &mut dyn Iterator<Item = &Value>| steps.map(|step| text(&step["change"]).to_owned()).collect::<Vec<_>>();
+                assert_eq!(
+                    changes(&mut list(rest)),
+                    changes(&mut steps.iter().skip(done)),
+                    "{vmid} after {done} steps, {case:?}\nplan: {plan}\nagain: {}",
+                    guest_of(&again, vmid)
+                );
+                taken_up += 1;
+            }
+        }
+    }
+    assert!(taken_up > crate::cases(WORLDS) / 20, "only {taken_up} plans were interrupted");
+}
+
+/// A tag that is written first may hold or protect the guest when the next step comes.
+fn writes_tags(step: &Value) -> bool {
+    step["fields"].get("tags").is_some()
+}
+
+/// Some restarts are two steps, and between them only a declared `state: running` says that the guest is to come up.
+fn is_unresumable(world: &World, vmid: u64, last: &Value) -> bool {
+    let guest = list(&world.desired["guests"]).find(|guest| id(guest) == vmid).expect("it is declared");
+    interrupts(last) && guest.get("state").is_none()
+}
+
+/// A world of one guest with one declared field.
+struct Single {
+    kind: Kind,
+    field: Field,
+    wanted: Value,
+    seen: Option<Value>,
+    pending: Vec<Value>,
+    is_running: bool,
+    restart: &'static str,
+    memory_hotplug: bool,
+}
+
+impl Single {
+    fn world(&self) -> World {
+        let mut rng = Rng::new(SEED);
+        let mut config = json!({});
+        if self.memory_hotplug {
+            config = json!({ "hotplug": ["memory"], "numa": true });
+        }
+        let mut tags = json!([]);
+        if let Some(seen) = &self.seen {
+            if self.field == Field::Tags { tags = seen.clone() } else { config[self.field.word()] = seen.clone() }
+        }
+        let desired = json!({ "version": 1, "environment": "lab", "guests": [{
+            "vmid": 100, "kind": self.kind.word(), "name": "web", "restart": self.restart,
+            "config": { self.field.word(): declared(self.field, &self.wanted, &mut rng) } }] });
+        let row = json!({ "vmid": 100, "kind": self.kind.word(), "name": "web", "node": "pve1",
+            "status": if self.is_running { "running" } else { "stopped" }, "lock": null, "ha": null, "template": false,
+            "protection": false, "tags": tags, "pending": self.pending, "config": config });
+        let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
+            "nodes": [{ "name": "pve1", "online": true }], "guests": [row] });
+        World { desired, observation, rules: Rules::default() }
+    }
+
+    fn is_met(&self) -> bool {
+        is_same(self.kind, self.field, &self.wanted, self.seen.as_ref().unwrap_or(&Value::Null))
+    }
+}
+
+/// Every wanted value against every seen one, running and stopped, with and without leave to restart.
+fn singles() -> Vec<Single> {
+    let mut singles = Vec::new();
+    for rule in TABLE.iter().filter(|rule| rule.role == Role::Managed) {
+        let (kind, field) = (rule.kind, rule.field);
+        let seen_values = observed_values(field).into_iter().map(Some).chain([None]);
+        for seen in seen_values {
+            for wanted in wanted_values(kind, field) {
+                for (is_running, restart, memory_hotplug) in [
+                    (true, "never", false),
+                    (true, "when-needed", false),
+                    (true, "never", true),
+                    (false, "never", false),
+                    (false, "when-needed", true),
+                ] {
+                    let memory_hotplug = memory_hotplug && kind == Kind::Qemu;
+                    let pending = vec![];
+                    singles.push(Single {
+                        kind,
+                        field,
+                        wanted: wanted.clone(),
+                        seen: seen.clone(),
+                        pending,
+                        is_running,
+                        restart,
+                        memory_hotplug,
+                    });
+                }
+            }
+        }
+    }
+    singles
+}
+
+#[test]
+fn every_managed_field_is_written_once_and_then_as_declared() {
+    let mut written = std::collections::BTreeSet::new();
+    for single in singles() {
+        let world = single.world();
+        let plan = body_of(&world);
+        let verdict = guest_of(&plan, 100);
+        // The platform does not take a balloon above the memory that the guest has.
+        if list(&verdict["refusals"]).any(|refusal| refusal["code"] == "unsupported-change") && single.field == Field::Balloon {
+            continue;
+        }
+        // A tag that protects or holds is not taken away.
+        if single.field == Field::Tags && list(&verdict["refusals"]).next().is_some() {
+            let protected = list(&verdict["refusals"]).all(|refusal| ["protection-change", "guest-held"].contains(&text(&refusal["code"])));
+            assert!(protected, "{world:?}\n{plan}");
+            continue;
+        }
+        let is_met = single.is_met();
+        assert_eq!(verdict["verdict"], if is_met { "converged" } else { "steps" }, "{world:?}\n{plan}");
+        let mut model = Model::new(&world.observation, AtStop::Applies);
+        assert_eq!(carry_out_all(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
+        let after = World { observation: model.read(&world.observation), ..world };
+        let again = body_of(&after);
+        assert_eq!(guest_of(&again, 100)["verdict"], "converged", "{after:?}\n{plan}\n{again}");
+        assert_eq!(
+            guest_of(&again, 100)["pending_restart"] == json!(true),
+            waits(&after.desired, &after.observation, 100),
+            "{after:?}\n{again}"
+        );
+        assert!(!waits(&after.desired, &after.observation, 100) || (single.is_running && single.restart == "never"), "{after:?}");
+        if !is_met {
+            written.insert((single.kind, single.field));
+        }
+    }
+    let managed = TABLE.iter().filter(|rule| rule.role == Role::Managed).count();
+    assert_eq!(written.len(), managed, "{written:?}");
+}
+
+/// What somebody has left pending on a declared field: ours is kept and waited for, another value is overwritten, and a
+/// restart follows only where something of ours waits for it.
+#[test]
+fn a_pending_value_of_a_declared_field_ends_as_declared() {
+    let mut interrupted = 0;
+    for mut single in singles().into_iter().filter(|single| single.field != Field::Tags && single.field != Field::Balloon) {
+        for value in observed_values(single.field).into_iter().chain([Value::Null]) {
+            let key = single.field.word();
+            single.pending =
+                vec![if value.is_null() { json!({ "key": key, "delete": true }) } else { json!({ "key": key, "value": value }) }];
+            let world = single.world();
+            let plan = body_of(&world);
+            let mut model = Model::new(&world.observation, AtStop::Applies);
+            assert_eq!(carry_out_all(&mut model, &world.desired, &plan, &mut Rng::new(SEED)), Ok(()), "{world:?}\n{plan}");
+            let reboots = list(&guest_of(&plan, 100)["steps"]).any(|step| step["change"] == "reboot");
+            let is_met = single.is_met();
+            assert!(!reboots || !is_met, "a restart for what is already in effect: {world:?}\n{plan}");
+            interrupted += u64::from(reboots);
+            let after = World { observation: model.read(&world.observation), ..world };
+            let again = body_of(&after);
+            assert_eq!(guest_of(&again, 100)["verdict"], "converged", "{after:?}\n{plan}\n{again}");
+        }
+    }
+    assert!(interrupted > 0);
+}

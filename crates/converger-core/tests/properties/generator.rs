@@ -1,0 +1,82 @@
+//! The generator is honest: whatever the planner can say, it is made to say often. Without this every other property
+//! could pass by never meeting what it is about.
+
+use std::collections::BTreeMap;
+
+use converger_core::action::Change;
+use converger_core::guest::Kind;
+use converger_core::normalize::{Role, TABLE as FIELDS};
+use converger_core::plan::{Plan, Verdict};
+use converger_core::refusal::{Code, Stage, TABLE as CODES};
+
+use crate::each_case;
+
+const SEED: u64 = 1;
+const WORLDS: u64 = 4_000;
+/// What occurs in fewer worlds than this is not tried enough.
+const WORLDS_MIN: u64 = 20;
+
+#[derive(Default)]
+struct Seen {
+    verdicts: BTreeMap<&'static str, u64>,
+    codes: BTreeMap<Code, u64>,
+    changes: BTreeMap<(&'static str, &'static str), u64>,
+    fields: BTreeMap<(&'static str, &'static str, &'static str), u64>,
+    waits: u64,
+}
+
+fn count(plan: &Plan, seen: &mut Seen) {
+    for (guest, verdict) in plan.guests() {
+        match verdict {
+            Verdict::Converged { pending_restart } => {
+                *seen.verdicts.entry(if *pending_restart { "converged, waiting" } else { "converged" }).or_default() += 1;
+            }
+            Verdict::Refused(refusals) => {
+                *seen.verdicts.entry("refused").or_default() += 1;
+                refusals.iter().for_each(|refusal| *seen.codes.entry(refusal.code()).or_default() += 1);
+            }
+            Verdict::Steps(steps) => {
+                *seen.verdicts.entry("steps").or_default() += 1;
+                for step in steps {
+                    seen.waits += u64::from(!step.wait.is_empty());
+                    *seen.changes.entry((guest.kind.word(), step.change.word())).or_default() += 1;
+                    if let Change::ConfigSet(fields) = &step.change {
+                        for field in fields {
+                            let way = if field.after.is_some() { "set" } else { "unset" };
+                            *seen.fields.entry((guest.kind.word(), field.field.word(), way)).or_default() += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_verdict_code_change_and_field_occurs_often() {
+    let mut seen = Seen::default();
+    for case in each_case(SEED, WORLDS) {
+        count(&case.inputs().plan(), &mut seen);
+    }
+    for verdict in ["converged", "converged, waiting", "refused", "steps"] {
+        assert!(seen.verdicts.get(verdict) >= Some(&WORLDS_MIN), "verdict {verdict}: {:?}", seen.verdicts);
+    }
+    for entry in CODES.iter().filter(|entry| entry.stage == Stage::Plan) {
+        assert!(seen.codes.get(&entry.code) >= Some(&WORLDS_MIN), "code {}: {:?}", entry.word, seen.codes);
+    }
+    for kind in Kind::WORDS {
+        // A container is restarted by its stop and a start.
+        for change in
+            ["config.set", "start", "shutdown", "stop", "reboot"].into_iter().filter(|change| (kind, *change) != ("lxc", "reboot"))
+        {
+            assert!(seen.changes.get(&(kind, change)) >= Some(&WORLDS_MIN), "{kind} {change}: {:?}", seen.changes);
+        }
+    }
+    for rule in FIELDS.iter().filter(|rule| rule.role == Role::Managed) {
+        for way in ["set", "unset"].into_iter().filter(|way| rule.can_unset || *way == "set") {
+            let key = (rule.kind.word(), rule.field.word(), way);
+            assert!(seen.fields.get(&key) >= Some(&WORLDS_MIN), "{key:?}: {:?}", seen.fields);
+        }
+    }
+    assert!(seen.waits >= WORLDS_MIN, "{} steps wait for others", seen.waits);
+}

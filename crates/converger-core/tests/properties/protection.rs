@@ -1,0 +1,79 @@
+//! Protected guests are not interrupted and stay protected, over all random worlds: the predicate is written here anew and
+//! looks at nothing but the files and plan.json.
+
+use serde_json::Value;
+
+use converger_core::testing::{World, body};
+
+use crate::each_case;
+use crate::model::{AtStop, Model, id, list, steps, text};
+
+const SEED: u64 = 8;
+const WORLDS: u64 = 4_000;
+
+/// Whether a step of plan.json takes the guest down, by its change and by what it says about itself.
+pub(crate) fn interrupts(step: &Value) -> bool {
+    ["stop", "shutdown", "reboot"].contains(&text(&step["change"])) || ["reboot", "stop", "data-loss"].contains(&text(&step["impact"]))
+}
+
+/// What protects a guest.
+pub(crate) fn protectors(world: &World, vmid: u64) -> Vec<String> {
+    let find = |tree: &Value| list(&tree["guests"]).find(|guest| id(guest) == vmid).cloned().unwrap_or_default();
+    let (wanted, row) = (find(&world.desired), find(&world.observation));
+    let begins = |name: &Value| world.rules.names().iter().any(|prefix| text(name).to_lowercase().starts_with(prefix.as_str()));
+    let mut protectors: Vec<String> =
+        [&wanted["name"], &row["name"]].into_iter().filter(|name| begins(name)).map(Value::to_string).collect();
+    protectors.extend(protecting_tags(world, &row));
+    protectors.extend((row["protection"] == true).then(|| "flag".to_owned()));
+    protectors.extend(world.rules.ids().iter().any(|id| u64::from(id.get()) == vmid).then(|| "id".to_owned()));
+    protectors
+}
+
+fn protecting_tags(world: &World, row: &Value) -> Vec<String> {
+    let protects = |tag: &str| world.rules.tags().iter().any(|own| *own == tag.to_lowercase());
+    list(&row["tags"]).map(text).filter(|tag| protects(tag)).map(str::to_owned).collect()
+}
+
+fn plan_of(world: &World) -> Value {
+    let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
+    serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON")
+}
+
+#[test]
+fn g3_no_plan_interrupts_a_protected_guest() {
+    let (mut interrupted, mut protected) = (0_u64, 0_u64);
+    for case in each_case(SEED, WORLDS) {
+        let plan = plan_of(&case.world);
+        for (vmid, steps) in steps(&plan) {
+            let protectors = protectors(&case.world, vmid);
+            let goes_down = steps.iter().any(interrupts);
+            assert!(!goes_down || protectors.is_empty(), "{vmid} is protected by {protectors:?}: {case:?}\n{plan}");
+            interrupted += u64::from(goes_down);
+            protected += u64::from(!protectors.is_empty());
+        }
+    }
+    assert!(interrupted > crate::cases(WORLDS) / 10, "only {interrupted} guests were interrupted");
+    assert!(protected > crate::cases(WORLDS) / 20, "only {protected} protected guests had other steps");
+}
+
+#[test]
+fn g3_no_step_removes_what_protects() {
+    let mut kept = 0_u64;
+    for case in each_case(SEED + 100, WORLDS) {
+        let plan = plan_of(&case.world);
+        let mut model = Model::new(&case.world.observation, AtStop::Applies);
+        for (vmid, steps) in steps(&plan) {
+            for step in steps {
+                assert_eq!(model.carry_out(vmid, &step), Ok(()), "{vmid} {case:?}\n{plan}");
+            }
+        }
+        let after = World { observation: model.read(&case.world.observation), ..case.world.clone() };
+        for vmid in list(&case.world.desired["guests"]).map(id) {
+            let (before, after) = (protectors(&case.world, vmid), protectors(&after, vmid));
+            let lost: Vec<&String> = before.iter().filter(|protector| !after.contains(protector)).collect();
+            assert!(lost.is_empty(), "{vmid} has lost {lost:?}: {case:?}\n{plan}");
+            kept += u64::from(!before.is_empty());
+        }
+    }
+    assert!(kept > crate::cases(WORLDS) / 10, "only {kept} guests were protected");
+}

@@ -1,0 +1,109 @@
+//! Damaged files: a parser never panics, and either accepts the text or says what is wrong and where.
+
+use serde_json::Value;
+
+use converger_core::desired;
+use converger_core::document::{Diagnostics, Notation, Span};
+use converger_core::observe;
+use converger_core::testing::{Inputs, json_shuffled, mutated};
+
+use crate::each_case;
+
+const SEED: u64 = 9;
+const WORLDS: u64 = 6_000;
+
+fn is_inside(bytes: &[u8], span: Span) -> bool {
+    let (start, end) = (span.start as usize, span.end as usize);
+    let on_boundaries = std::str::from_utf8(bytes).is_ok_and(|text| text.is_char_boundary(start) && text.is_char_boundary(end));
+    start <= end && end <= bytes.len() && (on_boundaries || std::str::from_utf8(bytes).is_err())
+}
+
+fn check_faults(bytes: &[u8], faults: &Diagnostics) -> Result<(), String> {
+    if faults.list().is_empty() {
+        return Err("refused without a fault".into());
+    }
+    for fault in faults.list() {
+        let related = fault.related.as_ref().map(|(span, _)| *span);
+        if !is_inside(bytes, fault.span) || related.is_some_and(|span| !is_inside(bytes, span)) {
+            return Err(format!("a place outside of the text: {fault:?}"));
+        }
+        if fault.message.is_empty() || fault.message.chars().any(char::is_control) {
+            return Err(format!("a message that cannot be shown: {fault:?}"));
+        }
+    }
+    if !faults.list().is_sorted_by_key(|fault| fault.span) {
+        return Err("faults are not in the order of their places".into());
+    }
+    Ok(())
+}
+
+fn shown(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_damaged_desired_state_is_accepted_or_explained() {
+    let (mut accepted, mut explained) = (0_u64, 0_u64);
+    for mut case in each_case(SEED, WORLDS) {
+        let inputs = case.inputs();
+        let texts =
+            [(case.world.desired_yaml(&mut case.rng), Notation::Yaml), (json_shuffled(&case.world.desired, &mut case.rng), Notation::Json)];
+        for (text, notation) in texts {
+            let bytes = mutated(&text, &mut case.rng);
+            match desired::parse(&bytes, notation) {
+                Ok(desired) => {
+                    accepted += 1;
+                    let plan = Inputs { desired: desired.into(), ..inputs.clone() }.plan();
+                    assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", shown(&bytes));
+                }
+                Err(faults) => {
+                    explained += 1;
+                    assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case} {notation:?}\n{}", shown(&bytes));
+                }
+            }
+        }
+    }
+    assert!(accepted > crate::cases(WORLDS) / 50, "only {accepted} damaged texts were still fine");
+    assert!(explained > crate::cases(WORLDS) / 2, "only {explained} damaged texts were refused");
+}
+
+#[test]
+fn a_damaged_observation_is_accepted_or_explained() {
+    let (mut accepted, mut explained) = (0_u64, 0_u64);
+    for mut case in each_case(SEED + 100, WORLDS) {
+        let inputs = case.inputs();
+        let bytes = mutated(&json_shuffled(&case.world.observation, &mut case.rng), &mut case.rng);
+        match observe::parse(&bytes) {
+            Ok(observation) => {
+                accepted += 1;
+                assert!(serde_json::from_slice::<Value>(&bytes).is_ok(), "{case}: accepted, and not JSON\n{}", shown(&bytes));
+                let plan = inputs.plan_on(observation);
+                assert_eq!(plan.verdicts().len(), plan.desired().guests().len(), "{case}\n{}", shown(&bytes));
+            }
+            Err(faults) => {
+                explained += 1;
+                assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{}", shown(&bytes));
+            }
+        }
+    }
+    assert!(accepted > crate::cases(WORLDS) / 50, "only {accepted} damaged texts were still fine");
+    assert!(explained > crate::cases(WORLDS) / 2, "only {explained} damaged texts were refused");
+}
+
+/// Bytes that were never a file of ours.
+#[test]
+fn noise_is_explained() {
+    for case in each_case(SEED + 200, WORLDS) {
+        let mut rng = case.rng.clone();
+        let bytes: Vec<u8> = (0..rng.below(200))
+            .map(|_| rng.word(&["{", "[", "a", ":", " ", "\n", "\"", "-", "1", "é", "\t", "&", "|"]))
+            .flat_map(str::bytes)
+            .collect();
+        for faults in
+            [desired::parse(&bytes, Notation::Yaml).err(), desired::parse(&bytes, Notation::Json).err(), observe::parse(&bytes).err()]
+        {
+            let faults = faults.unwrap_or_else(|| panic!("{case}: accepted {:?}", shown(&bytes)));
+            assert_eq!(check_faults(&bytes, &faults), Ok(()), "{case}\n{:?}", shown(&bytes));
+        }
+    }
+}
