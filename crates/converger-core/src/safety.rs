@@ -168,3 +168,112 @@ fn over_limits(plan: &Plan, limits: Limits) -> Vec<Refusal> {
     ];
     refusals.into_iter().flatten().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::action::Change;
+    use crate::guest::RunState;
+    use crate::plan::Reason;
+    use crate::policy::Rules;
+    use crate::refusal::{Code, Datum};
+    use crate::testing::World;
+
+    /// The plan of `count` running guests, of which these are to be stopped, and those started, by force.
+    fn forged(count: u64, stops: usize, starts: usize, reading: &Value) -> Plan {
+        let guests: Vec<Value> = (0..count).map(|index| json!({ "vmid": 100 + index, "kind": "qemu", "name": "web" })).collect();
+        let rows = guests.iter().map(|guest| {
+            json!({ "vmid": guest["vmid"], "kind": "qemu", "name": "web", "node": "pve1", "status": "running", "lock": null, "ha": null,
+                "template": false, "protection": false, "tags": [], "pending": [] })
+        });
+        let mut observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
+            "nodes": [{ "name": "pve1", "online": true }], "guests": rows.collect::<Value>() });
+        for (key, value) in reading.as_object().into_iter().flatten() {
+            observation[key] = value.clone();
+        }
+        let desired = json!({ "version": 1, "environment": "lab", "guests": guests });
+        let plan = World { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan();
+        let step =
+            |change| Verdict::Steps(vec![Step { change, reason: Reason::StateDiffers, from: RunState::Running, wait: Box::new([]) }]);
+        let converged = Verdict::Converged { pending_restart: false };
+        let verdicts = std::iter::repeat_n(step(Change::Stop), stops)
+            .chain(std::iter::repeat_n(step(Change::Start), starts))
+            .chain(std::iter::repeat(converged))
+            .take(usize::try_from(count).expect("small"));
+        plan.with_verdicts(verdicts.collect())
+    }
+
+    fn codes(judged: &Judged) -> Vec<Code> {
+        let all = judged.judgement().refusals().iter().chain(judged.plan().refusals());
+        all.map(Refusal::code).collect()
+    }
+
+    fn limits(guests: u32, percent: u32, stops: u32) -> Limits {
+        Limits { guests, percent, stops }
+    }
+
+    #[test]
+    fn a_plan_at_its_limits_is_safe_and_one_above_is_not() {
+        let judged = |limits| judge(forged(10, 2, 2, &json!({})), limits, Circumstances::default());
+        assert!(matches!(judged(limits(4, 40, 2)), Judged::Safe(_)));
+        assert_eq!(codes(&judged(limits(3, 40, 2))), [Code::LimitGuests]);
+        assert_eq!(codes(&judged(limits(4, 39, 2))), [Code::LimitPercent]);
+        assert_eq!(codes(&judged(limits(4, 40, 1))), [Code::LimitStops]);
+    }
+
+    #[test]
+    fn zero_means_none_and_never_unlimited() {
+        let judged = |starts| judge(forged(10, 0, starts, &json!({})), limits(0, 0, 0), Circumstances::default());
+        assert_eq!(codes(&judged(1)), [Code::LimitGuests, Code::LimitPercent]);
+        assert!(matches!(judged(0), Judged::Safe(_)));
+    }
+
+    #[test]
+    fn a_limit_says_what_it_counted() {
+        let judged = judge(forged(10, 3, 1, &json!({})), limits(50, 30, 2), Circumstances::default());
+        let evidence: Vec<_> = judged.judgement().refusals().iter().map(Refusal::evidence).collect();
+        let number = |key, number| (key, Datum::Number(number));
+        assert_eq!(evidence[0], [number("count", 4), number("max", 3), number("percent", 30), number("scope", 10)]);
+        assert_eq!(evidence[1], [number("count", 3), number("max", 2)]);
+    }
+
+    #[test]
+    fn a_freeze_stands_against_steps_and_not_against_having_none() {
+        let frozen = || Circumstances { freeze: Some("audit week".into()) };
+        assert_eq!(codes(&judge(forged(3, 0, 1, &json!({})), Limits::default(), frozen())), [Code::Frozen]);
+        assert!(matches!(judge(forged(3, 0, 0, &json!({})), Limits::default(), frozen()), Judged::Safe(_)));
+    }
+
+    #[test]
+    fn a_reading_without_quorum_or_end_is_not_safe_even_with_nothing_to_do() {
+        for (reading, code) in
+            [(json!({ "quorate": false }), Code::NotQuorate), (json!({ "complete": false }), Code::ObservationIncomplete)]
+        {
+            let judged = judge(forged(3, 0, 0, &reading), Limits::default(), Circumstances::default());
+            assert!(matches!(judged, Judged::Refused(_)));
+            assert_eq!(codes(&judged), [code]);
+        }
+    }
+
+    #[test]
+    fn g10_all_violations_are_collected() {
+        let reading = json!({ "quorate": false, "complete": false });
+        let frozen = Circumstances { freeze: Some("audit week".into()) };
+        let judged = judge(forged(10, 4, 4, &reading), limits(2, 10, 1), frozen);
+        let all = [
+            Code::GuaranteeBroken,
+            Code::LimitGuests,
+            Code::LimitPercent,
+            Code::LimitStops,
+            Code::Frozen,
+            Code::NotQuorate,
+            Code::ObservationIncomplete,
+        ];
+        assert_eq!(codes(&judged), all);
+        let Judged::Refused(refused) = judged else { panic!("it is refused") };
+        assert_eq!(refused.judgement.refusals()[0].evidence()[0], ("guarantee", Datum::Text("G1".into())));
+        assert_eq!(refused.judgement.refusals()[0].evidence()[1].1, Datum::Ids(refused.plan.desired().scope().ids()[..8].to_vec()));
+    }
+}

@@ -101,3 +101,189 @@ impl Case<'_> {
         locked || moved
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+    use crate::action::FieldChange;
+    use crate::guest::RunState;
+    use crate::normalize::{Effect, Words};
+    use crate::plan::Reason;
+    use crate::policy::Rules;
+    use crate::refusal::{Code, Datum};
+    use crate::testing::World;
+
+    /// A world of one guest that is as declared; the tests change one point of it.
+    fn world() -> World {
+        World {
+            desired: json!({ "version": 1, "environment": "lab", "guests": [{ "vmid": 100, "kind": "qemu", "name": "web" }] }),
+            observation: json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
+                "nodes": [{ "name": "pve1", "online": true }],
+                "guests": [{ "vmid": 100, "kind": "qemu", "name": "web", "node": "pve1", "status": "running", "lock": null, "ha": null,
+                    "template": false, "protection": false, "tags": ["edge"], "pending": [] }] }),
+            rules: Rules::default(),
+        }
+    }
+
+    fn seen(key: &str, value: Json) -> World {
+        let mut world = world();
+        world.observation["guests"][0][key] = value;
+        world
+    }
+
+    fn unread(key: &str) -> World {
+        let mut world = world();
+        world.observation["guests"][0].as_object_mut().expect("a row").remove(key);
+        world
+    }
+
+    fn named(name: &str) -> World {
+        let mut world = seen("name", json!(name));
+        world.desired["guests"][0]["name"] = json!(name);
+        world
+    }
+
+    fn read_as(key: &str, value: Json) -> World {
+        let mut world = world();
+        world.observation[key] = value;
+        world
+    }
+
+    fn set_tags(after: &[&str]) -> Change {
+        let tags = Words::new(after.iter().map(|tag| (*tag).into()).collect());
+        let after = (!tags.is_empty()).then_some(Value::Tags(tags));
+        Change::ConfigSet(Box::new([FieldChange { field: Field::Tags, before: None, after, pending: None, effect: Effect::Recorded }]))
+    }
+
+    fn set_cores() -> Change {
+        let after = Some(Value::Count(4));
+        Change::ConfigSet(Box::new([FieldChange { field: Field::Cores, before: None, after, pending: None, effect: Effect::AtRestart }]))
+    }
+
+    fn interruptions() -> [Change; 3] {
+        [Change::Stop, Change::Shutdown { timeout_secs: 1 }, Change::Reboot { timeout_secs: 1 }]
+    }
+
+    /// The plan that a planner without any checks would make of this world.
+    fn forged(world: &World, changes: Vec<Change>) -> Plan {
+        let step = |change| Step { change, reason: Reason::StateDiffers, from: RunState::Running, wait: Box::new([]) };
+        let steps = Verdict::Steps(changes.into_iter().map(step).collect());
+        world.parse().expect("it parses").plan().with_verdicts(vec![steps])
+    }
+
+    #[track_caller]
+    fn check(world: &World, change: Change, broken: &[&str]) {
+        let plan = forged(world, vec![change.clone()]);
+        let found = violations(&plan);
+        let names: Vec<&str> = found.iter().map(guarantee_of).collect();
+        assert_eq!(names, broken, "{change:?} on {}", world.observation);
+    }
+
+    fn guarantee_of(refusal: &Refusal) -> &str {
+        assert_eq!(refusal.code(), Code::GuaranteeBroken);
+        match refusal.evidence() {
+            [("guarantee", Datum::Text(name)), ("guests", Datum::Ids(guests))] if guests.len() == 1 => name,
+            other => panic!("no evidence of who: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_stands_against_steps_on_a_guest_that_is_wholly_known() {
+        for change in interruptions().into_iter().chain([Change::Start, set_cores(), set_tags(&[])]) {
+            check(&world(), change, &[]);
+        }
+    }
+
+    #[test]
+    fn g1_a_forged_step_on_incomplete_truth_is_found() {
+        let worlds = [
+            read_as("quorate", json!(false)),
+            read_as("complete", json!(false)),
+            read_as("nodes", json!([{ "name": "pve1", "online": false }])),
+            seen("status", json!("unknown")),
+            seen("name", json!("other")),
+            unread("lock"),
+            unread("ha"),
+            unread("template"),
+            unread("protection"),
+            unread("tags"),
+            unread("pending"),
+        ];
+        for world in worlds {
+            check(&world, Change::Start, &["G1"]);
+            check(&world, set_cores(), &["G1"]);
+        }
+        let container = read_as(
+            "guests",
+            json!([{ "vmid": 100, "kind": "lxc", "name": "web", "node": "pve1", "status": "running", "lock": null,
+            "ha": null, "template": false, "protection": false, "tags": [], "pending": [] }]),
+        );
+        check(&container, Change::Start, &["G1"]);
+    }
+
+    #[test]
+    fn g2_a_forged_step_on_a_missing_guest_is_found() {
+        check(&read_as("guests", json!([])), Change::Start, &["G1", "G2"]);
+    }
+
+    #[test]
+    fn g3_a_forged_interruption_of_a_protected_guest_is_found() {
+        let mut listed = world();
+        listed.rules = Rules::new(vec![Vmid::new(100).expect("an id")], vec![], vec![]);
+        let mut by_rules = named("Core-switch");
+        by_rules.rules = Rules::new(vec![], vec!["core-".into()], vec![]);
+        let mut renamed = seen("name", json!("PROD-db"));
+        renamed.desired["guests"][0] = json!({ "vmid": 100, "kind": "qemu", "identity": { "uuid": "a" } });
+        let worlds =
+            [named("PROD-db"), named("prod-1"), seen("tags", json!(["PROD"])), seen("protection", json!(true)), listed, by_rules, renamed];
+        for world in worlds {
+            for change in interruptions() {
+                check(&world, change, &["G3"]);
+            }
+            check(&world, Change::Start, &[]);
+            check(&world, set_cores(), &[]);
+        }
+        for name in ["preprod-web", "prod", "production"] {
+            check(&named(name), Change::Stop, &[]);
+        }
+    }
+
+    #[test]
+    fn g3_an_interruption_behind_a_harmless_step_is_found() {
+        let plan = forged(&named("prod-db"), vec![set_cores(), Change::Start, Change::Stop]);
+        assert_eq!(violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+    }
+
+    #[test]
+    fn g3_a_forged_step_that_takes_a_protecting_tag_is_found() {
+        let protected = seen("tags", json!(["prod", "web"]));
+        check(&protected, set_tags(&["web"]), &["G3"]);
+        check(&protected, set_tags(&[]), &["G3"]);
+        check(&protected, set_tags(&["prod"]), &[]);
+        check(&seen("tags", json!(["Prod"])), set_tags(&["prod"]), &["G3"]);
+        check(&seen("tags", json!(["production"])), set_tags(&[]), &[]);
+    }
+
+    #[test]
+    fn g12_a_forged_step_on_a_guest_that_somebody_works_on_is_found() {
+        for world in
+            [seen("lock", json!("backup")), seen("lock", json!("")), seen("ha", json!({ "state": "migrate" })), seen("ha", json!({}))]
+        {
+            check(&world, set_cores(), &["G12"]);
+        }
+        check(&seen("ha", json!({ "state": "started" })), set_cores(), &[]);
+        check(&seen("ha", json!({ "state": "ignored" })), Change::Stop, &[]);
+    }
+
+    #[test]
+    fn every_broken_guarantee_is_named_with_every_guest() {
+        let mut world = seen("tags", json!(["prod"]));
+        world.observation["guests"][0]["lock"] = json!("backup");
+        world.observation["quorate"] = json!(false);
+        let names: Vec<String> =
+            violations(&forged(&world, vec![set_tags(&[]), Change::Stop])).iter().map(|refusal| guarantee_of(refusal).to_owned()).collect();
+        assert_eq!(names, ["G1", "G3", "G12"]);
+    }
+}

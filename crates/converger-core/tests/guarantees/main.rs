@@ -1,0 +1,76 @@
+//! Negative tests, each named after the guarantee that it holds: what must not be planned, shown on small scenes that
+//! differ from a harmless one in a single point. Beside them stand the harmless ones, so that a planner that refuses
+//! everything does not pass.
+
+mod foreign_text;
+mod protection;
+mod records;
+mod scope;
+mod truth;
+
+use serde_json::{Value, json};
+
+use converger_core::policy::Rules;
+use converger_core::testing::{World, body};
+
+/// A declared virtual machine.
+fn guest(vmid: u64, name: &str, more: Value) -> Value {
+    merged(json!({ "vmid": vmid, "kind": "qemu", "name": name }), more)
+}
+
+/// A row that was read whole, with nothing that stands against a step.
+fn row(vmid: u64, name: &str, status: &str, more: Value) -> Value {
+    let row = json!({ "vmid": vmid, "kind": "qemu", "name": name, "node": "pve1", "status": status, "lock": null, "ha": null,
+        "template": false, "protection": false, "tags": [], "pending": [], "config": { "cores": 2 },
+        "identity": { "uuid": "1c0d6f6e-5a0e-4a55-9d3c-2f9a3c7b1e10" } });
+    merged(row, more)
+}
+
+fn merged(mut tree: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().into_iter().flatten() {
+        tree[key] = value.clone();
+    }
+    tree
+}
+
+/// The row without what was read under this key.
+fn without(mut row: Value, key: &str) -> Value {
+    row.as_object_mut().expect("a row").remove(key);
+    row
+}
+
+/// A whole reading with quorum, of one node that answers and one that does not.
+fn scene(guests: Value, rows: Value) -> World {
+    World {
+        desired: json!({ "version": 1, "environment": "lab", "guests": guests }),
+        observation: json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
+            "nodes": [{ "name": "pve1", "online": true }, { "name": "pve2", "online": false }], "guests": rows }),
+        rules: Rules::default(),
+    }
+}
+
+fn plan(world: &World) -> Value {
+    let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
+    serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON")
+}
+
+/// What is decided about a guest, in one line: `converged`, `steps: config.set, start`, `refused: guest-locked`.
+fn verdict(world: &World, vmid: u64) -> String {
+    let plan = plan(world);
+    let guests = plan["guests"].as_array().expect("a list");
+    let guest = guests.iter().find(|guest| guest["vmid"] == vmid).expect("every declared guest is in the plan");
+    let words = |list: &Value, key: &str| {
+        let words: Vec<&str> = list.as_array().into_iter().flatten().filter_map(|entry| entry[key].as_str()).collect();
+        words.join(", ")
+    };
+    match guest["verdict"].as_str() {
+        Some("steps") => format!("steps: {}", words(&guest["steps"], "change")),
+        Some("refused") => format!("refused: {}", words(&guest["refusals"], "code")),
+        _ => "converged".to_owned(),
+    }
+}
+
+#[track_caller]
+fn check(world: &World, vmid: u64, expected: &str) {
+    assert_eq!(verdict(world, vmid), expected, "{world:#?}");
+}
