@@ -177,7 +177,7 @@ fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &
 fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let Reading::Read(tags) = &row.tags else { return None };
     let kept = steps.iter().find_map(|step| config::tags_after(&step.change))?;
-    let stays = |tag: &str| kept.iter().any(|own| own.eq_ignore_ascii_case(tag));
-    let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !stays(tag)).map(str::to_owned).collect();
+    // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
+    let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))
 }

@@ -89,7 +89,7 @@ impl Case<'_> {
             _ => None,
         });
         let Some(written) = written else { return false };
-        let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(after)) if after.has(tag));
+        let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(after)) if after.iter().any(|own| own == tag));
         before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
