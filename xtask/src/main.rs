@@ -3,6 +3,7 @@
 //! What never enters here: the tasks themselves. A line that knows how something is built, checked
 //! or generated belongs in the module named after that task.
 
+mod bench;
 mod ci;
 mod docs;
 mod opinion;
@@ -22,7 +23,9 @@ usage: cargo xtask <task>
   ci                 all that has to pass before a commit, missing tools installed first
   tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees
   gen-docs           write the pages that are generated from the code
-  gen-docs --check   only compare them with what is committed";
+  gen-docs --check   only compare them with what is committed
+  bench              the targets of speed, measured; the report is target/bench.json
+                     (--json prints it, --callgrind counts instructions too)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,6 +47,7 @@ enum Task {
     Tidy,
     WriteDocs,
     CheckDocs,
+    Bench(bench::Wish),
 }
 
 fn task(arguments: &[&str]) -> Option<Task> {
@@ -53,8 +57,14 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["tidy"] => Some(Task::Tidy),
         ["gen-docs"] => Some(Task::WriteDocs),
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
+        ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
         _ => None,
     }
+}
+
+fn bench_wish(arguments: &[&str]) -> Option<bench::Wish> {
+    let known = arguments.iter().all(|argument| ["--json", "--callgrind"].contains(argument));
+    known.then(|| bench::Wish { json: arguments.contains(&"--json"), callgrind: arguments.contains(&"--callgrind") })
 }
 
 fn perform(task: Task) -> Outcome {
@@ -67,6 +77,7 @@ fn perform(task: Task) -> Outcome {
         Task::Tidy => tidy::check(),
         Task::WriteDocs => docs::write(),
         Task::CheckDocs => docs::check(),
+        Task::Bench(wish) => bench::run(wish),
     }
 }
 
@@ -100,7 +111,7 @@ mod tests {
 
     #[test]
     fn unknown_words_are_no_task() {
-        for arguments in [&[][..], &["cii"], &["ci", "fast"], &["gen-docs", "--chek"]] {
+        for arguments in [&[][..], &["cii"], &["ci", "fast"], &["gen-docs", "--chek"], &["bench", "--fast"]] {
             assert_eq!(task(arguments), None, "{arguments:?}");
         }
     }
@@ -111,6 +122,8 @@ mod tests {
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
         assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
         assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
+        assert_eq!(task(&["bench"]), Some(Task::Bench(bench::Wish { json: false, callgrind: false })));
+        assert_eq!(task(&["bench", "--json"]), Some(Task::Bench(bench::Wish { json: true, callgrind: false })));
         assert_eq!(task(&["--help"]), Some(Task::Usage));
     }
 }

@@ -1,0 +1,29 @@
+//! How often planning asks for memory.
+//!
+//! `allocations <guests>` prints one JSON object: the allocations of planning so many guests, none of them drifted. A
+//! bench of its own, because counting would slow the others down.
+#![expect(clippy::disallowed_methods, reason = "a bench takes arguments; core is handed what it needs")]
+
+mod fleet;
+
+use std::sync::Arc;
+
+use converger_core::desired;
+use converger_core::document::Notation;
+use converger_core::observe;
+use converger_core::plan::plan;
+
+use fleet::{Fleet, Share};
+
+fn main() {
+    let Some(guests) = std::env::args().find_map(|argument| argument.parse().ok()) else {
+        eprintln!("allocations <guests>");
+        return;
+    };
+    let fleet = Fleet { guests, drifted: Share::None, ordered: Share::None };
+    let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
+    let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
+    let (scoped, desired, rules) = (Arc::new(observation.within(&desired.scope())), Arc::new(desired), Arc::default());
+    let counted = allocation_counter::measure(|| drop(plan(desired, scoped, rules)));
+    println!(r#"{{"guests":{guests},"allocations":{}}}"#, counted.count_total);
+}

@@ -1,0 +1,180 @@
+//! Decoding a fleet from files, against what any program would pay that reads them.
+//!
+//! - `decode write <directory> <guests>` writes desired.json, desired.yaml and current.json;
+//! - `decode serde <directory>` parses the two JSON files into typed, owned structs with serde_json, and ends: whoever
+//!   started it measures the process, as it measures `converger plan`;
+//! - `decode yaml <directory> <repetitions>` prints the least CPU time, in nanoseconds, of a bare pass over the
+//!   parser's events and of parsing desired.yaml whole (with dropping what came out).
+#![expect(clippy::disallowed_methods, reason = "a bench reads files, takes arguments and reads the CPU clock; core does none")]
+
+mod cpu;
+mod fleet;
+
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+
+use converger_core::desired;
+use converger_core::document::Notation;
+use granit_parser::{Options, Parser};
+use serde::Deserialize;
+
+use fleet::{Fleet, Share};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["write", directory, guests] => write(Path::new(directory), guests.parse().expect("a number of guests")),
+        ["serde", directory] => serde(Path::new(directory)),
+        ["yaml", directory, repetitions] => yaml(Path::new(directory), repetitions.parse().expect("a number of repetitions")),
+        _ => eprintln!("decode write <directory> <guests> | serde <directory> | yaml <directory> <repetitions>"),
+    }
+}
+
+fn write(directory: &Path, guests: u32) {
+    let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::OneIn(10) };
+    let write = |name: &str, text: String| fs::write(directory.join(name), text).expect("a file");
+    fs::create_dir_all(directory).expect("a directory");
+    write("desired.json", fleet.desired_json());
+    write("desired.yaml", fleet.desired_yaml());
+    write("current.json", fleet.current_json());
+}
+
+fn yaml(directory: &Path, repetitions: u32) {
+    let text = fs::read_to_string(directory.join("desired.yaml")).expect("written before");
+    let [events, desired] = cpu::least(repetitions, [&mut || events_once(&text), &mut || desired_once(&text)]);
+    println!(r#"{{"events_ns":{events},"desired_ns":{desired}}}"#);
+}
+
+// Functions of their own, so that callgrind can count them by name.
+#[inline(never)]
+fn events_once(text: &str) {
+    let mut options = Options::default();
+    // As the program has them, so that both passes do the same checks.
+    options.flow_nesting_limit = 32;
+    options.block_nesting_limit = 32;
+    options.disallow_directives = true;
+    options.strict_indentation = true;
+    let mut parser = Parser::new_from_str_with_options(text, options);
+    while let Some(event) = parser.next_event() {
+        black_box(event.expect("the fleet is well-formed"));
+    }
+}
+
+#[inline(never)]
+fn desired_once(text: &str) {
+    drop(black_box(desired::parse(text.as_bytes(), Notation::Yaml).expect("the fleet is well-formed")));
+}
+
+fn serde(directory: &Path) {
+    let desired: Desired = owned(&directory.join("desired.json"));
+    let current: Current = owned(&directory.join("current.json"));
+    black_box((&desired, &current));
+}
+
+fn owned<T: for<'de> Deserialize<'de>>(path: &Path) -> T {
+    serde_json::from_slice(&fs::read(path).expect("written before")).expect("the fleet is well-formed")
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Desired {
+    version: u32,
+    environment: String,
+    guests: Vec<Declared>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Declared {
+    vmid: u32,
+    kind: String,
+    name: Option<String>,
+    state: Option<String>,
+    config: Option<DeclaredConfig>,
+    after: Option<Vec<u32>>,
+    identity: Option<Identity>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct DeclaredConfig {
+    cores: Option<u32>,
+    memory: Option<String>,
+    description: Option<String>,
+    tags: Option<Vec<String>>,
+    onboot: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Identity {
+    uuid: Option<String>,
+    ctime: Option<u64>,
+    rootfs: Option<String>,
+    mac: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Current {
+    schema: String,
+    environment: String,
+    source: Option<String>,
+    taken_at: Option<String>,
+    complete: bool,
+    quorate: bool,
+    nodes: Vec<Node>,
+    guests: Vec<Observed>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Node {
+    name: String,
+    online: bool,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Observed {
+    vmid: u32,
+    kind: String,
+    name: Option<String>,
+    node: String,
+    status: String,
+    cause: Option<String>,
+    cpus: Option<u32>,
+    maxmem: Option<u64>,
+    lock: Option<String>,
+    ha: Option<Ha>,
+    template: Option<bool>,
+    protection: Option<bool>,
+    tags: Option<Vec<String>>,
+    identity: Option<Identity>,
+    config: Option<ObservedConfig>,
+    pending: Option<Vec<Pending>>,
+    digest: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Ha {
+    state: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct ObservedConfig {
+    cores: Option<u32>,
+    memory: Option<u32>,
+    description: Option<String>,
+    onboot: Option<bool>,
+}
+
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "what is parsed is not looked at")]
+struct Pending {
+    key: String,
+}

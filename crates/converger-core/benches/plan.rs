@@ -1,0 +1,90 @@
+//! Planning against a bare sorted merge of the same two lists, which compares the same fields and allocates nothing.
+//!
+//! `plan <guests> <repetitions>` prints one JSON object with the least CPU time of each, in nanoseconds. Both are
+//! measured in turns, on one thread, on the same data. The time of planning includes dropping the plan.
+#![expect(clippy::disallowed_methods, reason = "a bench takes arguments; core is handed what it needs")]
+
+mod cpu;
+mod fleet;
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use converger_core::desired::{self, Desired, DesiredGuest, Setting};
+use converger_core::document::Notation;
+use converger_core::normalize::{Field, Value};
+use converger_core::observe::{self, Observation, ObservedGuest, Reading, Scoped, Status};
+use converger_core::plan::{Plan, Verdict, plan};
+use converger_core::policy::Rules;
+
+use fleet::{Fleet, Share};
+
+fn main() {
+    let numbers: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
+    let [guests, repetitions] = numbers[..] else {
+        eprintln!("plan <guests> <repetitions>");
+        return;
+    };
+    let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::None };
+    let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
+    let observation = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed");
+    let inputs = Inputs { observation: Arc::new(observation.within(&desired.scope())), desired: Arc::new(desired), rules: Arc::default() };
+    let drifted = merged(&inputs.desired, &inputs.observation);
+    assert_eq!(drifted, to_do(&inputs.plan()), "the merge and the planner find the same guests");
+    let [merge, plan] = cpu::least(repetitions, [&mut || merge_once(&inputs), &mut || plan_once(&inputs)]);
+    println!(r#"{{"guests":{guests},"drifted":{drifted},"merge_ns":{merge},"plan_ns":{plan}}}"#);
+}
+
+struct Inputs {
+    desired: Arc<Desired>,
+    observation: Arc<Scoped>,
+    rules: Arc<Rules>,
+}
+
+impl Inputs {
+    fn plan(&self) -> Plan {
+        plan(Arc::clone(&self.desired), Arc::clone(&self.observation), Arc::clone(&self.rules))
+    }
+}
+
+// Functions of their own, so that callgrind can count them by name.
+#[inline(never)]
+fn plan_once(inputs: &Inputs) {
+    drop(black_box(inputs.plan()));
+}
+
+#[inline(never)]
+fn merge_once(inputs: &Inputs) {
+    black_box(merged(&inputs.desired, &inputs.observation));
+}
+
+fn to_do(plan: &Plan) -> usize {
+    plan.verdicts().iter().filter(|verdict| !matches!(verdict, Verdict::Converged { .. })).count()
+}
+
+/// How many guests are not as declared.
+fn merged(desired: &Desired, observation: &Observation) -> usize {
+    let mut rows = observation.guests.iter().peekable();
+    let is_drifted = |guest: &&DesiredGuest| {
+        while rows.next_if(|row| row.vmid < guest.vmid).is_some() {}
+        !rows.next_if(|row| row.vmid == guest.vmid).is_some_and(|row| is_as_declared(guest, row))
+    };
+    desired.guests().iter().filter(is_drifted).count()
+}
+
+fn is_as_declared(guest: &DesiredGuest, row: &ObservedGuest) -> bool {
+    guest.kind == row.kind
+        && guest.name.as_ref().is_none_or(|name| row.name.as_deref() == Some(name.as_str()))
+        && guest.identity.as_ref().is_none_or(|pinned| matches!(&row.identity, Reading::Read(seen) if seen == pinned))
+        && guest.state.is_none_or(|state| row.status == Status::Known(state))
+        && guest.config.iter().all(|setting| is_set(setting, row))
+}
+
+fn is_set(setting: &Setting, row: &ObservedGuest) -> bool {
+    match (setting.field, &setting.wanted, &row.tags, &row.config) {
+        (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags), _) => wanted == tags,
+        (Field::Tags, None, Reading::Read(tags), _) => tags.is_empty(),
+        (_, wanted, _, Reading::Read(config)) => config.get(setting.field) == wanted.as_ref(),
+        _ => false,
+    }
+}

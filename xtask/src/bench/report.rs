@@ -1,0 +1,103 @@
+//! The report: what was measured, which target it is held against, and whether that is met.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use crate::shell::{Failure, Outcome};
+
+/// One target. It is met where the value is not above the maximum.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Target {
+    pub(super) name: &'static str,
+    pub(super) value: f64,
+    pub(super) max: f64,
+    /// What the value counts, read behind it.
+    pub(super) unit: &'static str,
+}
+
+impl Target {
+    /// Not `value > max`: a value that is no number meets nothing.
+    fn is_met(&self) -> bool {
+        self.value <= self.max
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Report {
+    targets: Vec<Target>,
+    measurements: Map<String, Value>,
+}
+
+impl Report {
+    pub(super) fn target(&mut self, target: Target) {
+        self.targets.push(target);
+    }
+
+    pub(super) fn measured(&mut self, name: &str, measurement: Value) {
+        self.measurements.insert(name.to_owned(), measurement);
+    }
+
+    pub(super) fn json(&self) -> String {
+        let targets: Vec<Value> = self.targets.iter().map(row).collect();
+        let report = json!({ "schema": "converger.bench/1", "targets": targets, "measurements": self.measurements });
+        format!("{report:#}\n")
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut table = String::new();
+        for target in &self.targets {
+            let word = if target.is_met() { "met" } else { "MISSED" };
+            // Writing to a string cannot fail.
+            let _ = writeln!(table, "{:<17} {:>7.2}  at most {:>5.1}  {word:<6}  {}", target.name, target.value, target.max, target.unit);
+        }
+        table
+    }
+
+    /// All targets that are missed, in one sentence.
+    pub(super) fn verdict(&self) -> Outcome {
+        let missed = self.targets.iter().filter(|target| !target.is_met());
+        let missed: Vec<String> = missed.map(|Target { name, value, max, .. }| format!("`{name}` is {value:.2}, above {max}")).collect();
+        if missed.is_empty() { Ok(()) } else { Err(Failure::new(format!("targets missed: {}", missed.join(", ")))) }
+    }
+}
+
+fn row(target: &Target) -> Value {
+    json!({ "name": target.name, "value": target.value, "max": target.max, "unit": target.unit, "met": target.is_met() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(values: &[f64]) -> Report {
+        let mut report = Report::default();
+        for value in values {
+            report.target(Target { name: "plan", value: *value, max: 10.0, unit: "x a bare merge" });
+        }
+        report
+    }
+
+    #[test]
+    fn a_missed_target_is_named_with_its_value() {
+        let failure = report(&[3.0, 10.5]).verdict().unwrap_err();
+        assert_eq!(failure.to_string(), "targets missed: `plan` is 10.50, above 10");
+    }
+
+    #[test]
+    fn a_target_is_met_up_to_its_maximum_and_never_by_what_is_no_number() {
+        assert_eq!(report(&[10.0]).verdict(), Ok(()));
+        assert!(report(&[f64::NAN]).verdict().is_err());
+    }
+
+    #[test]
+    fn people_and_machines_are_told_the_same() {
+        let report = report(&[3.0, 10.5]);
+        assert_eq!(
+            report.table(),
+            "plan                 3.00  at most  10.0  met     x a bare merge\nplan                10.50  at most  10.0  MISSED  x a bare merge\n"
+        );
+        let parsed: Value = serde_json::from_str(&report.json()).unwrap();
+        assert_eq!(parsed["targets"][1]["met"], false);
+    }
+}
