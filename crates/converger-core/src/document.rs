@@ -62,9 +62,10 @@ pub(crate) enum Style {
     Quoted,
 }
 
-/// A stream of events. An `Err` is a fault of syntax, after which nothing more can be read.
+/// A stream of events. An `Err` is a fault of syntax, after which nothing more can be read; it is boxed, because every
+/// event would have to be moved with room for it.
 pub(crate) trait Source<'t> {
-    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Diagnostic>;
+    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Box<Diagnostic>>;
 }
 
 /// Decodes `bytes` with `decode`; all faults are returned together, in the order of their places.

@@ -28,10 +28,12 @@ fn converged(plan: &Plan) -> usize {
 
 #[test]
 fn a_converged_guest_costs_no_allocation() {
-    let fleet = |guests| Fleet { guests, drifted: Share::None, ordered: Share::None };
-    let ((few, small), (many, large)) = (counted(fleet(100)), counted(fleet(5_000)));
-    assert_eq!((converged(&small), converged(&large)), (100, 5_000));
-    assert_eq!(few, many, "allocations grow with the number of converged guests");
+    for ordered in [Share::None, Share::OneIn(3)] {
+        let fleet = |guests| Fleet { guests, drifted: Share::None, ordered };
+        let ((few, small), (many, large)) = (counted(fleet(100)), counted(fleet(5_000)));
+        assert_eq!((converged(&small), converged(&large)), (100, 5_000));
+        assert_eq!(few, many, "allocations grow with the number of converged guests, ordered {ordered:?}");
+    }
 }
 
 /// The first test could pass by a planner that looks at nothing.

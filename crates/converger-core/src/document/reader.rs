@@ -101,7 +101,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     ) -> Result<Option<Seen>, Stop> {
         let Some(start) = self.expect_map(what)? else { return Ok(None) };
         let mut seen = Seen { span: start, keys: [None; KEYS_MAX] };
-        let mut last = keys.len();
+        let mut next = 0;
         loop {
             let (key, span) = match self.next()? {
                 (Event::MapEnd, _) => return Ok(Some(seen)),
@@ -116,12 +116,10 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
             if seen.span.start == seen.span.end {
                 seen.span = span;
             }
-            // Files tend to repeat one order of keys: look behind the last one first.
-            let found = (1..=keys.len()).map(|step| (last + step) % keys.len()).find(|index| keys.get(*index) == Some(&key.text.as_ref()));
-            match found {
+            match position(keys, &key.text, next) {
                 None => self.unknown_key(what, keys, never, &key.text, span)?,
                 Some(index) => {
-                    last = index;
+                    next = index + 1;
                     self.known_key(&mut seen, index, &key.text, span, &mut visit)?;
                 }
             }
@@ -308,9 +306,16 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         if let Some(peeked) = self.peeked.take() {
             return Ok(peeked);
         }
-        let next = self.source.next(&mut self.diagnostics).map_err(|fault| self.diagnostics.push(fault));
+        let next = self.source.next(&mut self.diagnostics).map_err(|fault| self.diagnostics.push(*fault));
         if self.diagnostics.is_cut() { Err(Stop) } else { next.map_err(|()| Stop) }
     }
+}
+
+/// Where a key stands among the known ones. Files tend to repeat one order of keys: the search begins at `next`.
+fn position(keys: &[&str], key: &str, next: usize) -> Option<usize> {
+    let (before, behind) = keys.split_at_checked(next)?;
+    let find = |keys: &[&str]| keys.iter().position(|own| *own == key);
+    find(behind).map(|index| next + index).or_else(|| find(before))
 }
 
 /// Decimal digits without sign, leading zero, underscore or exponent.

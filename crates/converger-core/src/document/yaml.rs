@@ -21,10 +21,11 @@ impl<'t> Yaml<'t> {
         Self { parser: Parser::new_from_str_with_options(text, options), text, documents: 0 }
     }
 
-    fn document(&mut self, span: Span) -> Result<(), Diagnostic> {
+    fn document(&mut self, span: Span) -> Result<(), Box<Diagnostic>> {
         self.documents += 1;
         if self.documents > 1 {
-            return Err(Diagnostic::new(span, "a second YAML document begins here").help("one file holds one document; remove the `---`"));
+            let fault = Diagnostic::new(span, "a second YAML document begins here");
+            return Err(Box::new(fault.help("one file holds one document; remove the `---`")));
         }
         Ok(())
     }
@@ -37,10 +38,10 @@ impl<'t> Yaml<'t> {
 }
 
 impl<'t> Source<'t> for Yaml<'t> {
-    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Diagnostic> {
+    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Box<Diagnostic>> {
         loop {
             let Some(next) = self.parser.next_event() else { return Ok((Event::End, Span::at(self.text.len()))) };
-            let (raw, raw_span) = next.map_err(|error| self.syntax(&error))?;
+            let (raw, raw_span) = next.map_err(|error| Box::new(self.syntax(&error)))?;
             let span = span_of(&raw_span);
             if let Some(fault) = surprise(&raw, span) {
                 diagnostics.push(fault);
@@ -58,7 +59,7 @@ impl<'t> Source<'t> for Yaml<'t> {
                 Raw::Scalar(text, style, ..) => Event::Scalar(Scalar { text, style: style_of(style) }),
                 Raw::Alias(_) | Raw::UnresolvedAlias(_) => Event::Broken,
                 Raw::StreamStart | Raw::DocumentEnd | Raw::Anchor(..) => continue,
-                _ => return Err(Diagnostic::new(span, "this kind of YAML is not accepted")),
+                _ => return Err(Box::new(Diagnostic::new(span, "this kind of YAML is not accepted"))),
             };
             return Ok((event, span));
         }

@@ -4,11 +4,11 @@
 //! Refusing one guest may take away what another relied on; so the refusals spread until nothing changes. They only
 //! ever grow, so this ends, and the order of work does not matter for the result.
 
-use super::{Step, Verdict};
+use super::{Step, Verdict, joined};
 use crate::action::Change;
 use crate::desired::Desired;
 use crate::guest::{RunState, Vmid};
-use crate::observe::{Scoped, Status};
+use crate::observe::{ObservedGuest, Scoped, Status};
 use crate::refusal::Refusal;
 
 pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Verdict]) {
@@ -35,14 +35,21 @@ pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Ve
     }
 }
 
+/// All guests, by index, and who comes after whom. A converged guest has a line here and nothing of its own on the heap.
 struct Net {
     guests: Vec<Guest>,
+    /// Who comes after whom, sorted.
+    after: Vec<Edge>,
+    /// The same, seen from the other end.
+    before: Vec<Edge>,
 }
 
+/// From one index to another.
+type Edge = (usize, usize);
+
 struct Guest {
+    index: usize,
     vmid: Vmid,
-    on: Vec<usize>,
-    dependents: Vec<usize>,
     observed: Option<RunState>,
     /// What its own verdict was.
     planned: Planned,
@@ -62,31 +69,18 @@ struct Planned {
 
 impl Net {
     fn new(desired: &Desired, observation: &Scoped, verdicts: &[Verdict]) -> Self {
-        let index_of = |vmid: &Vmid| desired.find(*vmid).map(|(index, _)| index);
-        let mut guests: Vec<Guest> = desired
-            .guests()
-            .iter()
-            .zip(verdicts)
-            .map(|(guest, verdict)| {
-                let planned = planned(verdict);
-                Guest {
-                    vmid: guest.vmid,
-                    on: guest.after.iter().filter_map(index_of).collect(),
-                    dependents: Vec::new(),
-                    observed: observed(observation, guest.vmid),
-                    planned,
-                    refused: planned.refused,
-                }
-            })
-            .collect();
-        let edges: Vec<(usize, usize)> =
-            guests.iter().enumerate().flat_map(|(index, guest)| guest.on.iter().map(move |on| (*on, index))).collect();
-        for (on, index) in edges {
-            if let Some(guest) = guests.get_mut(on) {
-                guest.dependents.push(index);
-            }
+        let guests = joined(desired, observation).zip(verdicts).enumerate().map(|(index, ((guest, row), verdict))| {
+            let planned = planned(verdict);
+            Guest { index, vmid: guest.vmid, observed: row.and_then(observed), planned, refused: planned.refused }
+        });
+        let edges = desired.guests().iter().map(|guest| guest.after.len()).sum();
+        let mut after: Vec<Edge> = Vec::with_capacity(edges);
+        for (index, guest) in desired.guests().iter().enumerate() {
+            after.extend(guest.after.iter().filter_map(|vmid| desired.find(*vmid)).map(|(on, _)| (index, on)));
         }
-        Self { guests }
+        let mut before: Vec<Edge> = after.iter().map(|(index, on)| (*on, *index)).collect();
+        before.sort_unstable();
+        Self { guests: guests.collect(), after, before }
     }
 
     fn spread(&mut self) {
@@ -97,8 +91,8 @@ impl Net {
             }
             if let Some(guest) = self.guests.get_mut(index) {
                 guest.refused = true;
-                work.extend(guest.on.iter().chain(&guest.dependents));
             }
+            work.extend(from(&self.after, index).chain(from(&self.before, index)));
         }
     }
 
@@ -129,36 +123,48 @@ impl Net {
 
     /// Those that it comes after and that are refused.
     fn refused_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
-        self.among(&guest.on).filter(|on| on.refused).map(|on| on.vmid)
+        self.on(guest).filter(|on| on.refused).map(|on| on.vmid)
     }
 
     /// Those that must run before it starts, and will not. Refused ones are counted as such.
     fn not_running_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
         let starts = guest.planned.starts;
-        self.among(&guest.on).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
+        self.on(guest).filter(move |on| starts && !on.refused && !on.will_run()).map(|on| on.vmid)
     }
 
     /// Those that must be stopped before it is, and are not seen to be nor will be.
     fn running_dependents<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
         let stops = guest.planned.stops;
-        self.among(&guest.dependents).filter(move |dependent| stops && !dependent.will_be_stopped()).map(|dependent| dependent.vmid)
+        self.dependents(guest).filter(move |dependent| stops && !dependent.will_be_stopped()).map(|dependent| dependent.vmid)
     }
 
     /// Guests whose power step must come before this one's.
     fn waits(&self, index: usize) -> Box<[Vmid]> {
         let Some(guest) = self.guests.get(index).filter(|guest| guest.planned.steps && !guest.refused) else { return Box::new([]) };
         if guest.planned.starts {
-            return self.among(&guest.on).filter(|on| on.planned.starts).map(|on| on.vmid).collect();
+            return self.on(guest).filter(|on| on.planned.starts).map(|on| on.vmid).collect();
         }
         if guest.planned.stops {
-            return self.among(&guest.dependents).filter(|dependent| dependent.planned.stops).map(|dependent| dependent.vmid).collect();
+            return self.dependents(guest).filter(|dependent| dependent.planned.stops).map(|dependent| dependent.vmid).collect();
         }
         Box::new([])
     }
 
-    fn among<'n>(&'n self, indexes: &'n [usize]) -> impl Iterator<Item = &'n Guest> {
-        indexes.iter().filter_map(|index| self.guests.get(*index))
+    /// Those that a guest comes after.
+    fn on(&self, guest: &Guest) -> impl Iterator<Item = &Guest> {
+        from(&self.after, guest.index).filter_map(|index| self.guests.get(index))
     }
+
+    /// Those that come after a guest.
+    fn dependents(&self, guest: &Guest) -> impl Iterator<Item = &Guest> {
+        from(&self.before, guest.index).filter_map(|index| self.guests.get(index))
+    }
+}
+
+/// Where the edges from this index lead, in order.
+fn from(sorted: &[Edge], index: usize) -> impl Iterator<Item = usize> {
+    let start = sorted.partition_point(|(from, _)| *from < index);
+    sorted.iter().skip(start).take_while(move |(from, _)| *from == index).map(|(_, to)| *to)
 }
 
 impl Guest {
@@ -185,8 +191,8 @@ fn planned(verdict: &Verdict) -> Planned {
     }
 }
 
-fn observed(observation: &Scoped, vmid: Vmid) -> Option<RunState> {
-    match observation.find(vmid)?.status {
+fn observed(row: &ObservedGuest) -> Option<RunState> {
+    match row.status {
         Status::Known(state) => Some(state),
         Status::Unknown(_) => None,
     }

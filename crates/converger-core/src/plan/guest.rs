@@ -4,7 +4,7 @@ use super::config::{self, Drift};
 use super::{Reason, Step, Verdict};
 use crate::action::Change;
 use crate::desired::{DesiredGuest, Restart, Stop};
-use crate::guest::{Kind, RunState};
+use crate::guest::{Identity, Kind, RunState};
 use crate::normalize::Field;
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
 use crate::policy::{HOLD_TAG, Rules};
@@ -46,9 +46,24 @@ fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>
     let name = guest.name.as_ref().filter(|name| name.as_str() != observed).map(|name| Refusal::name_mismatch(name.as_str(), observed));
     let identity = guest.identity.as_deref().and_then(|pinned| match &row.identity {
         Reading::Unread => Some(Refusal::guard_unread(vec!["identity".into()])),
+        Reading::Read(seen) if holds(pinned, seen) => None,
         Reading::Read(seen) => pinned.differs(seen).map(|(mark, ours, theirs)| Refusal::identity_mismatch(mark, &ours, &theirs)),
     });
     if name.is_none() && identity.is_none() { None } else { Some(name.into_iter().chain(identity).collect()) }
+}
+
+/// Whether each mark that a pin names is there. [`Identity::differs`] says the same and makes texts of both sides for
+/// it; nearly all pins hold, and looking at them must cost no memory.
+fn holds(pinned: &Identity, seen: &Identity) -> bool {
+    match (pinned, seen) {
+        (Identity::Qemu { uuid, ctime }, Identity::Qemu { uuid: seen_uuid, ctime: seen_ctime }) => {
+            (uuid.is_none() || uuid == seen_uuid) && (ctime.is_none() || ctime == seen_ctime)
+        }
+        (Identity::Lxc { rootfs, mac }, Identity::Lxc { rootfs: seen_rootfs, mac: seen_mac }) => {
+            (rootfs.is_none() || rootfs == seen_rootfs) && (mac.is_none() || mac == seen_mac)
+        }
+        (Identity::Qemu { .. }, Identity::Lxc { .. }) | (Identity::Lxc { .. }, Identity::Qemu { .. }) => false,
+    }
 }
 
 /// Why what differs cannot be said.
@@ -180,4 +195,28 @@ fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Re
     // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
     let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_holds_where_nothing_differs() {
+        let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
+        let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
+        let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
+        let identities: Vec<Identity> = pairs
+            .flat_map(|(left, right)| {
+                let ctime = ctime(&right);
+                [Identity::Qemu { uuid: left.clone(), ctime }, Identity::Lxc { rootfs: left, mac: right }]
+            })
+            .collect();
+        let is_same_kind = |left: &Identity, right: &Identity| std::mem::discriminant(left) == std::mem::discriminant(right);
+        for (pinned, seen) in identities.iter().flat_map(|pinned| identities.iter().map(move |seen| (pinned, seen))) {
+            // A pin of the other kind cannot come this far: the kinds are compared before.
+            let expected = is_same_kind(pinned, seen) && pinned.differs(seen).is_none();
+            assert_eq!(holds(pinned, seen), expected, "{pinned:?} {seen:?}");
+        }
+    }
 }
