@@ -4,11 +4,11 @@
 //! Refusing one guest may take away what another relied on; so the refusals spread until nothing changes. They only
 //! ever grow, so this ends, and the order of work does not matter for the result.
 
-use super::{Step, Verdict, joined};
+use super::{Step, Verdict, guest, joined};
 use crate::action::Change;
 use crate::desired::Desired;
 use crate::guest::{RunState, Vmid};
-use crate::observe::{ObservedGuest, Scoped, Status};
+use crate::observe::Scoped;
 use crate::refusal::Refusal;
 
 pub(super) fn settle(desired: &Desired, observation: &Scoped, verdicts: &mut [Verdict]) {
@@ -50,7 +50,12 @@ type Edge = (usize, usize);
 struct Guest {
     index: usize,
     vmid: Vmid,
+    /// Its run-state, where that can be relied on.
     observed: Option<RunState>,
+    /// It is declared to run, whether or not it gets there.
+    is_to_run: bool,
+    /// It looks converged, but what waits for its next start was not read: it might be refused if it were.
+    is_unsure: bool,
     /// What its own verdict was.
     planned: Planned,
     /// Refused by now, by its own verdict or by what it depends on.
@@ -71,7 +76,15 @@ impl Net {
     fn new(desired: &Desired, observation: &Scoped, verdicts: &[Verdict]) -> Self {
         let guests = joined(desired, observation).zip(verdicts).enumerate().map(|(index, ((guest, row), verdict))| {
             let planned = planned(verdict);
-            Guest { index, vmid: guest.vmid, observed: row.and_then(observed), planned, refused: planned.refused }
+            Guest {
+                index,
+                vmid: guest.vmid,
+                observed: guest::state(guest, row, observation),
+                is_to_run: guest.state == Some(RunState::Running),
+                is_unsure: !planned.steps && !guest.config.is_empty() && row.is_some_and(|row| !row.pending.is_read()),
+                planned,
+                refused: planned.refused,
+            }
         });
         let edges = desired.guests().iter().map(|guest| guest.after.len()).sum();
         let mut after: Vec<Edge> = Vec::with_capacity(edges);
@@ -121,9 +134,9 @@ impl Net {
         refusals.into_iter().flatten().collect()
     }
 
-    /// Those that it comes after and that are refused.
+    /// Those that it comes after and that are refused, or would perhaps be if more of them had been read (G17).
     fn refused_on<'n>(&'n self, guest: &'n Guest) -> impl Iterator<Item = Vmid> + 'n {
-        self.on(guest).filter(|on| on.refused).map(|on| on.vmid)
+        self.on(guest).filter(|on| on.refused || on.is_unsure).map(|on| on.vmid)
     }
 
     /// Those that must run before it starts, and will not. Refused ones are counted as such.
@@ -173,8 +186,10 @@ impl Guest {
     }
 
     fn will_be_stopped(&self) -> bool {
+        // Not "stays stopped because its start is refused": a refusal would then give somebody else a step (G17), and the
+        // outcome would depend on which of the two is looked at first.
         let stopped_by_plan = self.planned.stops && !self.refused;
-        let stays_stopped = self.observed == Some(RunState::Stopped) && (!self.planned.starts || self.refused);
+        let stays_stopped = self.observed == Some(RunState::Stopped) && !self.is_to_run;
         stopped_by_plan || stays_stopped
     }
 }
@@ -188,12 +203,5 @@ fn planned(verdict: &Verdict) -> Planned {
             let starts = steps.iter().any(|step| matches!(step.change, Change::Start | Change::Reboot { .. }));
             Planned { refused: false, steps: true, starts, stops: last == Some(RunState::Stopped) }
         }
-    }
-}
-
-fn observed(row: &ObservedGuest) -> Option<RunState> {
-    match row.status {
-        Status::Known(state) => Some(state),
-        Status::Unknown(_) => None,
     }
 }

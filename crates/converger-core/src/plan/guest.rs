@@ -28,6 +28,13 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
     if refusals.is_empty() { Verdict::Steps(steps) } else { Verdict::Refused(refusals) }
 }
 
+/// The run-state, where the guest is the declared one and its node answers.
+pub(super) fn state(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Option<RunState> {
+    let Seen::Present(row, state) = observation.seen(listed) else { return None };
+    let is_online = observation.node_of(row).is_some_and(|node| node.online);
+    (is_online && not_the_one(guest, row).is_none()).then_some(state)
+}
+
 /// The verdict where the whole reading is refused: what was found about the guest itself is kept.
 pub(super) fn refused_with(local: Verdict, refusals: &[Refusal]) -> Verdict {
     let own = match local {
