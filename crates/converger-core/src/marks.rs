@@ -12,7 +12,10 @@ const CTIME_MAX: u64 = (1 << 53) - 1;
 
 /// The marks that were given, in the order of the keys, with their places.
 #[derive(Default)]
-pub(crate) struct Marks([Option<(Box<str>, Span)>; 4]);
+pub(crate) struct Marks {
+    marks: [Option<(Box<str>, Span)>; 4],
+    names_any: bool,
+}
 
 pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Marks>, End> {
     let mut marks = Marks::default();
@@ -21,7 +24,8 @@ pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Opti
             1 => reader.integer("`ctime`", 0, CTIME_MAX)?.map(|(number, _)| number.to_string().into()),
             _ => reader.text("a birth mark")?.map(|(text, _)| text.into()),
         };
-        if let Some(slot) = marks.0.get_mut(key) {
+        marks.names_any = true;
+        if let Some(slot) = marks.marks.get_mut(key) {
             *slot = mark.map(|mark| (mark, span));
         }
         Ok(())
@@ -30,16 +34,21 @@ pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Opti
 }
 
 impl Marks {
+    /// Whether any mark was named, be it a faulty one.
+    pub(crate) fn names_any(&self) -> bool {
+        self.names_any
+    }
+
     /// The identity of a guest of this kind; marks of the other kind are reported.
     pub(crate) fn of<'t, S: Source<'t>>(self, kind: Kind, reader: &mut Reader<'t, S>) -> Result<Identity, End> {
-        let [uuid, ctime, rootfs, mac] = self.0;
+        let [uuid, ctime, rootfs, mac] = self.marks;
         let (foreign, help) = match kind {
-            Kind::Qemu => ([("rootfs", &rootfs), ("mac", &mac)], "a qemu guest has `uuid` and `ctime`"),
-            Kind::Lxc => ([("uuid", &uuid), ("ctime", &ctime)], "an lxc guest has `rootfs` and `mac`"),
+            Kind::Qemu => ([("rootfs", &rootfs), ("mac", &mac)], "qemu guests have `uuid` and `ctime`"),
+            Kind::Lxc => ([("uuid", &uuid), ("ctime", &ctime)], "lxc guests have `rootfs` and `mac`"),
         };
         for (key, mark) in foreign {
             if let Some((_, span)) = mark {
-                reader.report(Diagnostic::new(*span, format!("`{key}` is not a birth mark of a {kind} guest")).help(help))?;
+                reader.report(Diagnostic::new(*span, format!("`{key}` is not a birth mark of {kind} guests")).help(help))?;
             }
         }
         let text = |mark: Option<(Box<str>, Span)>| mark.map(|(text, _)| text);

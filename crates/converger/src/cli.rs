@@ -75,6 +75,9 @@ What is outside of the declared list is dropped and only counted.")]
     },
     /// Carry the plan out (a recorded observation is refused)
     #[command(after_help = "\
+Examples:
+  converger apply desired.yaml --replay current.json     shows the plan, refuses to carry it out
+
 A plan that was made from a recorded observation is never carried out: a recording shows how
 things were and not how they are. Exit code 3.")]
     Apply(Reading),
@@ -93,6 +96,10 @@ Examples:
     },
     /// List the guarantees of this program, and check them now
     #[command(after_help = "\
+Examples:
+  converger contract
+  converger contract --json | jq .holds
+
 Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and
 compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
     Contract {

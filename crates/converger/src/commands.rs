@@ -19,7 +19,7 @@ use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
-use crate::{files, render};
+use crate::{config, files, render};
 use spine::Outcome;
 
 /// Runs a command to its end.
@@ -40,17 +40,29 @@ pub(crate) fn run(command: Command) -> End {
 /// Why a command ends before its work is done: the sentence for people, and how the program ends.
 pub(crate) struct Stop {
     end: End,
-    message: String,
+    message: Message,
     help: Option<String>,
+}
+
+/// What is said when a command stops.
+pub(crate) enum Message {
+    /// One sentence.
+    Sentence(String),
+    /// Text that was laid out already, such as faults with their lines.
+    Laid(String),
 }
 
 impl Stop {
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { end: End::Input, message: message.into(), help: None }
+        Self { end: End::Input, message: Message::Sentence(message.into()), help: None }
+    }
+
+    pub(crate) fn faults(laid: String) -> Self {
+        Self { end: End::Input, message: Message::Laid(laid), help: None }
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { end: End::Failed, message: message.into(), help: None }
+        Self { end: End::Failed, message: Message::Sentence(message.into()), help: None }
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
@@ -81,7 +93,8 @@ fn audit_command(reading: &Reading) -> Result<End, Stop> {
 fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
-        not_an_input(path, &[&reading.source.desired, &reading.source.replay])?;
+        let config = config::path(reading.config.as_deref());
+        not_an_input(path, &[Some(&reading.source.desired), Some(&reading.source.replay), config.as_ref()])?;
     }
     let outcome = spine::judge(reading)?;
     if let Some(path) = &out {
@@ -95,7 +108,7 @@ fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
 fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
     let out = out.or_else(|| (!json).then(|| "current.json".into()));
     if let Some(path) = &out {
-        not_an_input(path, &[&source.desired, &source.replay])?;
+        not_an_input(path, &[Some(&source.desired), Some(&source.replay)])?;
     }
     let desired = spine::desired(&source.desired)?;
     let observation = spine::observe(source, &desired)?;
@@ -130,7 +143,7 @@ fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
     if report.holds() {
         return Ok(());
     }
-    let message = "the contract of this program is broken, so that it does not act".into();
+    let message = Message::Sentence("the contract of this program is broken, so that it does not act".into());
     Err(Stop { end: End::Broken, message, help: Some("see `converger contract`".into()) })
 }
 
@@ -151,8 +164,8 @@ fn report(judged: &Judged, origin: &str, reading: &Reading) -> io::Result<()> {
 }
 
 /// Writing over what is read would destroy it.
-fn not_an_input(out: &Path, inputs: &[&PathBuf]) -> Result<(), Stop> {
-    match inputs.iter().find(|input| files::are_one(out, input)) {
+fn not_an_input(out: &Path, inputs: &[Option<&PathBuf>]) -> Result<(), Stop> {
+    match inputs.iter().flatten().find(|input| files::are_one(out, input)) {
         None => Ok(()),
         Some(input) => {
             Err(Stop::input(format!("{} would be written over, but it is read", input.display())).help("name another file with --out"))

@@ -69,20 +69,19 @@ struct Freeze {
 /// # Errors
 /// A sentence that says what is wrong with the file.
 pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
-    let path = named.map(PathBuf::from).or_else(|| Path::new(DEFAULT).exists().then(|| DEFAULT.into()));
-    let Some(path) = path else { return Ok(built_in()) };
+    let Some(path) = path(named) else { return Ok(built_in()) };
     let name = path.display().to_string();
     let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
     parse(&text, environment).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
 }
 
+/// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
+pub(crate) fn path(named: Option<&Path>) -> Option<PathBuf> {
+    named.map(PathBuf::from).or_else(|| Path::new(DEFAULT).symlink_metadata().is_ok().then(|| DEFAULT.into()))
+}
+
 fn built_in() -> Config {
-    Config {
-        origin: "built-in limits and protection".into(),
-        rules: Rules::default(),
-        limits: Limits::default(),
-        circumstances: Circumstances::default(),
-    }
+    Config { origin: "built-in rules".into(), rules: Rules::default(), limits: Limits::default(), circumstances: Circumstances::default() }
 }
 
 fn parse(text: &str, environment: &EnvironmentName) -> Result<Config, String> {

@@ -1,7 +1,7 @@
 //! Faults of a text as people read them: file, line, column, and the line itself with a caret.
 
-use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
-use converger_core::document::{Diagnostic, Diagnostics, Span};
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use converger_core::document::{Diagnostic, Diagnostics, Place, Span};
 
 /// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
 pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
@@ -21,14 +21,28 @@ fn closing(name: &str, diagnostics: &Diagnostics) -> String {
 }
 
 fn one(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> String {
-    // A large file is not scanned for one line: the snippet is of the lines around the fault.
-    let window = Window::around(text, &[Some(fault.span), fault.related.as_ref().map(|(span, _)| *span)]);
-    let mut snippet = Snippet::source(window.text).path(name).line_start(window.first_line).fold(true);
+    let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
+    let window = Window::around(text, fault.span, related.map(|(span, _)| *span));
+    let place = Place::of(text, fault.span.start);
+    let mut snippet = Snippet::source(window.text).line_start(window.first_line).fold(true);
     snippet = snippet.annotation(AnnotationKind::Primary.span(window.range(fault.span)).label("here"));
-    if let Some((span, label)) = &fault.related {
+    if let Some((span, label)) = related {
         snippet = snippet.annotation(AnnotationKind::Context.span(window.range(*span)).label(label));
     }
-    let mut group = Level::ERROR.primary_title(&fault.message).element(snippet);
+    let far = fault.related.as_ref().filter(|_| related.is_none()).map(|(span, label)| {
+        let place = Place::of(text, span.start);
+        format!("{label}: line {}, column {}", place.line, place.column)
+    });
+    let title = Level::ERROR.primary_title(&fault.message);
+    let mut group = if window.is_whole {
+        title.element(snippet.path(name))
+    } else {
+        // A snippet from the middle of a line would count its columns from there.
+        title.element(Origin::path(name).line(place.line).char_column(place.column)).element(snippet)
+    };
+    if let Some(far) = far {
+        group = group.element(Level::NOTE.message(far));
+    }
     if let Some(help) = &fault.help {
         group = group.element(Level::HELP.message(help));
     }
@@ -36,22 +50,31 @@ fn one(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> Strin
     renderer.render(&report)
 }
 
-/// The lines of a text that hold some spans.
+/// The part of a text that is shown around a fault: whole lines, or a piece of one where lines have no end.
 struct Window<'t> {
     text: &'t str,
     offset: usize,
     first_line: usize,
+    /// It begins where a line does.
+    is_whole: bool,
 }
 
+/// Artifacts are one line, however many guests they hold: so much of it is shown on either side, at most.
+const MARGIN_BYTES: usize = 80;
+/// Two places farther apart than this are not shown in one window.
+const WINDOW_BYTES_MAX: u32 = 4096;
+
 impl<'t> Window<'t> {
-    fn around(text: &'t str, spans: &[Option<Span>]) -> Self {
-        let places = || spans.iter().flatten().flat_map(|span| [offset(text, span.start), offset(text, span.end)]);
-        let start = places().min().unwrap_or(0);
-        let end = places().max().unwrap_or(0);
-        let offset = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
-        let end = text[end..].find('\n').map_or(text.len(), |newline| end + newline);
-        let first_line = text[..offset].bytes().filter(|byte| *byte == b'\n').count() + 1;
-        Self { text: &text[offset..end], offset, first_line }
+    fn around(text: &'t str, span: Span, related: Option<Span>) -> Self {
+        let places = || [Some(span), related].into_iter().flatten().flat_map(|span| [offset(text, span.start), offset(text, span.end)]);
+        let first = places().min().unwrap_or(0);
+        let last = places().max().unwrap_or(0);
+        let line_start = text[..first].rfind('\n').map_or(0, |newline| newline + 1);
+        let line_end = text[last..].find('\n').map_or(text.len(), |newline| last + newline);
+        let start = text.ceil_char_boundary(line_start.max(first.saturating_sub(MARGIN_BYTES)));
+        let end = text.floor_char_boundary(line_end.min(last.saturating_add(MARGIN_BYTES)));
+        let first_line = Place::of(text, u32::try_from(first).unwrap_or(u32::MAX)).line;
+        Self { text: &text[start..end.max(start)], offset: start, first_line, is_whole: start == line_start }
     }
 
     fn range(&self, span: Span) -> std::ops::Range<usize> {
@@ -63,4 +86,23 @@ impl<'t> Window<'t> {
 /// A byte offset within the text that is the border of a character.
 fn offset(text: &str, place: u32) -> usize {
     text.floor_char_boundary(usize::try_from(place).unwrap_or(usize::MAX).min(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_line_without_end_only_the_surroundings_are_shown() {
+        let text = format!("{}é!{}", "a".repeat(10_000), "b".repeat(10_000));
+        let window = Window::around(&text, Span::new(10_002, 10_003), None);
+        assert!(window.text.len() <= 2 * MARGIN_BYTES + 3, "{}", window.text.len());
+        assert_eq!(&window.text[window.range(Span::new(10_002, 10_003))], "!");
+    }
+
+    #[test]
+    fn a_short_line_is_shown_whole() {
+        let window = Window::around("one\ntwo three\nfour", Span::new(8, 13), None);
+        assert_eq!((window.text, window.first_line), ("two three", 2));
+    }
 }

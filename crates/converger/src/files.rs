@@ -28,7 +28,14 @@ pub(crate) fn notation(path: &Path) -> Notation {
 }
 
 /// Writes a file whole: beside it first, then in its place, so that a crash or a full disk leaves the old one.
+///
+/// A device, a pipe or a directory is not replaced, and what a link leads to is written, not the link.
 pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let resolved = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = resolved.as_path();
+    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return Err(io::Error::other("it is there and not a regular file"));
+    }
     let beside = beside(path);
     let written = File::create(&beside).and_then(|mut file| {
         let value = write(&mut file)?;

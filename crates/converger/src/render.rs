@@ -14,8 +14,11 @@ use converger_core::desired::DesiredGuest;
 use converger_core::normalize::{Effect, Value};
 use converger_core::observe::{Observation, Status};
 use converger_core::plan::{Plan, Step, Verdict};
+use converger_core::policy::Limits;
 use converger_core::refusal::{Datum, Reach, Refusal};
 use converger_core::safety::Judged;
+
+use crate::commands::Message;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -32,12 +35,12 @@ pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
     format!("{style}{text}{style:#}")
 }
 
-/// The sentence with which a command stops. Faults of a text come rendered already and stand for themselves.
-pub(crate) fn stop(message: &str, help: Option<&str>) -> String {
-    if message.contains('\n') {
-        return message.to_owned();
-    }
-    let mut text = format!("{} {message}\n", styled(RED.bold(), "error:"));
+/// What is said when a command stops.
+pub(crate) fn stop(message: &Message, help: Option<&str>) -> String {
+    let mut text = match message {
+        Message::Laid(laid) => laid.clone(),
+        Message::Sentence(sentence) => format!("{} {}\n", styled(RED.bold(), "error:"), sentence.trim_end()),
+    };
     if let Some(help) = help {
         let _ = writeln!(text, "{} {help}", styled(CYAN.bold(), "help:"));
     }
@@ -56,7 +59,11 @@ pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: b
     let summary = audit::summary(judged);
     let shows_converged = all || summary.converged <= CONVERGED_SHOWN_MAX;
     let environment = styled(BOLD, plan.desired().environment());
-    writeln!(out, "{environment} {}\n", styled(DIM, format!("· {} in scope · {origin}", counted(summary.guests, "guest"))))?;
+    let limits = limits_text(judged.judgement().limits());
+    writeln!(out, "{environment} {}", styled(DIM, format!("· {} in scope · {origin}: {limits}", counted(summary.guests, "guest"))))?;
+    if summary.guests > 0 {
+        writeln!(out)?;
+    }
     for (guest, verdict) in plan.guests() {
         if shows_converged || !matches!(verdict, Verdict::Converged { .. }) {
             out.write_all(guest_text(plan, guest, verdict).as_bytes())?;
@@ -69,6 +76,11 @@ pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: b
         write!(out, "\n{}", refusal(cause))?;
     }
     writeln!(out, "\n{}", summary_line(judged, &summary))
+}
+
+/// Limits may come from nowhere but the program; they are shown all the same.
+fn limits_text(limits: &Limits) -> String {
+    format!("a run may change {} ({} %) and interrupt {}", counted(limits.guests.into(), "guest"), limits.percent, limits.stops)
 }
 
 fn counted(count: u64, noun: &str) -> String {
@@ -125,7 +137,7 @@ fn step_text(step: &Step) -> String {
     }
     if !step.wait.is_empty() {
         let ids: Vec<String> = step.wait.iter().map(ToString::to_string).collect();
-        let _ = writeln!(text, "      {}", styled(DIM, format!("once {} has done the same", ids.join(", "))));
+        let _ = writeln!(text, "      {}", styled(DIM, format!("after the power step of {}", ids.join(", "))));
     }
     text
 }

@@ -67,13 +67,13 @@ fn fault_of(line: &Line, kind: Kind) -> Option<Diagnostic> {
     let word = line.setting.field.word();
     let rule = rule_of(kind, line.setting.field).filter(|rule| rule.role == Role::Managed);
     let Some(rule) = rule else {
-        return Some(Diagnostic::new(line.key, format!("`{word}` cannot be managed for a {kind} guest")).help(manageable(kind)));
+        return Some(Diagnostic::new(line.key, format!("`{word}` cannot be managed for {kind} guests")).help(manageable(kind)));
     };
     let Some(value) = &line.setting.wanted else {
-        let message = format!("`{word}` of a {kind} guest cannot be removed, only set");
+        let message = format!("`{word}` of {kind} guests cannot be removed, only set");
         return (!rule.can_unset).then(|| Diagnostic::new(line.value, message));
     };
-    out_of_bounds(rule, value).map(|bounds| Diagnostic::new(line.value, format!("`{word}` of a {kind} guest must be {bounds}")))
+    out_of_bounds(rule, value).map(|bounds| Diagnostic::new(line.value, format!("`{word}` of {kind} guests must be {bounds}")))
 }
 
 fn manageable(kind: Kind) -> String {
@@ -215,16 +215,16 @@ fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str, place: &mut S
 fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, End> {
     let mut tags: Vec<Box<str>> = Vec::new();
     let list = reader.items("`tags`", |reader| {
-        let Some((scalar, span)) = reader.scalar("a tag", "a word")? else { return Ok(()) };
-        if !is_tag(&scalar.text) {
-            let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&scalar.text)));
+        let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
+        if !is_tag(&tag) {
+            let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
             return reader
                 .report(fault.help("tags are lower-case letters, digits, `_`, `-`, `+` and `.`; Proxmox keeps them in lower case"));
         }
-        if tags.iter().any(|tag| **tag == *scalar.text) {
-            return reader.report(Diagnostic::new(span, format!("the tag `{}` is given twice", scalar.text)));
+        if tags.iter().any(|own| **own == *tag) {
+            return reader.report(Diagnostic::new(span, format!("the tag `{tag}` is given twice")));
         }
-        tags.push(scalar.text.into());
+        tags.push(tag.into());
         Ok(())
     })?;
     Ok(list.map(|_| Words::new(tags)))
@@ -233,15 +233,15 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, 
 fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
     let mut devices: Vec<Box<str>> = Vec::new();
     let list = reader.items("`boot`", |reader| {
-        let Some((scalar, span)) = reader.scalar("a device in `boot`", "a word such as scsi0")? else { return Ok(()) };
-        if !is_boot_device(&scalar.text) {
-            let fault = Diagnostic::new(span, format!("{} is not a device to boot from", quoted(&scalar.text)));
+        let Some((device, span)) = reader.text("a device in `boot`")? else { return Ok(()) };
+        if !is_boot_device(&device) {
+            let fault = Diagnostic::new(span, format!("{} is not a device to boot from", quoted(&device)));
             return reader.report(fault.help("such as scsi0, virtio0, sata0, ide2 or net0"));
         }
-        if devices.iter().any(|device| **device == *scalar.text) {
-            return reader.report(Diagnostic::new(span, format!("the device `{}` is given twice", scalar.text)));
+        if devices.iter().any(|own| **own == *device) {
+            return reader.report(Diagnostic::new(span, format!("the device `{device}` is given twice")));
         }
-        devices.push(scalar.text.into());
+        devices.push(device.into());
         Ok(())
     })?;
     Ok(list.map(|_| Boot::Devices(devices.into())))

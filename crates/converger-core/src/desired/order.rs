@@ -15,12 +15,18 @@ pub(super) struct Edge {
 }
 
 /// The order as indexes into `guests`, which are sorted by id; `None` where no edge exists.
-pub(super) fn of(guests: &[DesiredGuest], edges: &[Edge]) -> Result<Option<Box<[u32]>>, Vec<Diagnostic>> {
+///
+/// `is_declared` also knows guests that have a fault of their own: those are in no order, and the file is refused anyway.
+pub(super) fn of(
+    guests: &[DesiredGuest],
+    edges: &[Edge],
+    is_declared: impl Fn(Vmid) -> bool,
+) -> Result<Option<Box<[u32]>>, Vec<Diagnostic>> {
     if edges.is_empty() {
         return Ok(None);
     }
-    let undeclared: Vec<Diagnostic> = edges.iter().filter(|edge| index_of(guests, edge.on).is_none()).map(undeclared).collect();
-    if !undeclared.is_empty() {
+    let undeclared: Vec<Diagnostic> = edges.iter().filter(|edge| !is_declared(edge.on)).map(undeclared).collect();
+    if !undeclared.is_empty() || edges.iter().any(|edge| index_of(guests, edge.on).is_none()) {
         return Err(undeclared);
     }
     let order = sorted(guests);

@@ -114,12 +114,15 @@ fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, con
 
 /// What can be checked once the whole guest was read: its kind may stand behind its config.
 fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, draft: Draft, config: &mut Config) -> Result<(), End> {
-    let (Some((vmid, place)), Some(kind)) = (draft.vmid, draft.kind) else { return Ok(()) };
+    let Some((vmid, place)) = draft.vmid else { return Ok(()) };
+    drafts.places.push((vmid, place));
+    let Some(kind) = draft.kind else { return Ok(()) };
     let settings = config::finish(reader, config, kind)?;
     let identity = match draft.identity {
         Some((marks, span)) => {
+            let names_any = marks.names_any();
             let identity = marks.of(kind, reader)?;
-            if identity.marks().iter().all(|(_, mark)| mark.is_none()) {
+            if !names_any {
                 let fault = Diagnostic::new(span, "`identity` pins nothing");
                 reader.report(fault.help("name at least one birth mark, or remove the key"))?;
             }
@@ -128,7 +131,6 @@ fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, dr
         None => None,
     };
     drafts.edges.extend(draft.after.iter().map(|(on, span)| Edge { guest: vmid, on: *on, span: *span }));
-    drafts.places.push((vmid, place));
     let mut after: Vec<Vmid> = draft.after.into_iter().map(|(on, _)| on).collect();
     after.sort_unstable();
     drafts.guests.push(DesiredGuest {
@@ -159,7 +161,7 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts) 
             reader.report(fault.help("ids are unique in an environment, over both kinds"))?;
         }
     }
-    match order::of(&drafts.guests, &drafts.edges) {
+    match order::of(&drafts.guests, &drafts.edges, |vmid| drafts.places.binary_search_by_key(&vmid, |(own, _)| *own).is_ok()) {
         Ok(order) => drafts.order = order,
         Err(faults) => faults.into_iter().try_for_each(|fault| reader.report(fault))?,
     }

@@ -99,6 +99,7 @@ impl<'t> Json<'t> {
                 Ok(string)
             }
             Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.word(),
+            Some(0xef) if self.at == 0 => self.fault("it begins with a byte order mark; save it without"),
             _ => self.fault("a value is expected here"),
         }
     }
@@ -214,6 +215,10 @@ impl<'t> Source<'t> for Json<'t> {
             match (self.expect, byte) {
                 (Expect::End, None) => return Ok((Event::End, Span::at(self.at))),
                 (Expect::End, Some(_)) => return self.fault("nothing may follow the document"),
+                (Expect::Value, None) if self.open.is_empty() => {
+                    self.expect = Expect::End;
+                    return Ok((Event::End, Span::at(self.at)));
+                }
                 (Expect::Value, _) => return self.value(),
                 (Expect::FirstItemOrEnd, Some(b']')) => return self.close(Open::List),
                 (Expect::FirstItemOrEnd, _) => return self.value(),
@@ -284,7 +289,10 @@ mod tests {
     fn tree(text: &str) -> Result<Value, Box<Diagnostic>> {
         let mut json = Json::new(text);
         let mut diagnostics = Diagnostics::default();
-        let (event, _) = json.next(&mut diagnostics)?;
+        let (event, span) = json.next(&mut diagnostics)?;
+        if matches!(event, Event::End) {
+            return Err(Box::new(Diagnostic::new(span, "nothing there")));
+        }
         let value = build(&mut json, event)?;
         match json.next(&mut diagnostics)?.0 {
             Event::End => Ok(value),

@@ -174,7 +174,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     fn expect_map(&mut self, what: &str) -> Result<Option<Span>, Stop> {
         match self.next()? {
             (Event::MapStart, span) => Ok(Some(span)),
-            (event, span) => self.wrong(&event, span, &format!("{what} must be a mapping (`key: value` lines)")),
+            (event, span) => self.wrong(&event, span, &format!("{what} must be a mapping of keys to values")),
         }
     }
 
@@ -199,9 +199,8 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     pub(crate) fn text(&mut self, what: &str) -> Result<Option<(Cow<'t, str>, Span)>, Stop> {
         let Some((scalar, span)) = self.scalar(what, "text")? else { return Ok(None) };
         if scalar.style == Style::Plain && is_ambiguous(&scalar.text) {
-            let message = if scalar.text.is_empty() { format!("{what} has no value") } else { format!("{what} must be text") };
             let help = format!("put it in quotes if it is meant: \"{}\"", scalar.text);
-            return self.refuse(Diagnostic::new(span, message).help(help));
+            return self.refuse(Diagnostic::new(span, format!("{what} must be text")).help(help));
         }
         Ok(Some((scalar.text, span)))
     }
@@ -258,6 +257,9 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// Any scalar, as written.
     pub(crate) fn scalar(&mut self, what: &str, wanted: &str) -> Result<Option<(Scalar<'t>, Span)>, Stop> {
         match self.next()? {
+            (Event::Scalar(scalar), span) if scalar.style == Style::Plain && scalar.text.is_empty() => {
+                self.refuse(Diagnostic::new(span, format!("{what} has no value")).help(format!("it must be {wanted}")))
+            }
             (Event::Scalar(scalar), span) => Ok(Some((scalar, span))),
             (event, span) => self.wrong(&event, span, &format!("{what} must be {wanted}")),
         }
@@ -325,11 +327,21 @@ fn is_decimal(text: &str) -> bool {
 
 /// Whether some YAML reader would take this bare word for a number, a boolean or null.
 fn is_ambiguous(text: &str) -> bool {
-    let first = text.bytes().next();
-    let numeric = matches!(first, Some(b'0'..=b'9' | b'-' | b'+' | b'.'))
-        && text.bytes().all(|byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b'_' | b'+' | b'-' | b'x' | b'o' | b':'));
     let word = ["true", "false", "null", "~", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
-    text.is_empty() || numeric || word
+    text.is_empty() || looks_numeric(text) || word
+}
+
+/// Integers, decimals, hexadecimal, octal and times of day; a uuid or a hardware address is none of them.
+fn looks_numeric(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if let Some(digits) = unsigned.strip_prefix("0x").or_else(|| unsigned.strip_prefix("0o")) {
+        return digits.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'_');
+    }
+    let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+    let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    let parts = mantissa.split(':').count();
+    let digits = |text: &str, others: &[u8]| text.bytes().all(|byte| byte.is_ascii_digit() || others.contains(&byte));
+    mantissa.bytes().any(|byte| byte.is_ascii_digit()) && parts <= 3 && digits(mantissa, b"._:") && digits(exponent, b"_")
 }
 
 /// A text of the file inside a message: in backticks, without control characters, and not endless.
@@ -401,7 +413,8 @@ mod tests {
         for word in ["yes", "No", "on", "OFF", "true", "null", "~", "", "12", "0x10", "1.10", "1_000", "-3", "12:30:45", "1e3"] {
             assert!(is_ambiguous(word), "{word:?}");
         }
-        for word in ["web-1", "nova", "one", "3com", "10gbit", "front end", "truth"] {
+        for word in ["web-1", "nova", "one", "3com", "10gbit", "front end", "truth", "1c0d6f6e-5a0e", "11111111-2222", "00:11:22:33:44:55"]
+        {
             assert!(!is_ambiguous(word), "{word:?}");
         }
     }

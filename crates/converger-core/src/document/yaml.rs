@@ -18,6 +18,7 @@ impl<'t> Yaml<'t> {
         options.block_nesting_limit = DEPTH_MAX;
         options.disallow_directives = true;
         options.strict_indentation = true;
+        options.emit_anchor_events = true;
         Self { parser: Parser::new_from_str_with_options(text, options), text, documents: 0 }
     }
 
@@ -56,6 +57,10 @@ impl<'t> Source<'t> for Yaml<'t> {
                 Raw::MappingEnd => Event::MapEnd,
                 Raw::SequenceStart(..) => Event::ListStart,
                 Raw::SequenceEnd => Event::ListEnd,
+                // The parser shows a value that is not there as `~`.
+                Raw::Scalar(_, ScalarStyle::Plain, ..) if span.start == span.end => {
+                    Event::Scalar(Scalar { text: "".into(), style: Style::Plain })
+                }
                 Raw::Scalar(text, style, ..) => Event::Scalar(Scalar { text, style: style_of(style) }),
                 Raw::Alias(_) | Raw::UnresolvedAlias(_) => Event::Broken,
                 Raw::StreamStart | Raw::DocumentEnd | Raw::Anchor(..) => continue,
@@ -72,7 +77,7 @@ fn surprise(event: &Raw<'_>, span: Span) -> Option<Diagnostic> {
     if matches!(event, Raw::Alias(_) | Raw::UnresolvedAlias(_)) {
         return Some(Diagnostic::new(span, "aliases (`*name`) are not accepted").help(help));
     }
-    if event.anchor_id().is_some() {
+    if matches!(event, Raw::Anchor(..)) {
         return Some(Diagnostic::new(span, "anchors (`&name`) are not accepted").help(help));
     }
     let tag = event.tag()?;

@@ -141,7 +141,8 @@ fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Sp
     })?;
     let Some(seen) = seen else { return Ok(()) };
     reader.required(&seen, "a node", &NODE_KEYS, &[0, 1])?;
-    let (Some((found, span)), Some(online)) = (name, online) else { return Ok(()) };
+    // A node whose `online` is faulty is listed all the same, so that its guests are not reported too.
+    let (Some((found, span)), online) = (name, online.unwrap_or(false)) else { return Ok(()) };
     let Some(name) = NodeName::new(&found) else {
         return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quoted(&found))));
     };
@@ -377,7 +378,7 @@ fn check_field<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, span
         return reader.report(Diagnostic::new(span, "tags stand beside `config`, not in it").help("move them to the guest's own `tags`"));
     }
     if rule_of(kind, field).is_none() {
-        return reader.report(Diagnostic::new(span, format!("{} is not a config key of a {kind} guest", field.quoted())));
+        return reader.report(Diagnostic::new(span, format!("{} is not a config key of {kind} guests", field.quoted())));
     }
     Ok(())
 }

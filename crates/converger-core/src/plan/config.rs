@@ -148,12 +148,17 @@ impl<'p> Drift<'p> {
 
     /// The value that waits for the next start, if one does.
     fn pending(&self, field: Field) -> Option<Option<&'p Value>> {
-        let Reading::Read(pending) = &self.row.pending else { return None };
-        pending.iter().find_map(|entry| match entry {
-            Pending::Known(own, value) if *own == field => Some(value.as_ref()),
-            _ => None,
-        })
+        pending_of(self.row, field)
     }
+}
+
+/// What waits for the next start under this key; `Some(None)` is a removal.
+fn pending_of(row: &ObservedGuest, field: Field) -> Option<Option<&Value>> {
+    let Reading::Read(pending) = &row.pending else { return None };
+    pending.iter().find_map(|entry| match entry {
+        Pending::Known(own, value) if *own == field => Some(value.as_ref()),
+        _ => None,
+    })
 }
 
 /// The tags after a change, if it changes them.
@@ -179,11 +184,14 @@ pub(super) fn unsupported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal
     }
     let after = |field: Field| match written(field) {
         Some(change) => change.after.as_ref(),
-        None => config.get(field),
+        // Proxmox holds a new value against what is pending before what is in effect.
+        None => pending_of(row, field).unwrap_or_else(|| config.get(field)),
     };
     let least = mib(after(Field::Balloon))?;
     let most = mib(after(Field::Memory)).unwrap_or(Config::MEMORY_DEFAULT_MIB);
-    (least > most).then(|| Refusal::unsupported_change("balloon", "the least memory would be more than `memory`"))
+    (least > most).then(|| {
+        Refusal::unsupported_change("balloon", &format!("{} would be more than the memory of {}", Value::Mib(least), Value::Mib(most)))
+    })
 }
 
 fn mib(value: Option<&Value>) -> Option<u32> {

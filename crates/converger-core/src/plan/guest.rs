@@ -142,9 +142,9 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     }
     refusals.extend(ha_owned(row, steps));
     if let Reading::Read(tags) = &row.tags
-        && tags.has(HOLD_TAG)
+        && let Some(tag) = tags.iter().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG))
     {
-        refusals.push(Refusal::guest_held(HOLD_TAG));
+        refusals.push(Refusal::guest_held(tag));
     }
     let foreign = foreign_pending(guest, row);
     if !foreign.is_empty() {

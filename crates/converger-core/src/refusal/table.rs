@@ -90,7 +90,7 @@ pub static TABLE: [Entry; 27] = [
         Reach::Guest,
         "the guest has another name",
         "The name is how a recycled id is noticed: under the declared id there is a guest with another name. Names are compared letter by letter.",
-        "If it is the right guest, change `name` in the declared state to the observed one; if not, correct `vmid`.",
+        "If it is the right guest, change `name` in the declared state to the observed one, but mind that the declared name may be what protects it; if not, correct `vmid`.",
     ),
     entry(
         Code::IdentityMismatch,
@@ -153,7 +153,7 @@ pub static TABLE: [Entry; 27] = [
         Reach::Guest,
         "high availability owns the guest",
         "The high-availability manager keeps this guest in the state that it was told, and would undo or overtake a power change. While it moves or recovers the guest nothing else touches it.",
-        "Change the guest's state in high availability, take it out of there, or leave `state` out of the declared state.",
+        "Wait until it has settled if it is being moved; change its state in high availability; or leave `state` (and `restart`) out of the declared state.",
     ),
     entry(
         Code::GuestHeld,
@@ -198,7 +198,7 @@ pub static TABLE: [Entry; 27] = [
         Reach::Guest,
         "the change would take away what protects the guest",
         "The declared tags lack a tag that protects the guest. No step of this program takes protection away.",
-        "Declare the tag too, or remove it from the guest by hand.",
+        "Keep the tag in the declared list, or remove it from the guest by hand.",
     ),
     entry(
         Code::DependencyRefused,
@@ -223,9 +223,9 @@ pub static TABLE: [Entry; 27] = [
         "dependent-running",
         Stage::Plan,
         Reach::Guest,
-        "a guest that comes after this one still runs",
-        "The guest is to be stopped, but others that name it in `after` are running, or it cannot be seen that they are not, and this plan does not stop them first.",
-        "Declare those guests as stopped too, or remove this guest from their `after`.",
+        "a guest that comes after this one is not seen to be stopped",
+        "The guest is to be stopped, but others that name it in `after` run, are declared to run, or cannot be seen, and this plan does not stop them first.",
+        "See to it that those guests are stopped and declared so, or remove this guest from their `after`.",
     ),
     entry(
         Code::LimitGuests,

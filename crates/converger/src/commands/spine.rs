@@ -35,7 +35,7 @@ pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
     if text.bytes.len() > TEXT_BYTES_MAX {
         return Err(Stop::input(format!("{} is larger than 1 GiB", text.name)));
     }
-    desired::parse(&text.bytes, files::notation(path)).map_err(|faults| Stop::input(diagnose::render(&text.name, &text.bytes, &faults)))
+    desired::parse(&text.bytes, files::notation(path)).map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))
 }
 
 pub(super) fn observe(source: &Source, desired: &Desired) -> Result<Scoped, Stop> {
@@ -46,7 +46,7 @@ pub(super) fn observe(source: &Source, desired: &Desired) -> Result<Scoped, Stop
 fn unobserved(error: &ObserveError) -> Stop {
     match error {
         ObserveError::Unreadable { place, source } => unreadable(place, source),
-        ObserveError::Malformed { place, bytes, diagnostics } => Stop::input(diagnose::render(place, bytes, diagnostics)),
+        ObserveError::Malformed { place, bytes, diagnostics } => Stop::faults(diagnose::render(place, bytes, diagnostics)),
         ObserveError::OtherEnvironment { .. } => {
             Stop::input(error.to_string()).help("name a reading of the same environment as the declared state")
         }
