@@ -282,7 +282,7 @@ fn every_subcommand_teaches_by_example() {
         assert_eq!(output.status.code(), Some(0), "{subcommand}");
         assert!(help.lines().count() > 5 && help.contains(&format!("Usage: converger {subcommand}")), "{help}");
     }
-    for subcommand in ["audit", "completions", "explain", "observe", "plan", "schema"] {
+    for subcommand in SUBCOMMANDS {
         let help = stdout(&run(&room, &[subcommand, "--help"]));
         let mut examples = help.lines().skip_while(|line| *line != "Examples:");
         assert!(examples.any(|line| line.contains(&format!("converger {subcommand}"))), "{subcommand} has no example:\n{help}");
@@ -364,4 +364,56 @@ fn a_hundred_thousand_brackets_are_refused_within_bounded_memory() {
     let steps: String = (0..3_000).map(|depth| format!("{}k{depth}:\n", " ".repeat(depth))).collect();
     fs::write(room.path().join("deep.yaml"), steps).expect("written");
     check_stop(&run_in(&room, 256, &["audit", "deep.yaml", "--replay", "current.json"]), 2, &["in deep.yaml"]);
+}
+
+/// A configuration that is there and cannot be read may hold a freeze or protection: nothing is taken in its place.
+#[cfg(unix)]
+#[test]
+fn a_configuration_that_leads_nowhere_is_not_taken_for_absent() {
+    let room = room();
+    std::os::unix::fs::symlink("gone.toml", room.path().join("converger.toml")).expect("linked");
+    let output = run(&room, &["audit", "desired.yaml", "--replay", "current.json"]);
+    check_stop(&output, 2, &["cannot read converger.toml"]);
+}
+
+#[test]
+fn the_configuration_is_never_written_over() {
+    let room = room();
+    let limits = "[limits]\nguests = 5\n";
+    for (config, arguments) in [("converger.toml", &[][..]), ("own.toml", &["--config", "own.toml"][..])] {
+        fs::write(room.path().join(config), limits).expect("written");
+        let command = [&["plan", "desired.yaml", "--replay", "current.json", "--out", config][..], arguments].concat();
+        let output = run(&room, &command);
+        assert_eq!(fs::read_to_string(room.path().join(config)).expect("read"), limits);
+        check_stop(&output, 2, &["would be written over"]);
+    }
+}
+
+/// As root, `--out /dev/null` would put a file in the place of the device.
+#[cfg(unix)]
+#[test]
+fn what_is_not_a_file_is_never_replaced_by_one() {
+    use std::os::unix::fs::FileTypeExt;
+    let room = room();
+    let made = Command::new("mkfifo").arg(room.path().join("pipe")).status().expect("mkfifo runs");
+    assert!(made.success());
+    let output = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--out", "pipe"]);
+    assert!(fs::metadata(room.path().join("pipe")).expect("it is there").file_type().is_fifo());
+    check_stop(&output, 1, &["cannot write pipe"]);
+}
+
+/// Canonical JSON is one line: a fault in the recording of a large fleet must not take minutes to be shown. The limit is
+/// of processor seconds, and a hundred times what a hundred short snippets take.
+#[cfg(target_os = "linux")]
+#[test]
+fn faults_in_one_long_line_are_shown_without_reading_it_again_and_again() {
+    let room = room();
+    let guests = r#"{"vmid":1},"#.repeat(1_000_000);
+    fs::write(room.path().join("desired.json"), format!(r#"{{"version":1,"environment":"lab","guests":[{guests}{{}}]}}"#))
+        .expect("written");
+    let limited = "ulimit -t 20 && exec \"$0\" \"$@\"";
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_converger"), "audit", "desired.json", "--replay", "current.json"]);
+    let output = command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs");
+    check_stop(&output, 2, &["100 faults in desired.json; there may be more"]);
 }
