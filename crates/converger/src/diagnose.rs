@@ -59,7 +59,9 @@ struct Window<'t> {
     is_whole: bool,
 }
 
-/// Artifacts are one line, however many guests they hold: so much of it is shown on either side, at most.
+/// Lines up to this length are shown whole.
+const WHOLE_BYTES_MAX: usize = 500;
+/// Artifacts are one line, however many guests they hold: so much of it is shown on either side.
 const MARGIN_BYTES: usize = 80;
 /// Two places farther apart than this are not shown in one window.
 const WINDOW_BYTES_MAX: u32 = 4096;
@@ -71,8 +73,9 @@ impl<'t> Window<'t> {
         let last = places().max().unwrap_or(0);
         let line_start = text[..first].rfind('\n').map_or(0, |newline| newline + 1);
         let line_end = text[last..].find('\n').map_or(text.len(), |newline| last + newline);
-        let start = text.ceil_char_boundary(line_start.max(first.saturating_sub(MARGIN_BYTES)));
-        let end = text.floor_char_boundary(line_end.min(last.saturating_add(MARGIN_BYTES)));
+        let margin = if line_end - line_start <= WHOLE_BYTES_MAX { WHOLE_BYTES_MAX } else { MARGIN_BYTES };
+        let start = text.ceil_char_boundary(line_start.max(first.saturating_sub(margin)));
+        let end = text.floor_char_boundary(line_end.min(last.saturating_add(margin)));
         let first_line = Place::of(text, u32::try_from(first).unwrap_or(u32::MAX)).line;
         Self { text: &text[start..end.max(start)], offset: start, first_line, is_whole: start == line_start }
     }
