@@ -1,6 +1,7 @@
 //! Prints random plans, one plan.json a line, for other programs to check: `random_plans COUNT`.
 //!
 //! CI compares them with an independent implementation of canonical JSON. The seed is fixed, so that a line can be named.
+#![expect(clippy::disallowed_methods, reason = "an example is a program of its own: it prints")]
 
 use std::io::{self, BufWriter, Write};
 
