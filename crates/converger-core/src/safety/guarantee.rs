@@ -122,7 +122,7 @@ mod tests {
             observation: json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
                 "nodes": [{ "name": "pve1", "online": true }],
                 "guests": [{ "vmid": 100, "kind": "qemu", "name": "web", "node": "pve1", "status": "running", "lock": null, "ha": null,
-                    "template": false, "protection": false, "tags": ["edge"], "pending": [] }] }),
+                    "template": false, "protection": false, "tags": ["edge"], "pending": [], "config": {} }] }),
             rules: Rules::default(),
         }
     }
@@ -236,8 +236,19 @@ mod tests {
         by_rules.rules = Rules::new(vec![], vec!["core-".into()], vec![]);
         let mut renamed = seen("name", json!("PROD-db"));
         renamed.desired["guests"][0] = json!({ "vmid": 100, "kind": "qemu", "identity": { "uuid": "a" } });
-        let worlds =
-            [named("PROD-db"), named("prod-1"), seen("tags", json!(["PROD"])), seen("protection", json!(true)), listed, by_rules, renamed];
+        renamed.observation["guests"][0]["identity"] = json!({ "uuid": "a" });
+        let mut to_be_tagged = world();
+        to_be_tagged.desired["guests"][0]["config"] = json!({ "tags": ["edge", "prod"] });
+        let worlds = [
+            named("PROD-db"),
+            named("prod-1"),
+            seen("tags", json!(["PROD"])),
+            seen("protection", json!(true)),
+            listed,
+            by_rules,
+            renamed,
+            to_be_tagged,
+        ];
         for world in worlds {
             for change in interruptions() {
                 check(&world, change, &["G3"]);

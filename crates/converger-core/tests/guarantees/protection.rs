@@ -83,6 +83,15 @@ fn g3_tagged() {
 }
 
 #[test]
+fn g3_a_guest_that_the_plan_tags_prod_is_not_interrupted() {
+    for (mut declared, seen, _) in interruptions() {
+        declared["config"]["tags"] = json!(["prod"]);
+        let world = scene(json!([guest(100, "web", declared)]), json!([row(100, "web", "running", seen)]));
+        check(&world, 100, "refused: protected-guest");
+    }
+}
+
+#[test]
 fn g3_flagged() {
     check_protected("web", &json!({ "protection": true }), &Rules::default());
 }

@@ -56,7 +56,7 @@ fn an_interrupted_plan_is_taken_up_where_it_was() {
     let mut taken_up = 0_u64;
     for case in each_case(SEED + 100, WORLDS) {
         let plan = body_of(&case.world);
-        for (vmid, steps) in steps(&plan).into_iter().filter(|(_, steps)| steps.len() > 1 && !writes_tags(&steps[0])) {
+        for (vmid, steps) in steps(&plan).into_iter().filter(|(_, steps)| steps.len() > 1) {
             for done in (1..steps.len()).filter(|done| !is_unresumable(&case.world, vmid, &steps[*done - 1])) {
                 let mut model = Model::new(&case.world.observation, AtStop::Applies);
                 for step in steps.iter().take(done) {
@@ -78,11 +78,6 @@ fn an_interrupted_plan_is_taken_up_where_it_was() {
         }
     }
     assert!(taken_up > crate::cases(WORLDS) / 20, "only {taken_up} plans were interrupted");
-}
-
-/// A tag that is written first may hold or protect the guest when the next step comes.
-fn writes_tags(step: &Value) -> bool {
-    step["fields"].get("tags").is_some()
 }
 
 /// Some restarts are two steps, and between them only a declared `state: running` says that the guest is to come up.

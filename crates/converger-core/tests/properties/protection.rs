@@ -29,6 +29,12 @@ pub(crate) fn protectors(world: &World, vmid: u64) -> Vec<String> {
     protectors
 }
 
+/// Tags that are declared and protect: a plan may write them, and interrupt then.
+fn to_be_protecting(world: &World, vmid: u64) -> Vec<String> {
+    let guest = list(&world.desired["guests"]).find(|guest| id(guest) == vmid).expect("it is declared");
+    protecting_tags(world, &guest["config"])
+}
+
 fn protecting_tags(world: &World, row: &Value) -> Vec<String> {
     let protects = |tag: &str| world.rules.tags().iter().any(|own| *own == tag.to_lowercase());
     list(&row["tags"]).map(text).filter(|tag| protects(tag)).map(str::to_owned).collect()
@@ -45,7 +51,7 @@ fn g3_no_plan_interrupts_a_protected_guest() {
     for case in each_case(SEED, WORLDS) {
         let plan = plan_of(&case.world);
         for (vmid, steps) in steps(&plan) {
-            let protectors = protectors(&case.world, vmid);
+            let protectors = [protectors(&case.world, vmid), to_be_protecting(&case.world, vmid)].concat();
             let goes_down = steps.iter().any(interrupts);
             assert!(!goes_down || protectors.is_empty(), "{vmid} is protected by {protectors:?}: {case:?}\n{plan}");
             interrupted += u64::from(goes_down);
