@@ -23,7 +23,8 @@ def validators(directory):
 
 def documents(path):
     text = Path(path).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()] if path.endswith(".jsonl") else [json.loads(text)]
+    # Not splitlines(): a text may hold line separators that are no line ends here.
+    return [json.loads(line) for line in text.split("\n") if line] if path.endswith(".jsonl") else [json.loads(text)]
 
 
 def main(directory, paths):
