@@ -23,6 +23,9 @@ use crate::policy::Rules;
 
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, plan_digest, write_body, write_plan};
 
+/// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.
+pub const INTEGER_MAX: u64 = (1 << 53) - 1;
+
 /// The SHA-256 of canonical bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest([u8; 32]);

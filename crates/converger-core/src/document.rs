@@ -15,7 +15,7 @@ mod yaml;
 use std::borrow::Cow;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
-pub(crate) use reader::{Reader, Seen, Stop, quoted};
+pub(crate) use reader::{Next, Reader, Seen, Stop, is_decimal, quoted};
 
 /// The largest text that is decoded. Spans are 32 bits wide; a larger file is refused before it is read.
 pub const TEXT_BYTES_MAX: usize = 1 << 30;

@@ -2,13 +2,11 @@
 //!
 //! Which marks a guest can have depends on its kind, and the kind may stand behind them in the file.
 
+use crate::artifact::INTEGER_MAX;
 use crate::document::{Diagnostic, Reader, Source, Span, Stop as End};
 use crate::guest::{Identity, Kind};
 
 const KEYS: [&str; 4] = ["uuid", "ctime", "rootfs", "mac"];
-
-/// RFC 8785 numbers are doubles: above this they would be rounded in silence.
-const CTIME_MAX: u64 = (1 << 53) - 1;
 
 /// The marks that were given, in the order of the keys, with their places.
 #[derive(Default)]
@@ -21,7 +19,7 @@ pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Opti
     let mut marks = Marks::default();
     let seen = reader.fields("`identity`", &KEYS, |reader, key, span| {
         let mark: Option<Box<str>> = match key {
-            1 => reader.integer("`ctime`", 0, CTIME_MAX)?.map(|(number, _)| number.to_string().into()),
+            1 => reader.integer("`ctime`", 0, INTEGER_MAX)?.map(|(number, _)| number.to_string().into()),
             _ => reader.text("a birth mark")?.map(|(text, _)| text.into()),
         };
         marks.names_any = true;

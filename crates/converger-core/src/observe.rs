@@ -272,7 +272,8 @@ impl Observation {
             while ids.next_if(|id| **id < guest.vmid).is_some() {}
             ids.peek() == Some(&&guest.vmid)
         });
-        self.unmanaged = self.unmanaged.saturating_add(u64::try_from(all - guests.len()).unwrap_or(u64::MAX));
+        let dropped = u64::try_from(all - guests.len()).unwrap_or(u64::MAX);
+        self.unmanaged = self.unmanaged.saturating_add(dropped).min(crate::artifact::INTEGER_MAX);
         guests.dedup_by(|second, first| {
             let twice = second.vmid == first.vmid;
             if twice {

@@ -3,7 +3,7 @@
 use super::config::{self, Draft as Config};
 use super::order::{self, Edge};
 use super::{Desired, DesiredGuest, Restart, Stop, VERSION};
-use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Source, Span, Stop as End, decode, quoted};
+use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Source, Span, Stop as End, decode, is_decimal, quoted};
 use crate::guest::{EnvironmentName, GuestName, Kind, RunState, Vmid};
 use crate::marks::{self, Marks};
 
@@ -203,7 +203,8 @@ fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Spa
 fn seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>, End> {
     const SECS_MAX: u32 = 86_400;
     let Some((scalar, span)) = reader.scalar("`stop_timeout`", "a time such as 90s or 5m")? else { return Ok(None) };
-    let number = |digits: &str, unit: u32| digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    let number =
+        |digits: &str, unit: u32| digits.parse::<u32>().ok().filter(|_| is_decimal(digits)).and_then(|number| number.checked_mul(unit));
     let secs = match (scalar.text.strip_suffix('s'), scalar.text.strip_suffix('m')) {
         (Some(digits), _) => number(digits, 1),
         (_, Some(digits)) => number(digits, 60),

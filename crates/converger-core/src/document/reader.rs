@@ -21,6 +21,16 @@ pub(crate) struct Reader<'t, S> {
     diagnostics: Diagnostics,
 }
 
+/// What a value is, as far as its notation tells.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    Map,
+    List,
+    Text,
+    Flag,
+    Other,
+}
+
 /// Which of the known keys a map had, and where.
 pub(crate) struct Seen {
     /// Where the map begins, for faults about what it lacks.
@@ -71,12 +81,18 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         Ok(empty)
     }
 
-    /// Whether a scalar is next.
-    pub(crate) fn is_scalar(&mut self) -> Result<bool, Stop> {
+    /// What comes next, without reading it.
+    pub(crate) fn peek_kind(&mut self) -> Result<Next, Stop> {
         let next = self.next()?;
-        let scalar = matches!(next.0, Event::Scalar(_));
+        let kind = match &next.0 {
+            Event::MapStart => Next::Map,
+            Event::ListStart => Next::List,
+            Event::Scalar(scalar) if scalar.style == Style::Quoted => Next::Text,
+            Event::Scalar(scalar) if matches!(scalar.text.as_ref(), "true" | "false") => Next::Flag,
+            _ => Next::Other,
+        };
         self.peeked = Some(next);
-        Ok(scalar)
+        Ok(kind)
     }
 
     /// A map of known keys: `visit` is called with the index and place of each key and must read its value.
@@ -321,7 +337,7 @@ fn position(keys: &[&str], key: &str, next: usize) -> Option<usize> {
 }
 
 /// Decimal digits without sign, leading zero, underscore or exponent.
-fn is_decimal(text: &str) -> bool {
+pub(crate) fn is_decimal(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'))
 }
 

@@ -1,13 +1,13 @@
 //! From current.json to [`Observation`], refusing whatever is malformed or contradicts itself.
 
+use std::borrow::Cow;
+
 use super::{Config, Ha, Node, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
-use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
+use crate::artifact::INTEGER_MAX;
+use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
 use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid};
 use crate::marks::{self, Marks};
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
-
-/// RFC 8785 numbers are doubles: above this they would be rounded in silence.
-const INTEGER_MAX: u64 = (1 << 53) - 1;
 
 const KEYS: [&str; 9] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
@@ -156,7 +156,7 @@ fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Sp
 
 /// What was read of one guest; its kind may stand behind what depends on it.
 #[derive(Default)]
-struct Row {
+struct Row<'t> {
     vmid: Option<(Vmid, Span)>,
     kind: Option<Kind>,
     node: Option<(Box<str>, Span)>,
@@ -174,7 +174,7 @@ struct Row {
     tags: Option<Words>,
     identity: Option<Marks>,
     has_config: bool,
-    pending: Option<Vec<(Pending, Span)>>,
+    pending: Option<Vec<PendingDraft<'t>>>,
     digest: Option<Box<str>>,
 }
 
@@ -194,7 +194,7 @@ fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, scrat
     finish(reader, draft, row, scratch)
 }
 
-fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row, scratch: &mut Scratch) -> Result<(), End> {
+fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row<'t>, scratch: &mut Scratch) -> Result<(), End> {
     match key {
         0 => row.cause = cause(reader)?,
         1 => row.has_config = config(reader, scratch)?,
@@ -247,7 +247,7 @@ fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str
     )
 }
 
-fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, row: &Row) -> Result<(), End> {
+fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, row: &Row<'_>) -> Result<(), End> {
     let known = matches!(row.status, Some(0 | 1));
     if known && row.name.is_none() && seen.key(9).is_none() {
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
@@ -258,7 +258,7 @@ fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, ro
     Ok(())
 }
 
-fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, row: Row, scratch: &mut Scratch) -> Result<(), End> {
+fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, row: Row<'t>, scratch: &mut Scratch) -> Result<(), End> {
     let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
     let config = config_of(reader, scratch, kind)?;
     let pending = match row.pending {
@@ -390,61 +390,122 @@ fn is_nothing(value: &Value) -> bool {
 
 const PENDING_KEYS: [&str; 3] = ["key", "value", "delete"];
 
-fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<(Pending, Span)>>, End> {
+/// A pending change as written: which of its members it needs depends on the kind, which may not be known yet.
+struct PendingDraft<'t> {
+    key: Cow<'t, str>,
+    span: Span,
+    value: Option<Loose>,
+    delete: bool,
+}
+
+fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<PendingDraft<'t>>>, End> {
     let mut list = Vec::new();
     let read = reader.items("`pending`", |reader| {
-        if let Some(entry) = pending_entry(reader)? {
-            list.push(entry);
-        }
+        list.extend(pending_entry(reader)?);
         Ok(())
     })?;
     Ok(read.map(|_| list))
 }
 
 /// `{key, value}` or `{key, delete: true}` for a field of the table, `{key}` for anything else.
-fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Pending, Span)>, End> {
-    let (mut key, mut value_read, mut delete) = (None, None, false);
-    let seen = reader.fields("a pending change", &PENDING_KEYS, |reader, index, span| match index {
+fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<PendingDraft<'t>>, End> {
+    let (mut key, mut value, mut delete) = (None, None, false);
+    let seen = reader.fields("a pending change", &PENDING_KEYS, |reader, index, _| match index {
         0 => reader.text("`key`").map(|text| key = text),
-        1 => match key.as_ref().and_then(|(key, _)| field_of(key)) {
-            Some(field) => value(reader, field).map(|value| value_read = value),
-            None => {
-                reader.report(Diagnostic::new(span, "only values of managed fields are kept; `key` comes first and names one"))?;
-                reader.skip_value()
-            }
-        },
+        1 => loose(reader).map(|loose| value = loose),
         _ => reader.flag("`delete`").map(|flag| delete = flag == Some(true)),
     })?;
     let Some(seen) = seen else { return Ok(None) };
     reader.required(&seen, "a pending change", &PENDING_KEYS, &[0])?;
-    let Some((key, span)) = key else { return Ok(None) };
-    match (field_of(&key), value_read, delete) {
-        (Some(field), Some(value), false) => Ok(Some((Pending::Known(field, Some(value).filter(|value| !is_nothing(value))), span))),
-        (Some(field), None, true) => Ok(Some((Pending::Known(field, None), span))),
-        (None, None, _) => Ok(Some((Pending::Other(key.into()), span))),
-        _ if seen.key(1).is_some() && !delete => Ok(None),
-        _ => reader.refuse(Diagnostic::new(span, "a pending change of a managed field has either `value` or `delete: true`")),
-    }
+    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete }))
 }
 
-fn field_of(key: &str) -> Option<Field> {
-    Field::WORDS.iter().position(|word| *word == key).and_then(|index| Field::ALL.get(index).copied())
-}
-
-/// A key that is pending for a kind whose table lacks it is somebody else's.
-fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<(Pending, Span)>, kind: Kind) -> Result<Box<[Pending]>, End> {
+/// Sorted by key, each key once. A key that the table of this kind lacks is somebody else's, and its value is not kept.
+fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<PendingDraft<'t>>, kind: Kind) -> Result<Box<[Pending]>, End> {
     let mut entries: Vec<Pending> = Vec::with_capacity(list.len());
-    for (entry, span) in list {
-        if entries.iter().any(|other| other.key() == entry.key()) {
-            reader.report(Diagnostic::new(span, format!("{} is pending twice", quoted(entry.key()))))?;
+    for draft in list {
+        if entries.iter().any(|other| other.key() == draft.key) {
+            reader.report(Diagnostic::new(draft.span, format!("{} is pending twice", quoted(&draft.key))))?;
         }
-        entries.push(match entry {
-            Pending::Known(field, _) if rule_of(kind, field).is_none() => Pending::Other(field.word().into()),
-            entry => entry,
-        });
+        entries.extend(pending_known(reader, draft, kind)?);
     }
     entries.sort_by(|left, right| left.key().cmp(right.key()));
     Ok(entries.into())
+}
+
+fn pending_known<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: PendingDraft<'t>, kind: Kind) -> Result<Option<Pending>, End> {
+    let index = Field::WORDS.iter().position(|word| *word == draft.key);
+    let field = index.and_then(|index| Field::ALL.get(index).copied()).filter(|field| rule_of(kind, *field).is_some());
+    let Some(field) = field else { return Ok(Some(Pending::Other(draft.key.into()))) };
+    let value = match (draft.value, draft.delete) {
+        (None, true) => None,
+        (Some(loose), false) => match loose.shaped(field.shape()) {
+            Some(value) => Some(value).filter(|value| !is_nothing(value)),
+            None => {
+                return reader.refuse(Diagnostic::new(draft.span, format!("the pending value of {} is of another type", field.quoted())));
+            }
+        },
+        _ => {
+            let message = format!("a pending change of {} has either `value` or `delete: true`", field.quoted());
+            return reader.refuse(Diagnostic::new(draft.span, message));
+        }
+    };
+    Ok(Some(Pending::Known(field, value)))
+}
+
+/// A value whose field is not known yet: members of a JSON object have no order.
+enum Loose {
+    Flag(bool),
+    Number(u32),
+    Text(Box<str>),
+    List(Vec<Box<str>>),
+    Startup(Startup),
+}
+
+fn loose<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Loose>, End> {
+    Ok(match reader.peek_kind()? {
+        Next::Text => text(reader, "`value`")?.map(Loose::Text),
+        Next::Flag => reader.flag("`value`")?.map(Loose::Flag),
+        Next::Map => startup(reader)?.map(Loose::Startup),
+        Next::List => words(reader, "`value`")?.map(Loose::List),
+        Next::Other => {
+            let number = reader.integer("`value`", 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok());
+            number.map(Loose::Number)
+        }
+    })
+}
+
+impl Loose {
+    fn shaped(self, shape: Shape) -> Option<Value> {
+        Some(match (shape, self) {
+            (Shape::Flag, Self::Flag(flag)) => Value::Flag(flag),
+            (Shape::Count, Self::Number(number)) => Value::Count(number),
+            (Shape::Mib, Self::Number(number)) => Value::Mib(number),
+            (Shape::Thousandths, Self::Number(number)) => Value::Thousandths(number),
+            (Shape::Text, Self::Text(text)) => Value::Text(text.trim_end().into()),
+            (Shape::Tags, Self::List(tags)) => Value::Tags(Words::new(tags)),
+            (Shape::Startup, Self::Startup(startup)) => Value::Startup(startup),
+            (Shape::Boot, Self::List(devices)) => Value::Boot(Boot::Devices(devices.into())),
+            (Shape::Boot, Self::Text(letters)) => Value::Boot(Boot::Legacy(letters)),
+            (Shape::Features, Self::List(words)) => Value::Features(features_of(&words)?),
+            _ => return None,
+        })
+    }
+}
+
+fn features_of(words: &[Box<str>]) -> Option<Features> {
+    words.iter().try_fold(Features::none(), |features, word| {
+        Features::WORDS.iter().position(|own| **own == **word).map(|index| features.with(index))
+    })
+}
+
+fn words<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
+    let mut words: Vec<Box<str>> = Vec::new();
+    let list = reader.items(what, |reader| {
+        words.extend(text(reader, what)?);
+        Ok(())
+    })?;
+    Ok(list.map(|_| words))
 }
 
 /// A value in the form of artifacts: numbers in their unit, sets as lists.
@@ -485,15 +546,10 @@ fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Start
 
 /// A list of devices, or the letters of an old config.
 fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
-    if reader.is_scalar()? {
+    if reader.peek_kind()? == Next::Text {
         return Ok(text(reader, "`boot`")?.map(Boot::Legacy));
     }
-    let mut devices: Vec<Box<str>> = Vec::new();
-    let list = reader.items("`boot`", |reader| {
-        devices.extend(text(reader, "a device in `boot`")?);
-        Ok(())
-    })?;
-    Ok(list.map(|_| Boot::Devices(devices.into())))
+    Ok(words(reader, "`boot`")?.map(|devices| Boot::Devices(devices.into())))
 }
 
 fn features<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Features>, End> {

@@ -171,6 +171,14 @@ pub(super) fn tags_after(change: &Change) -> Option<Vec<&str>> {
     })
 }
 
+/// The tags that the guest has after its next start, if some are pending.
+pub(super) fn tags_pending(row: &ObservedGuest) -> Option<Vec<&str>> {
+    Some(match pending_of(row, Field::Tags)? {
+        Some(Value::Tags(tags)) => tags.iter().collect(),
+        _ => Vec::new(),
+    })
+}
+
 /// Values that Proxmox would not accept together with what the guest has.
 pub(super) fn unsupported(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let (Kind::Qemu, Reading::Read(config)) = (row.kind, &row.config) else { return None };

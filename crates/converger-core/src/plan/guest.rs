@@ -195,10 +195,11 @@ fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &
     (!grounds.is_empty()).then(|| Refusal::protected_guest(grounds, interrupting))
 }
 
-/// Protecting tags that a step would take away.
+/// Protecting tags that a step would take away, by writing others or by applying what is pending.
 fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
     let Reading::Read(tags) = &row.tags else { return None };
-    let kept = steps.iter().find_map(|step| config::tags_after(&step.change))?;
+    let written = steps.iter().find_map(|step| config::tags_after(&step.change));
+    let kept = written.or_else(|| config::tags_pending(row))?;
     // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
     let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))

@@ -6,7 +6,7 @@ use crate::action::Change;
 use crate::desired::DesiredGuest;
 use crate::guest::Vmid;
 use crate::normalize::{Field, Value};
-use crate::observe::{Observation, ObservedGuest, Reading, Status};
+use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
 use crate::plan::{Plan, Step, Verdict};
 use crate::policy::Rules;
 use crate::refusal::Refusal;
@@ -83,13 +83,20 @@ impl Case<'_> {
 
     /// A protecting tag is there before a step and not after it.
     fn unprotects(&self) -> bool {
-        let Some(ObservedGuest { tags: Reading::Read(before), .. }) = self.row else { return false };
+        let Some(ObservedGuest { tags: Reading::Read(before), pending, .. }) = self.row else { return false };
         let written = self.steps.iter().find_map(|step| match &step.change {
             Change::ConfigSet(fields) => fields.iter().find(|field| field.field == Field::Tags),
             _ => None,
         });
-        let Some(written) = written else { return false };
-        let stays = |tag: &str| matches!(&written.after, Some(Value::Tags(after)) if after.iter().any(|own| own == tag));
+        let waiting = match pending {
+            Reading::Read(pending) => pending.iter().find_map(|entry| match entry {
+                Pending::Known(Field::Tags, value) => Some(value),
+                _ => None,
+            }),
+            Reading::Unread => None,
+        };
+        let Some(after) = written.map(|written| &written.after).or(waiting) else { return false };
+        let stays = |tag: &str| matches!(after, Some(Value::Tags(after)) if after.iter().any(|own| own == tag));
         before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
