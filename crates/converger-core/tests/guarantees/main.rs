@@ -2,6 +2,7 @@
 //! differ from a harmless one in a single point. Beside them stand the harmless ones, so that a planner that refuses
 //! everything does not pass.
 
+mod dependency;
 mod foreign_text;
 mod protection;
 mod records;

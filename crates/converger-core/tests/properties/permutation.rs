@@ -1,14 +1,19 @@
 //! The order in which things are written says nothing: any order of guests, nodes, members and sets gives the same
-//! bytes, in JSON and in YAML.
+//! bytes, in JSON and in YAML. Nor do the ids of guests say more than in which order they stand.
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use converger_core::desired;
 use converger_core::document::Notation;
+use converger_core::guest::Vmid;
 use converger_core::observe;
-use converger_core::testing::{Inputs, body, json_shuffled, yaml};
+use converger_core::policy::Rules;
+use converger_core::testing::{Inputs, World, body, json_shuffled, yaml};
 
 use crate::each_case;
+use crate::model::list;
 
 const SEED: u64 = 2;
 const WORLDS: u64 = 2_000;
@@ -37,5 +42,62 @@ fn yaml_and_json_of_one_document_are_one_declared_state() {
         let text = yaml(&case.world.desired, &mut case.rng);
         let from_yaml = desired::parse(text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{case}: {faults:#?}\n{text}"));
         assert_eq!(from_yaml, *inputs.desired, "{case:?}\n{text}");
+    }
+}
+
+/// The ids the other way round: the largest becomes the smallest.
+fn mirrored(id: &Value) -> Value {
+    json!(u64::from(Vmid::MIN + Vmid::MAX) - id.as_u64().expect("an id"))
+}
+
+fn mirrored_list(ids: &Value) -> Value {
+    let mut ids: Vec<Value> = list(ids).map(mirrored).collect();
+    ids.sort_by_key(Value::as_u64);
+    json!(ids)
+}
+
+fn mirrored_world(world: &World) -> World {
+    let World { mut desired, mut observation, rules } = world.clone();
+    for guest in desired["guests"].as_array_mut().into_iter().chain(observation["guests"].as_array_mut()).flatten() {
+        guest["vmid"] = mirrored(&guest["vmid"]);
+        if guest.get("after").is_some() {
+            guest["after"] = mirrored_list(&guest["after"]);
+        }
+    }
+    let ids = rules.ids().iter().filter_map(|id| Vmid::new(mirrored(&json!(id.get())).as_u64()?)).collect();
+    World { desired, observation, rules: Rules::new(ids, rules.names().to_vec(), rules.tags().to_vec()) }
+}
+
+/// A guest of a plan with every id in it mirrored.
+fn mirrored_guest(guest: &Value) -> Value {
+    let mut guest = guest.clone();
+    guest["vmid"] = mirrored(&guest["vmid"]);
+    for list in ["steps", "refusals"] {
+        for entry in guest.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            for ids in ["/wait", "/evidence/on", "/evidence/guests"] {
+                if let Some(ids) = entry.pointer_mut(ids) {
+                    *ids = mirrored_list(ids);
+                }
+            }
+        }
+    }
+    guest
+}
+
+fn guests_of(world: &World) -> Vec<Value> {
+    let inputs = world.parse().unwrap_or_else(|faults| panic!("{faults:#?}\n{world:?}"));
+    let body: Value = serde_json::from_slice(&body(&inputs.plan())).expect("a body is JSON");
+    let mut guests: Vec<Value> = list(&body["guests"]).cloned().collect();
+    guests.sort_by_key(|guest| guest["vmid"].as_u64());
+    guests
+}
+
+#[test]
+fn g6_ids_decide_the_order_and_nothing_else() {
+    for case in each_case(SEED + 200, WORLDS) {
+        let plain = guests_of(&case.world);
+        let mut mirrored: Vec<Value> = guests_of(&mirrored_world(&case.world)).iter().map(mirrored_guest).collect();
+        mirrored.reverse();
+        assert_eq!(mirrored, plain, "{case:?}");
     }
 }

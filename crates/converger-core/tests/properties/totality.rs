@@ -27,7 +27,7 @@ fn check_shape(inputs: &Inputs) -> Result<(), String> {
         let fault = match verdict {
             Verdict::Converged { .. } => None,
             Verdict::Steps(steps) if steps.is_empty() => Some("a verdict of no steps"),
-            Verdict::Refused(refusals) if refusals.is_empty() && !inputs.desired.has_dependencies() => Some("refused for nothing"),
+            Verdict::Refused(refusals) if refusals.is_empty() => Some("refused for nothing"),
             Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().entry().stage != Stage::Plan) => {
                 Some("the planner gave a code of another stage")
             }
