@@ -296,6 +296,34 @@ mod tests {
     }
 
     #[test]
+    fn g1_a_forged_write_where_the_config_was_not_read_is_found() {
+        check(&unread("config"), set_cores(), &["G1"]);
+        check(&seen("config", json!({ "cores": 2 })), set_cores(), &[]);
+        check(&unread("config"), set_tags(&["edge", "web"]), &[]);
+    }
+
+    #[test]
+    fn g1_a_forged_step_on_a_guest_with_other_birth_marks_is_found() {
+        let pinned = |identity: Json| {
+            let mut world = seen("identity", identity);
+            world.desired["guests"][0]["identity"] = json!({ "uuid": "a" });
+            world
+        };
+        check(&pinned(json!({ "uuid": "a" })), Change::Start, &[]);
+        check(&pinned(json!({ "uuid": "b" })), Change::Start, &["G1"]);
+        check(&pinned(json!({})), Change::Start, &["G1"]);
+        let mut unread = pinned(json!({}));
+        unread.observation["guests"][0].as_object_mut().expect("a row").remove("identity");
+        check(&unread, Change::Start, &["G1"]);
+    }
+
+    #[test]
+    fn g3_a_protecting_tag_is_not_taken_by_a_second_write() {
+        let plan = forged(&seen("tags", json!(["prod"])), vec![set_tags(&["prod", "web"]), set_tags(&["web"])]);
+        assert_eq!(violations(&plan).iter().map(guarantee_of).collect::<Vec<_>>(), ["G3"]);
+    }
+
+    #[test]
     fn every_broken_guarantee_is_named_with_every_guest() {
         let mut world = seen("tags", json!(["prod"]));
         world.observation["guests"][0]["lock"] = json!("backup");

@@ -343,6 +343,10 @@ fn add_tag(rng: &mut Rng, guest: &mut Guest, tags: &[&str]) {
 fn wait_for_others(rng: &mut Rng, guest: &mut Guest) {
     let undeclared = TABLE.iter().find(|rule| rule.kind == guest.kind && guest.wants(rule.field).is_none() && rule.field != Field::Tags);
     let entry = match undeclared {
+        _ if rng.one_in(5) => match guest.kind {
+            Kind::Qemu => json!({ "key": "swap", "value": 512 }),
+            Kind::Lxc => json!({ "key": "sockets", "delete": true }),
+        },
         Some(rule) if rng.one_in(2) => match rng.pick(&observed_values(rule.field)) {
             Some(value) if rng.one_in(2) => json!({ "key": rule.field.word(), "value": value }),
             _ => json!({ "key": rule.field.word(), "delete": true }),

@@ -2,6 +2,7 @@
 //! differ from a harmless one in a single point. Beside them stand the harmless ones, so that a planner that refuses
 //! everything does not pass.
 
+mod defects;
 mod dependency;
 mod foreign_text;
 mod protection;
@@ -69,6 +70,13 @@ fn verdict(world: &World, vmid: u64) -> String {
         Some("refused") => format!("refused: {}", words(&guest["refusals"], "code")),
         _ => "converged".to_owned(),
     }
+}
+
+/// Refused for whatever cause.
+#[track_caller]
+fn check_refused(world: &World, vmid: u64) {
+    let verdict = verdict(world, vmid);
+    assert!(verdict.starts_with("refused: "), "{verdict} {world:#?}");
 }
 
 #[track_caller]
