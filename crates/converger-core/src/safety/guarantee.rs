@@ -2,7 +2,7 @@
 //!
 //! The planner never makes what is looked for here. If it did, this is where it stops.
 
-use crate::action::Change;
+use crate::action::{Change, FieldChange};
 use crate::desired::DesiredGuest;
 use crate::guest::Vmid;
 use crate::normalize::{Field, Value};
@@ -54,9 +54,29 @@ impl Case<'_> {
         let online = self.observation.nodes.get(row.node).is_some_and(|node| node.online);
         let status = matches!(row.status, Status::Known(_));
         let guards = row.lock.is_read() && row.ha.is_read() && row.template.is_read() && row.protection.is_read();
+        let values = row.tags.is_read() && row.pending.is_read() && (row.config.is_read() || !self.writes_config());
+        reading && online && status && guards && values && self.is_the_declared_one(row)
+    }
+
+    fn is_the_declared_one(&self, row: &ObservedGuest) -> bool {
         let named = self.guest.name.as_ref().is_none_or(|name| row.name.as_deref() == Some(name.as_str()));
-        let same = row.kind == self.guest.kind && named;
-        reading && online && status && guards && row.tags.is_read() && row.pending.is_read() && same
+        let pinned = self.guest.identity.as_ref().is_none_or(|pinned| match &row.identity {
+            Reading::Read(seen) => pinned.marks().into_iter().zip(seen.marks()).all(|(ours, theirs)| ours.1.is_none() || ours == theirs),
+            Reading::Unread => false,
+        });
+        row.kind == self.guest.kind && named && pinned
+    }
+
+    /// Whether a step writes keys that are read with the config; tags are read with the guest.
+    fn writes_config(&self) -> bool {
+        self.writes().flatten().any(|field| field.field != Field::Tags)
+    }
+
+    fn writes(&self) -> impl Iterator<Item = &[FieldChange]> {
+        self.steps.iter().filter_map(|step| match &step.change {
+            Change::ConfigSet(fields) => Some(&**fields),
+            _ => None,
+        })
     }
 
     fn interrupts_protected(&self) -> bool {
@@ -84,10 +104,8 @@ impl Case<'_> {
     /// A protecting tag is there before a step and not after it.
     fn unprotects(&self) -> bool {
         let Some(ObservedGuest { tags: Reading::Read(before), pending, .. }) = self.row else { return false };
-        let written = self.steps.iter().find_map(|step| match &step.change {
-            Change::ConfigSet(fields) => fields.iter().find(|field| field.field == Field::Tags),
-            _ => None,
-        });
+        let written: Vec<&Option<Value>> =
+            self.writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after).collect();
         let waiting = match pending {
             Reading::Read(pending) => pending.iter().find_map(|entry| match entry {
                 Pending::Known(Field::Tags, value) => Some(value),
@@ -95,8 +113,9 @@ impl Case<'_> {
             }),
             Reading::Unread => None,
         };
-        let Some(after) = written.map(|written| &written.after).or(waiting) else { return false };
-        let stays = |tag: &str| matches!(after, Some(Value::Tags(after)) if after.iter().any(|own| own == tag));
+        // What is written replaces what is pending; where nothing is written, a step may apply what is.
+        let afters = if written.is_empty() { waiting.into_iter().collect() } else { written };
+        let stays = |tag: &str| afters.iter().all(|after| matches!(after, Some(Value::Tags(tags)) if tags.iter().any(|own| own == tag)));
         before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
