@@ -25,9 +25,9 @@ pub(crate) fn ask() -> Outcome {
 
 /// Random plans, one a line, by the example that `build` has built.
 fn write_plans() -> Outcome {
-    let plans = shell::capture(&mut shell::command("target/ci/examples/random_plans", &[PLANS_LEAST]))?;
+    let plans = shell::capture(&mut shell::built("examples/random_plans", &[PLANS_LEAST]))?;
     let sample: String = plans.lines().take(SAMPLE_LINES).flat_map(|line| [line, "\n"]).collect();
-    let written = fs::write(PLANS, &plans).and_then(|()| fs::write(SAMPLE, sample));
+    let written = fs::create_dir_all("target").and_then(|()| fs::write(PLANS, &plans)).and_then(|()| fs::write(SAMPLE, sample));
     written.map_err(|error| Failure::new(format!("cannot write `{PLANS}` or `{SAMPLE}`: {error}")))
 }
 

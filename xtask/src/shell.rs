@@ -32,6 +32,12 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
 }
 
+/// A program that cargo has built in the profile `ci`; its directory may have been moved by the environment.
+pub(crate) fn built(program: &str, arguments: &[&str]) -> Command {
+    let directory = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
+    command(std::path::Path::new(&directory).join("ci").join(program), arguments)
+}
+
 /// A command without a standard input: nothing here may wait for an answer.
 pub(crate) fn command(program: impl Into<OsString>, arguments: &[&str]) -> Command {
     let mut command = Command::new(program.into());

@@ -86,6 +86,10 @@ fn accepts_another_environment(observer: &impl Observer, scope: &Scope) -> Optio
 fn compare(world: &World, reading: &Scoped) -> Vec<String> {
     let truth = &world.truth;
     let mut broken = Vec::new();
+    if reading.environment != truth.environment {
+        broken.push(format!("it calls the environment `{}`", reading.environment));
+    }
+    broken.extend(blind(world, reading));
     if reading.complete && !truth.complete {
         broken.push("it calls an incomplete list complete".into());
     }
@@ -101,6 +105,17 @@ fn compare(world: &World, reading: &Scoped) -> Vec<String> {
     }
     broken.extend(unlisted(world, reading));
     broken
+}
+
+/// Where nothing stands in the way, whoever sees nothing is no observer.
+fn blind(world: &World, reading: &Scoped) -> Vec<String> {
+    if !world.is_readable {
+        return Vec::new();
+    }
+    let unknown = reading.guests.iter().filter(|row| matches!(row.status, Status::Unknown(_)));
+    let unseen = unknown.map(|row| format!("guest {} could be seen, and is called unknown", row.vmid));
+    let incomplete = (!reading.complete || !reading.quorate).then(|| "the whole list could be read, and is not".to_owned());
+    unseen.chain(incomplete).collect()
 }
 
 /// A guest that is there must be listed, or the list must not be called complete.
@@ -143,6 +158,8 @@ fn is_true<T: PartialEq>(claim: &Reading<T>, truth: &Reading<T>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use converger_core::guest::Identity;
+
     use super::*;
     use crate::ObserveError;
 
@@ -190,7 +207,6 @@ mod tests {
             for row in &mut reading.guests {
                 row.config = Reading::Unread;
                 row.lock = Reading::Unread;
-                row.status = Status::Unknown(None);
             }
         };
         assert_eq!(check(&mut Spoiler(less)), []);
@@ -198,6 +214,15 @@ mod tests {
 
     #[test]
     fn whoever_claims_more_than_the_truth_is_found() {
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.status = Status::Unknown(None)), "called unknown");
+        assert_found(|reading| reading.complete = false, "could be read, and is not");
+        assert_found(|reading| reading.environment = EnvironmentName::new("x").expect("a name"), "calls the environment");
+        assert_found(|reading| reading.guests.iter_mut().for_each(|row| row.name = Some("forged".into())), "claims a name");
+        let identity = |reading: &mut Observation| {
+            let forged = || Identity::Qemu { uuid: Some("forged".into()), ctime: None };
+            reading.guests.iter_mut().for_each(|row| row.identity = Reading::Read(Box::new(forged())));
+        };
+        assert_found(identity, "claims a identity");
         assert_found(|reading| reading.complete = true, "calls an incomplete list complete");
         assert_found(|reading| reading.quorate = true, "claims a quorum");
         assert_found(|reading| reading.guests = Box::new([]), "a list that is called complete lacks it");

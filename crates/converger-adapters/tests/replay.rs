@@ -44,7 +44,7 @@ impl Stage for Files {
 }
 
 #[test]
-fn g4_replay_reads_once_and_changes_nothing() {
+fn g4_replay_changes_nothing_and_reads_the_same_twice() {
     assert_eq!(check(&mut Files::new()), []);
 }
 

@@ -140,6 +140,7 @@ impl Step {
 /// Plans. Total and deterministic: a verdict for every declared guest, whatever was read.
 #[must_use]
 pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) -> Plan {
+    let observation = in_scope(&desired, observation);
     let refusals = of_the_reading(&observation);
     let mut verdicts = Vec::with_capacity(desired.guests().len());
     for (guest, listed) in joined(&desired, &observation) {
@@ -148,6 +149,15 @@ pub fn plan(desired: Arc<Desired>, observation: Arc<Scoped>, rules: Arc<Rules>) 
     }
     dependency::settle(&desired, &observation, &mut verdicts);
     Plan { desired, observation, rules, refusals, verdicts: verdicts.into() }
+}
+
+/// The reading itself where it holds nothing that is not declared, which is always so in a run; otherwise without the rest (G8).
+fn in_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
+    let listed = joined(desired, &observation).filter(|(_, row)| row.is_some()).count();
+    if listed == observation.guests.len() {
+        return observation;
+    }
+    Arc::new(Scoped::clone(&observation).into_observation().within(&desired.scope()))
 }
 
 /// What concerns the whole reading.

@@ -98,7 +98,7 @@ fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     }
     let outcome = spine::judge(reading)?;
     if let Some(path) = &out {
-        let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, Provenance::Replay))
+        let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, Some(&digest.to_string())));
     }
@@ -131,11 +131,12 @@ fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
 /// A recording is never applied (G7), whatever is in it. A broken contract comes before that.
 fn apply_command(reading: &Reading) -> Result<End, Stop> {
     contract_kept(&contract::check())?;
-    let outcome = spine::judge(reading)?;
-    show(&outcome, reading)?;
-    let refusal = Refusal::replay_not_appliable();
-    let _ = write!(anstream::stderr(), "{}", render::refusal(&refusal));
-    Ok(End::Refused)
+    let Outcome { judged, origin, provenance } = spine::judge(reading)?;
+    let judged = match provenance {
+        Provenance::Replay => judged.refused_for(Refusal::replay_not_appliable()),
+        Provenance::Live => judged,
+    };
+    show(&Outcome { judged, origin, provenance }, reading)
 }
 
 /// A program that does not keep its contract may look, and may not act.
@@ -150,7 +151,7 @@ fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
 fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
     let end = audit::conclude(&outcome.judged).into();
     let written = if reading.json {
-        artifact::write_plan(&mut io::stdout().lock(), &outcome.judged, Provenance::Replay).map(|_| ())
+        artifact::write_plan(&mut io::stdout().lock(), &outcome.judged, outcome.provenance).map(|_| ())
     } else {
         report(&outcome.judged, &outcome.origin, reading)
     };

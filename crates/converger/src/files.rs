@@ -37,7 +37,8 @@ pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
         return Err(io::Error::other("it is there and not a regular file"));
     }
     let beside = beside(path);
-    let written = File::create(&beside).and_then(|mut file| {
+    // Created anew: a link that somebody laid under this name would be followed otherwise.
+    let written = File::create_new(&beside).and_then(|mut file| {
         let value = write(&mut file)?;
         file.flush()?;
         file.sync_all()?;

@@ -18,7 +18,7 @@ fn converger(arguments: &[&str]) -> Result<String, Failure> {
     let build = ["build", "--quiet", "--workspace", "--all-features", "--profile", "ci", "--bin", "converger"];
     shell::capture(&mut shell::cargo(&build))?;
     // The width of the help is that of the terminal unless it is told.
-    shell::capture(shell::command("target/ci/converger", arguments).env("COLUMNS", "100"))
+    shell::capture(shell::built("converger", arguments).env("COLUMNS", "100"))
 }
 
 fn rows(arguments: &[&str]) -> Result<Vec<Value>, Failure> {

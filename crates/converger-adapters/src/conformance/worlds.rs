@@ -13,6 +13,8 @@ pub struct World {
     pub truth: Observation,
     /// What is asked for.
     pub scope: Scope,
+    /// Nothing in it stands in the way of seeing it whole.
+    pub is_readable: bool,
 }
 
 const QUIET: &str = r#""lock": null, "ha": null, "template": false, "protection": false, "tags": [], "pending": []"#;
@@ -101,5 +103,6 @@ fn world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u
         rows.replace("QUIET", QUIET)
     );
     let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
-    World { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()) }
+    let is_readable = complete && quorate && !rows.contains("unknown") && !rows.contains("n2");
+    World { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
 }

@@ -6,12 +6,12 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{BUFFER_BYTES, Digest, Hashing, Tee, write};
+use super::{BUFFER_BYTES, Digest, Tee, write};
 use crate::action::{Change, Fields, Undo};
 use crate::audit::{Summary, summary};
 use crate::desired::DesiredGuest;
 use crate::guest::EnvironmentName;
-use crate::observe::Reading;
+use crate::observe::{ObservedGuest, Reading};
 use crate::plan::{PLANNER, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
@@ -57,14 +57,6 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
     write(&mut tee, &Body::of(plan)?)?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
-}
-
-/// The digest of a plan's body.
-///
-/// # Errors
-/// See [`Digest::of`].
-pub fn plan_digest(plan: &Plan) -> io::Result<Digest> {
-    write_body(&mut Hashing(Sha256::new()), plan)
 }
 
 /// Everything but the body, in the order of the names.
@@ -145,11 +137,6 @@ struct Row<'p> {
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
-        if let Verdict::Steps(_) = self.verdict
-            && let Some(Reading::Read(identity)) = self.plan.observation().find(self.guest.vmid).map(|row| &row.identity)
-        {
-            map.serialize_entry("identity", identity)?;
-        }
         map.serialize_entry("kind", &self.guest.kind)?;
         if let Some(name) = self.plan.name_of(self.guest) {
             map.serialize_entry("name", name)?;
@@ -162,6 +149,9 @@ impl Serialize for Row<'_> {
                 map.serialize_entry("verdict", "converged")?;
             }
             Verdict::Steps(steps) => {
+                if let Some(row) = self.plan.observation().find(self.guest.vmid) {
+                    map.serialize_entry("precondition", &Found(row))?;
+                }
                 map.serialize_entry("steps", &Steps(steps))?;
                 map.serialize_entry("verdict", "steps")?;
             }
@@ -171,6 +161,26 @@ impl Serialize for Row<'_> {
             }
         }
         map.serialize_entry("vmid", &self.guest.vmid)?;
+        map.end()
+    }
+}
+
+/// What must be found again before any step of the guest: who it is, and what guards it.
+struct Found<'p>(&'p ObservedGuest);
+
+impl Serialize for Found<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let row = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("ha", &row.ha.as_ref().read())?;
+        if let Reading::Read(identity) = &row.identity {
+            map.serialize_entry("identity", identity)?;
+        }
+        map.serialize_entry("lock", &row.lock.as_ref().read())?;
+        map.serialize_entry("name", &row.name)?;
+        map.serialize_entry("protection", &row.protection.as_ref().read())?;
+        map.serialize_entry("tags", &row.tags.as_ref().read())?;
+        map.serialize_entry("template", &row.template.as_ref().read())?;
         map.end()
     }
 }

@@ -49,8 +49,12 @@ fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>
     if guest.kind != row.kind {
         return Some(vec![Refusal::kind_mismatch(guest.kind, row.kind)]);
     }
-    let observed = row.name.as_deref().unwrap_or("");
-    let name = guest.name.as_ref().filter(|name| name.as_str() != observed).map(|name| Refusal::name_mismatch(name.as_str(), observed));
+    let name = match (&row.name, &guest.name) {
+        // A name may protect: whoever has not read it does not know.
+        (None, _) => Some(Refusal::guard_unread(vec!["name".into()])),
+        (Some(observed), Some(declared)) if declared.as_str() != &**observed => Some(Refusal::name_mismatch(declared.as_str(), observed)),
+        (Some(_), _) => None,
+    };
     let identity = guest.identity.as_deref().and_then(|pinned| match &row.identity {
         Reading::Unread => Some(Refusal::guard_unread(vec!["identity".into()])),
         Reading::Read(seen) if holds(pinned, seen) => None,

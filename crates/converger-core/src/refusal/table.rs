@@ -269,7 +269,7 @@ pub static TABLE: [Entry; 27] = [
         Stage::Safety,
         Reach::Run,
         "the plan breaks a guarantee of this program",
-        "A check that shares no code with the planner found a step that must not exist. This is a defect of this program.",
+        "A check that decides anew, and not by the planner's functions, found a step that must not exist. This is a defect of this program.",
         "Do not act on this plan; report it with plan.json and current.json.",
     ),
     entry(

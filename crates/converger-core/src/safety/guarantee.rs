@@ -1,4 +1,4 @@
-//! The guarantees, checked on a finished plan by code that shares nothing with the planner.
+//! The guarantees, checked on a finished plan decided anew and not by the functions of the planner.
 //!
 //! The planner never makes what is looked for here. If it did, this is where it stops.
 
@@ -8,7 +8,7 @@ use crate::guest::Vmid;
 use crate::normalize::{Field, Value};
 use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
 use crate::plan::{Plan, Step, Verdict};
-use crate::policy::Rules;
+use crate::policy::{HOLD_TAG, Rules};
 use crate::refusal::Refusal;
 
 /// A guarantee that a step of a guest can break.
@@ -52,14 +52,14 @@ impl Case<'_> {
         let Some(row) = self.row else { return false };
         let reading = self.observation.quorate && self.observation.complete;
         let online = self.observation.nodes.get(row.node).is_some_and(|node| node.online);
-        let status = matches!(row.status, Status::Known(_));
+        let status = matches!(row.status, Status::Known(state) if self.steps.first().is_some_and(|step| step.from == state));
         let guards = row.lock.is_read() && row.ha.is_read() && row.template.is_read() && row.protection.is_read();
         let values = row.tags.is_read() && row.pending.is_read() && (row.config.is_read() || !self.writes_config());
         reading && online && status && guards && values && self.is_the_declared_one(row)
     }
 
     fn is_the_declared_one(&self, row: &ObservedGuest) -> bool {
-        let named = self.guest.name.as_ref().is_none_or(|name| row.name.as_deref() == Some(name.as_str()));
+        let named = row.name.as_ref().is_some_and(|seen| self.guest.name.as_ref().is_none_or(|name| name.as_str() == &**seen));
         let pinned = self.guest.identity.as_ref().is_none_or(|pinned| match &row.identity {
             Reading::Read(seen) => pinned.marks().into_iter().zip(seen.marks()).all(|(ours, theirs)| ours.1.is_none() || ours == theirs),
             Reading::Unread => false,
@@ -119,12 +119,28 @@ impl Case<'_> {
         before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
-    /// Somebody else is at work on it: a lock, or high availability in motion.
+    /// It is in somebody else's hands: locked, held, a template, owned by high availability, or with changes pending.
     fn is_taken(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
-        let moved = matches!(&row.ha, Reading::Read(Some(ha)) if ha.owns() && !ha.is_settled());
-        locked || moved
+        let held = matches!(&row.tags, Reading::Read(tags) if tags.has(HOLD_TAG));
+        locked || held || row.template == Reading::Read(true) || self.is_ha_owned(row) || self.has_foreign_pending(row)
+    }
+
+    fn is_ha_owned(&self, row: &ObservedGuest) -> bool {
+        let Reading::Read(Some(ha)) = &row.ha else { return false };
+        let power = self.steps.iter().any(|step| !matches!(step.change, Change::ConfigSet(_)));
+        match ha.state.as_deref() {
+            Some("ignored") => false,
+            Some("started" | "stopped" | "enabled" | "disabled") => power,
+            _ => true,
+        }
+    }
+
+    fn has_foreign_pending(&self, row: &ObservedGuest) -> bool {
+        let Reading::Read(pending) = &row.pending else { return false };
+        let is_declared = |key: &str| self.guest.config.iter().any(|setting| setting.field.word() == key);
+        pending.iter().any(|entry| !is_declared(entry.key()))
     }
 }
 

@@ -127,7 +127,7 @@ fn steps_wait_for_whom_after_names() {
     assert!(waits > crate::cases(WORLDS) / 50, "only {waits} waits");
 }
 
-/// The judgement shares nothing with the planner, and has nothing against what the planner makes.
+/// The judgement decides anew, and has nothing against what the planner makes.
 #[test]
 fn no_plan_of_the_planner_breaks_a_guarantee() {
     let unlimited = Limits { guests: u32::MAX, percent: 100, stops: u32::MAX };

@@ -1,4 +1,5 @@
-//! The JSON Schemas of the file formats, made from the same tables that the parsers use.
+//! The JSON Schemas of the file formats. Fields, kinds and codes come from the tables of the core; CI holds every artifact
+//! of the scenarios and random plans against them.
 
 use std::io::{self, Write};
 
@@ -175,11 +176,22 @@ fn step() -> Json {
     )
 }
 
+/// What must be found again before any step of a guest.
+fn found() -> Json {
+    object(
+        &["ha", "lock", "name", "protection", "tags", "template"],
+        json!({
+            "ha": or_null(object(&[], json!({ "state": text() }))), "identity": identity(), "lock": { "type": "null" }, "name": text(),
+            "protection": { "type": "boolean" }, "tags": list(text()), "template": { "const": false },
+        }),
+    )
+}
+
 fn plan() -> Json {
     let guest = object(
         &["kind", "verdict", "vmid"],
         json!({
-            "identity": identity(), "kind": words(&Kind::WORDS), "name": text(), "pending_restart": { "const": true }, "refusals": refusals(),
+            "kind": words(&Kind::WORDS), "name": text(), "pending_restart": { "const": true }, "precondition": found(), "refusals": refusals(),
             "steps": list(step()), "verdict": words(&["converged", "steps", "refused"]), "vmid": vmid(),
         }),
     );

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
+use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::observe::Scoped;
@@ -20,6 +21,7 @@ use crate::{config, diagnose, files};
 pub(super) struct Outcome {
     pub(super) judged: Judged,
     pub(super) origin: String,
+    pub(super) provenance: Provenance,
 }
 
 pub(super) fn judge(reading: &Reading) -> Result<Outcome, Stop> {
@@ -27,7 +29,8 @@ pub(super) fn judge(reading: &Reading) -> Result<Outcome, Stop> {
     let config = config::load(reading.config.as_deref(), desired.environment()).map_err(Stop::input)?;
     let observation = observe(&reading.source, &desired)?;
     let plan = plan::plan(Arc::new(desired), Arc::new(observation), Arc::new(config.rules));
-    Ok(Outcome { judged: safety::judge(plan, config.limits, config.circumstances), origin: config.origin })
+    let judged = safety::judge(plan, config.limits, config.circumstances);
+    Ok(Outcome { judged, origin: config.origin, provenance: Provenance::Replay })
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
