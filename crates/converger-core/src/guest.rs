@@ -190,17 +190,32 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The first mark of `self` that `other` does not have alike: its name, ours and theirs.
+    /// Whether `other` has every mark of `self` alike. Marks that `self` lacks are not compared: a pin holds what it names.
     ///
-    /// Marks that `self` lacks are not compared: a pin holds what it names.
+    /// Nearly all pins hold, and looking at them costs no memory; [`Identity::differences`] says in words what does not.
     #[must_use]
-    pub fn differs(&self, other: &Self) -> Option<(&'static str, String, String)> {
+    pub fn holds_for(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Qemu { uuid, ctime }, Self::Qemu { uuid: their_uuid, ctime: their_ctime }) => {
+                (uuid.is_none() || uuid == their_uuid) && (ctime.is_none() || ctime == their_ctime)
+            }
+            (Self::Lxc { rootfs, mac }, Self::Lxc { rootfs: their_rootfs, mac: their_mac }) => {
+                (rootfs.is_none() || rootfs == their_rootfs) && (mac.is_none() || mac == their_mac)
+            }
+            (Self::Qemu { .. }, Self::Lxc { .. }) | (Self::Lxc { .. }, Self::Qemu { .. }) => false,
+        }
+    }
+
+    /// The marks of `self` that `other` does not have alike, in words.
+    #[must_use]
+    pub fn differences(&self, other: &Self) -> Vec<String> {
         let theirs = other.marks();
-        let mut ours = self.marks().into_iter().filter_map(|(name, mark)| Some((name, mark?)));
-        ours.find_map(|(name, mark)| {
+        let ours = self.marks().into_iter().filter_map(|(name, mark)| Some((name, mark?)));
+        ours.filter_map(|(name, mark)| {
             let their = theirs.iter().find(|(other, _)| *other == name).and_then(|(_, mark)| mark.clone());
-            (their.as_deref() != Some(&*mark)).then(|| (name, mark, their.unwrap_or_else(|| "absent".into())))
+            (their.as_deref() != Some(&*mark)).then(|| format!("{name}: pinned {mark}, observed {}", their.as_deref().unwrap_or("absent")))
         })
+        .collect()
     }
 
     /// Each mark with its name, in the order of the names.
@@ -279,8 +294,27 @@ mod tests {
     fn a_pin_compares_only_what_it_names() {
         let seen = Identity::Qemu { uuid: Some("a".into()), ctime: None };
         let pin = |uuid: Option<&str>, ctime| Identity::Qemu { uuid: uuid.map(Into::into), ctime };
-        assert_eq!(pin(Some("a"), None).differs(&seen), None);
-        assert_eq!(pin(Some("b"), None).differs(&seen), Some(("uuid", "b".into(), "a".into())));
-        assert_eq!(pin(None, Some(5)).differs(&seen), Some(("ctime", "5".into(), "absent".into())));
+        assert!(pin(Some("a"), None).holds_for(&seen) && pin(Some("a"), None).differences(&seen).is_empty());
+        assert_eq!(pin(Some("b"), Some(5)).differences(&seen), ["ctime: pinned 5, observed absent", "uuid: pinned b, observed a"]);
+        assert!(!pin(Some("b"), None).holds_for(&seen) && !pin(None, Some(5)).holds_for(&seen));
+    }
+
+    #[test]
+    fn a_pin_holds_where_nothing_differs() {
+        let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
+        let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
+        let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
+        let identities: Vec<Identity> = pairs
+            .flat_map(|(left, right)| {
+                let ctime = ctime(&right);
+                [Identity::Qemu { uuid: left.clone(), ctime }, Identity::Lxc { rootfs: left, mac: right }]
+            })
+            .collect();
+        let is_same_kind = |left: &Identity, right: &Identity| std::mem::discriminant(left) == std::mem::discriminant(right);
+        for (pinned, seen) in identities.iter().flat_map(|pinned| identities.iter().map(move |seen| (pinned, seen))) {
+            // A pin of the other kind cannot come this far: the kinds are compared before.
+            let expected = is_same_kind(pinned, seen) && pinned.differences(seen).is_empty();
+            assert_eq!(pinned.holds_for(seen), expected, "{pinned:?} {seen:?}");
+        }
     }
 }

@@ -20,7 +20,11 @@ pub(crate) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Opti
     let seen = reader.fields("`identity`", &KEYS, |reader, key, span| {
         let mark: Option<Box<str>> = match key {
             1 => reader.integer("`ctime`", 0, INTEGER_MAX)?.map(|(number, _)| number.to_string().into()),
-            _ => reader.text("a birth mark")?.map(|(text, _)| text.into()),
+            _ => match reader.text("a birth mark")? {
+                // An observer that writes nothing for "none" would make every guest match.
+                Some((text, span)) if text.trim().is_empty() => reader.refuse(Diagnostic::new(span, "a birth mark is empty"))?,
+                mark => mark.map(|(text, _)| text.into()),
+            },
         };
         marks.names_any = true;
         if let Some(slot) = marks.marks.get_mut(key) {

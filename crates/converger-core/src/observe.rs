@@ -151,6 +151,26 @@ pub struct ObservedGuest {
     pub digest: Option<Box<str>>,
 }
 
+impl ObservedGuest {
+    /// The tags that it has, and those that it gets at its next start.
+    pub fn tags_carried(&self) -> impl Iterator<Item = &str> {
+        let now = self.tags.as_ref().read();
+        let next = self.pending.as_ref().read().into_iter().flatten().find_map(|entry| match entry {
+            Pending::Known(Field::Tags, Some(Value::Tags(tags))) => Some(tags),
+            _ => None,
+        });
+        now.into_iter().chain(next).flat_map(Words::iter)
+    }
+
+    /// A raw word that is not the status itself (`paused`, `io-error`) says that the status is not what it seems.
+    fn settle(&mut self) {
+        let Status::Known(state) = self.status else { return };
+        if let Some(word) = self.run_state.as_deref().filter(|word| *word != state.word()) {
+            self.status = Status::Unknown(Some(word.into()));
+        }
+    }
+}
+
 /// Whether a listed guest runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -174,10 +194,15 @@ impl Ha {
         self.state.as_deref() != Some("ignored")
     }
 
-    /// Whether the guest rests where it is: in every other state the manager is about to move or change it.
+    /// Whether the guest rests as the manager wants it: otherwise the manager is about to move or change it.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
-        matches!(self.state.as_deref(), Some("started" | "stopped" | "enabled" | "disabled" | "ignored"))
+    pub fn is_settled(&self, state: RunState) -> bool {
+        match self.state.as_deref() {
+            Some("started" | "enabled") => state == RunState::Running,
+            Some("stopped" | "disabled") => state == RunState::Stopped,
+            Some("ignored") => true,
+            _ => false,
+        }
     }
 }
 
@@ -281,6 +306,9 @@ impl Observation {
             }
             twice
         });
+        for guest in &mut guests {
+            guest.settle();
+        }
         self.guests = guests.into();
         Scoped(self)
     }

@@ -69,9 +69,7 @@ impl Rules {
         }
         // What is declared to be protected is, from the moment on that it is declared.
         grounds.extend(declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired tag {tag}")));
-        if let Reading::Read(tags) = &observed.tags {
-            grounds.extend(tags.iter().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag {tag}")));
-        }
+        grounds.extend(observed.tags_carried().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag {tag}")));
         if observed.protection == Reading::Read(true) {
             grounds.push("protection flag".to_owned());
         }
@@ -82,6 +80,8 @@ impl Rules {
     }
 
     fn is_protected_name(&self, name: &str) -> bool {
+        // Proxmox has no names that begin with a blank; one that does is not to slip through.
+        let name = name.trim_start();
         self.names.iter().any(|prefix| name.get(..prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(prefix)))
     }
 }

@@ -176,8 +176,8 @@ impl Refusal {
         Self::bare(Code::NameMismatch).with("desired", desired).with("observed", observed)
     }
 
-    pub(crate) fn identity_mismatch(mark: &'static str, desired: &str, observed: &str) -> Self {
-        Self::bare(Code::IdentityMismatch).with("mark", mark).with("desired", desired).with("observed", observed)
+    pub(crate) fn identity_mismatch(marks: Vec<String>) -> Self {
+        Self::bare(Code::IdentityMismatch).with("marks", Datum::Words(marks))
     }
 
     pub(crate) fn node_offline(node: &str) -> Self {
@@ -313,8 +313,8 @@ mod tests {
 
     #[test]
     fn evidence_stands_in_the_order_of_its_keys() {
-        let refusal = Refusal::identity_mismatch("uuid", "a", "b");
+        let refusal = Refusal::limit_percent(1, 2, 3, 4);
         let keys: Vec<&str> = refusal.evidence().iter().map(|(key, _)| *key).collect();
-        assert_eq!(keys, ["desired", "mark", "observed"]);
+        assert_eq!(keys, ["count", "max", "percent", "scope"]);
     }
 }

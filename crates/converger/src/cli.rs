@@ -23,7 +23,7 @@ Exit codes:
 
 /// Brings Proxmox VE guests to a declared state.
 #[derive(Debug, Parser)]
-#[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true, disable_help_subcommand = true)]
+#[command(name = "converger", version, about = ABOUT, after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -59,8 +59,8 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     /// Take a reading of the declared guests and write it to a file
     #[command(after_help = "\
 Examples:
-  converger observe desired.yaml --replay yesterday.json             writes current.json, in scope only
-  converger observe desired.yaml --replay - --json < recording.json  to standard output, no file
+  converger observe desired.yaml --replay yesterday.json     writes current.json
+  converger observe desired.yaml --replay - --json < r.json  to standard output
 
 What is outside of the declared list is dropped and only counted.")]
     Observe {
@@ -84,9 +84,9 @@ things were and not how they are. Exit code 3.")]
     /// Explain a refusal code, or list them all
     #[command(after_help = "\
 Examples:
-  converger explain                       all codes
-  converger explain guest-locked          one of them
-  converger explain fields                which config keys can be declared, and when they take effect")]
+  converger explain                    all codes
+  converger explain guest-locked       one of them
+  converger explain fields             which config keys can be declared")]
     Explain {
         /// A refusal code, or `fields`
         topic: Option<String>,

@@ -106,9 +106,13 @@ fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
 }
 
 fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
-    let out = out.or_else(|| (!json).then(|| "current.json".into()));
+    let out = match out {
+        None if json => None,
+        None => Some(new_file("current.json")?),
+        named => named,
+    };
     if let Some(path) = &out {
-        not_an_input(path, &[Some(&source.desired), Some(&source.replay)])?;
+        not_an_input(path, &[Some(&source.desired), Some(&source.replay), config::path(None).as_ref()])?;
     }
     let desired = spine::desired(&source.desired)?;
     let observation = spine::observe(source, &desired)?;
@@ -164,18 +168,29 @@ fn report(judged: &Judged, origin: &str, reading: &Reading) -> io::Result<()> {
     out.flush()
 }
 
+/// A recording is evidence: one that is there is replaced only by whoever names it.
+fn new_file(name: &str) -> Result<PathBuf, Stop> {
+    let path = PathBuf::from(name);
+    if path.symlink_metadata().is_ok() {
+        return Err(
+            Stop::input(format!("{name} is there already")).help(format!("name another file with --out, or `--out {name}` to replace it"))
+        );
+    }
+    Ok(path)
+}
+
 /// Writing over what is read would destroy it.
 fn not_an_input(out: &Path, inputs: &[Option<&PathBuf>]) -> Result<(), Stop> {
     match inputs.iter().flatten().find(|input| files::are_one(out, input)) {
         None => Ok(()),
         Some(input) => {
-            Err(Stop::input(format!("{} would be written over, but it is read", input.display())).help("name another file with --out"))
+            Err(Stop::input(format!("{} would be written over, but it is read", files::shown(input))).help("name another file with --out"))
         }
     }
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
-    Stop::failed(format!("cannot write {}: {error}", path.display())).help("nothing was changed; an older file there is still whole")
+    Stop::failed(format!("cannot write {}: {error}", files::shown(path))).help("nothing was changed; an older file there is still whole")
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {

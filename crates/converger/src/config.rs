@@ -1,14 +1,20 @@
 //! converger.toml: protection, limits and freeze. Strict: an unknown key is an error, because a misspelt limit is none.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::document::Place;
+use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
 use serde::Deserialize;
 
+use crate::files;
+
 /// The file that is read where none is named.
 const DEFAULT: &str = "converger.toml";
+
+const CONFIG_BYTES_MAX: usize = 1 << 20;
 
 /// What a run is held to.
 pub(crate) struct Config {
@@ -70,9 +76,28 @@ struct Freeze {
 /// A sentence that says what is wrong with the file.
 pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
     let Some(path) = path(named) else { return Ok(built_in()) };
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    let name = files::shown(&path);
+    let text = read(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
     parse(&text, environment).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let text = files::read_at_most(path, CONFIG_BYTES_MAX)?;
+    if text.bytes.len() > CONFIG_BYTES_MAX {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    String::from_utf8(text.bytes).map_err(|_| io::Error::other("it is not UTF-8"))
+}
+
+/// Where a fault of the file is and what it is. The line itself is not shown: it may hold a secret, though none belongs there.
+fn fault(text: &str, error: &toml::de::Error) -> String {
+    let place = Place::of(text, error.span().and_then(|span| u32::try_from(span.start).ok()).unwrap_or(0));
+    // "invalid type: string \"hunter2\", expected u32": what was found stays out, what is expected is said.
+    let message = match error.message().split_once(", expected ") {
+        Some((found, expected)) if found.starts_with("invalid ") => format!("this value is wrong; expected is {expected}"),
+        _ => error.message().to_owned(),
+    };
+    format!("line {}, column {}: {message}", place.line, place.column)
 }
 
 /// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
@@ -85,7 +110,7 @@ fn built_in() -> Config {
 }
 
 fn parse(text: &str, environment: &EnvironmentName) -> Result<Config, String> {
-    let mut file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    let mut file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
     if let Some(name) = file.environments.keys().find(|name| EnvironmentName::new(name).is_none()) {
         return Err(format!("`{}` is not the name of an environment", name.escape_debug()));
     }
@@ -105,9 +130,16 @@ fn parse(text: &str, environment: &EnvironmentName) -> Result<Config, String> {
 fn rules(protect: Protect) -> Result<Rules, String> {
     let id = |number: u64| Vmid::new(number).ok_or_else(|| format!("`{number}` under `protect.ids` is not the id of a guest"));
     let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, String>>()?;
-    // An empty beginning would protect everything and an empty tag nothing: neither is meant.
-    if protect.names.iter().chain(&protect.tags).any(|word| word.trim().is_empty()) {
-        return Err("an entry under `protect` is empty".into());
+    // A rule that can never match protects nothing, and whoever wrote it believes that it does.
+    let is_name = |name: &&String| name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    if let Some(name) = protect.names.iter().find(is_name) {
+        return Err(format!(
+            "`{}` under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern",
+            name.escape_debug()
+        ));
+    }
+    if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.to_ascii_lowercase())) {
+        return Err(format!("`{}` under `protect.tags` is not a tag", tag.escape_debug()));
     }
     Ok(Rules::new(ids, protect.names, protect.tags))
 }
@@ -142,17 +174,19 @@ mod tests {
         for (text, part) in [
             ("[limit]\nguests = 1", "unknown field `limit`"),
             ("[limits]\nguest = 1", "unknown field `guest`"),
-            ("[limits]\nguests = -1", "invalid value"),
+            ("[limits]\nguests = -1", "this value is wrong; expected is u32"),
+            ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 1: unknown field `secret`"),
+            ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
             ("[limits]\npercent = 101", "between 0 and 100"),
             ("[freeze]\non = true", "needs a `freeze.reason`"),
             ("[environments.lab.protect]\nids = [5]", "not the id"),
-            ("[environments.lab.protect]\ntags = [\"\"]", "is empty"),
+            ("[environments.lab.protect]\ntags = [\"\"]", "is not a tag"),
             ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
             ("[environments.\"a b\"]", "not the name"),
-            ("limits = ", "TOML parse error"),
+            ("limits = ", "line 1, column"),
         ] {
             let fault = check(text).err().unwrap_or_else(|| panic!("accepted: {text}"));
-            assert!(fault.contains(part), "{text}: {fault}");
+            assert!(fault.contains(part) && !fault.contains("hunter2"), "{text}: {fault}");
         }
     }
 

@@ -5,12 +5,32 @@ use converger_core::document::{Diagnostic, Diagnostics, Place, Span};
 
 /// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
 pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
-    let text = String::from_utf8_lossy(bytes);
+    let text = visible(&String::from_utf8_lossy(bytes));
     let renderer = Renderer::styled();
     let faults = diagnostics.list().iter().map(|fault| one(&renderer, name, &text, fault));
     let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
     rendered.push_str(&closing(name, diagnostics));
     rendered
+}
+
+/// Characters that act on a terminal or cannot be seen, each replaced by one of the same width in bytes: offsets stay.
+fn visible(text: &str) -> String {
+    let is_hidden = |character: char| character.is_control() && !matches!(character, '\n' | '\t') || is_format(character);
+    if !text.chars().any(is_hidden) {
+        return text.to_owned();
+    }
+    let shown = |character: char| match character.len_utf8() {
+        1 => '?',
+        2 => '·',
+        3 => '□',
+        _ => '𐄂',
+    };
+    text.chars().map(|character| if is_hidden(character) { shown(character) } else { character }).collect()
+}
+
+/// Soft hyphen, zero-width and bidirectional marks, line separators, byte order mark, tags.
+fn is_format(character: char) -> bool {
+    matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn closing(name: &str, diagnostics: &Diagnostics) -> String {
@@ -101,6 +121,14 @@ mod tests {
         let window = Window::around(&text, Span::new(10_002, 10_003), None);
         assert!(window.text.len() <= 2 * MARGIN_BYTES + 3, "{}", window.text.len());
         assert_eq!(&window.text[window.range(Span::new(10_002, 10_003))], "!");
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_made_visible_in_place() {
+        let text = "a\u{9b}2J\u{200b}\u{1b}[31m\u{e0041}é\n";
+        let shown = visible(text);
+        assert_eq!(shown.len(), text.len());
+        assert_eq!(shown, "a·2J□?[31m𐄂é\n");
     }
 
     #[test]

@@ -14,9 +14,23 @@ pub(crate) struct Text {
 
 /// Reads a file of at most the size that is accepted.
 pub(crate) fn read(path: &Path) -> io::Result<Text> {
+    read_at_most(path, TEXT_BYTES_MAX)
+}
+
+/// Reads a file, and one byte more than `most` at the most: enough to know that it is too large.
+pub(crate) fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(TEXT_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(Text { name: path.display().to_string(), bytes })
+    File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(Text { name: shown(path), bytes })
+}
+
+/// A path for people: control characters in a name must not act on a terminal.
+pub(crate) fn shown(path: &Path) -> String {
+    path.display()
+        .to_string()
+        .chars()
+        .flat_map(|character| if character.is_control() { character.escape_debug().collect() } else { vec![character] })
+        .collect()
 }
 
 /// The notation of a file by its ending; whatever is not `.json` is YAML.
@@ -31,25 +45,41 @@ pub(crate) fn notation(path: &Path) -> Notation {
 ///
 /// A device, a pipe or a directory is not replaced, and what a link leads to is written, not the link.
 pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    if path == Path::new("-") {
+        return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
+    }
+    if path.is_symlink() && !path.exists() {
+        return Err(io::Error::other("it is a link that leads nowhere"));
+    }
     let resolved = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let path = resolved.as_path();
-    if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+    let there = fs::metadata(path).ok();
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
         return Err(io::Error::other("it is there and not a regular file"));
     }
     let beside = beside(path);
     // Created anew: a link that somebody laid under this name would be followed otherwise.
     let written = File::create_new(&beside).and_then(|mut file| {
+        if let Some(there) = &there {
+            file.set_permissions(there.permissions())?;
+        }
         let value = write(&mut file)?;
         file.flush()?;
         file.sync_all()?;
         Ok(value)
     });
-    let replaced = written.and_then(|value| fs::rename(&beside, path).map(|()| value));
+    let replaced = written.and_then(|value| fs::rename(&beside, path).map(|()| value)).and_then(|value| sync_room(path).map(|()| value));
     if replaced.is_err() {
         // What matters is the first error; a leftover beside the file is only untidy.
         let _ = fs::remove_file(&beside);
     }
     replaced
+}
+
+/// The name of a file is durable once its directory is.
+fn sync_room(path: &Path) -> io::Result<()> {
+    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(room)?.sync_all()
 }
 
 fn beside(path: &Path) -> PathBuf {
@@ -59,7 +89,10 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 /// Whether two paths are one file.
+///
+/// Standard input (`-`) is the file that it was redirected from, where it was.
 pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
+    let right = if right == Path::new("-") { Path::new("/dev/stdin") } else { right };
     match (fs::canonicalize(left), fs::canonicalize(right)) {
         (Ok(left), Ok(right)) => left == right,
         _ => false,

@@ -12,13 +12,14 @@ use converger_core::action::{Change, FieldChange};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
 use converger_core::normalize::{Effect, Value};
-use converger_core::observe::{Observation, Status};
+use converger_core::observe::{Observation, Pending, Status};
 use converger_core::plan::{Plan, Step, Verdict};
 use converger_core::policy::Limits;
 use converger_core::refusal::{Datum, Reach, Refusal};
 use converger_core::safety::Judged;
 
 use crate::commands::Message;
+use crate::files;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
@@ -50,7 +51,7 @@ pub(crate) fn stop(message: &Message, help: Option<&str>) -> String {
 /// That a file was written.
 pub(crate) fn wrote(path: &Path, digest: Option<&str>) -> String {
     let digest = digest.map(|digest| format!(" ({digest})")).unwrap_or_default();
-    styled(DIM, format!("wrote {}{digest}", path.display()))
+    styled(DIM, format!("wrote {}{digest}", files::shown(path)))
 }
 
 /// The report on a judged plan.
@@ -59,8 +60,9 @@ pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: b
     let summary = audit::summary(judged);
     let shows_converged = all || summary.converged <= CONVERGED_SHOWN_MAX;
     let environment = styled(BOLD, plan.desired().environment());
-    let limits = limits_text(judged.judgement().limits());
-    writeln!(out, "{environment} {}", styled(DIM, format!("· {} in scope · {origin}: {limits}", counted(summary.guests, "guest"))))?;
+    let taken_at = plan.observation().taken_at.as_deref().map(|time| format!(" · read at {time}")).unwrap_or_default();
+    writeln!(out, "{environment} {}", styled(DIM, format!("· {} in scope{taken_at}", counted(summary.guests, "guest"))))?;
+    writeln!(out, "{}", styled(DIM, format!("{origin}: {}", limits_text(judged.judgement().limits()))))?;
     if summary.guests > 0 {
         writeln!(out)?;
     }
@@ -94,6 +96,10 @@ fn summary_line(judged: &Judged, summary: &Summary) -> String {
     parts.push(format!("{} refused", summary.refused));
     parts.push(format!("{} unmanaged", summary.unmanaged));
     let counts = parts.join(", ");
+    let whole: Vec<&str> = judged.plan().refusals().iter().chain(judged.judgement().refusals()).map(|cause| cause.code().word()).collect();
+    if !whole.is_empty() {
+        return styled(RED.bold(), format!("Refused as a whole ({}), nothing would be done: {counts}", whole.join(", ")));
+    }
     match audit::conclude(judged) {
         Conclusion::Converged => styled(GREEN.bold(), format!("Converged: {counts}")),
         Conclusion::ChangesPending => styled(YELLOW.bold(), format!("Changes pending: {counts}")),
@@ -102,11 +108,11 @@ fn summary_line(judged: &Judged, summary: &Summary) -> String {
 }
 
 fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
-    let name = plan.name_of(guest).unwrap_or("(no name)").escape_debug().to_string();
+    let name = plan.name_of(guest).map_or("(no name)".to_owned(), theirs);
     let title = format!("{} {} {}", guest.vmid, guest.kind, styled(BOLD, name));
     match verdict {
         Verdict::Converged { pending_restart } => {
-            let note = if *pending_restart { "converged; declared config waits for a restart" } else { "converged" };
+            let note = if *pending_restart { waiting_text(plan, guest) } else { "converged".to_owned() };
             format!("{} {title} {}\n", styled(GREEN, "="), styled(DIM, note))
         }
         Verdict::Steps(steps) => {
@@ -124,6 +130,20 @@ fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
     }
 }
 
+/// What is written and not yet in effect.
+fn waiting_text(plan: &Plan, guest: &DesiredGuest) -> String {
+    let pending = plan.observation().find(guest.vmid).and_then(|row| row.pending.as_ref().read());
+    let declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
+    let keys: Vec<&str> = pending.into_iter().flatten().map(Pending::key).filter(|key| declared(key)).collect();
+    format!("converged; {} takes effect at the next start (`restart: when-needed` would allow one)", keys.join(", "))
+}
+
+/// Words of others: as they are if they cannot be taken for ours, otherwise quoted and escaped.
+fn theirs(word: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b':' | b'/' | b'@');
+    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { format!("{word:?}") }
+}
+
 fn step_text(step: &Step) -> String {
     let (impact, risk, class) = (word(&step.impact()), word(&step.risk()), word(&step.class()));
     let weight = styled(DIM, format!("(impact {impact}, risk {risk}, {class})"));
@@ -133,7 +153,10 @@ fn step_text(step: &Step) -> String {
         Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
             let _ = writeln!(text, "      {}", styled(DIM, format!("within {timeout_secs} s, and never harder after that")));
         }
-        Change::Start | Change::Stop => {}
+        Change::Stop => {
+            let _ = writeln!(text, "      {}", styled(DIM, "at once, as if power were cut"));
+        }
+        Change::Start => {}
     }
     if !step.wait.is_empty() {
         let ids: Vec<String> = step.wait.iter().map(ToString::to_string).collect();
@@ -173,9 +196,9 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
 fn datum_text(datum: &Datum) -> String {
     match datum {
         Datum::Number(number) => number.to_string(),
-        Datum::Text(text) => text.escape_debug().to_string(),
+        Datum::Text(text) => theirs(text),
         Datum::Ids(ids) => ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        Datum::Words(words) => words.iter().map(|word| word.escape_debug().to_string()).collect::<Vec<_>>().join(", "),
+        Datum::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
     }
 }
 

@@ -57,7 +57,9 @@ fn g5_plan_and_observe_write_the_one_file_that_they_name() {
 fn g7_a_recording_is_never_applied() {
     let (output, left) = run("apply", &[]);
     assert_eq!(output.status.code(), Some(3));
-    assert!(text(&output.stderr).contains("replay-not-appliable"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("replay-not-appliable"), "{}", text(&output.stdout));
+    let (as_json, _) = run("apply", &["--json"]);
+    assert!(text(&as_json.stdout).contains(r#""code":"replay-not-appliable""#), "{}", text(&as_json.stdout));
     assert_eq!(left, Vec::<String>::new());
 }
 

@@ -82,7 +82,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         "words that look like something else",
         true,
         true,
-        r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "running", "run_state": "paused", QUIET}"#,
+        r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "unknown", "cause": "paused", "run_state": "paused"}"#,
         &[100],
     ),
 ];

@@ -156,7 +156,9 @@ fn memory<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str, place: &mut
                 }
                 digits => format!("write the unit as MiB, GiB or TiB, such as {digits}MiB or {digits}GiB"),
             };
-            reader.refuse(Diagnostic::new(span, format!("{what} has no known unit: {}", quoted(&scalar.text))).help(help))
+            reader.refuse(
+                Diagnostic::new(span, format!("{what} must be a whole number with its unit, not {}", quoted(&scalar.text))).help(help),
+            )
         }
     }
 }
@@ -212,10 +214,16 @@ fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str, place: &mut S
     Ok(Some(text.trim_end().into()))
 }
 
+/// Beyond this a list is not looked at: the bound of its field, which is smaller, refuses it.
+const ENTRIES_MAX: usize = 256;
+
 fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, End> {
     let mut tags: Vec<Box<str>> = Vec::new();
     let list = reader.items("`tags`", |reader| {
         let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
+        if tags.len() > ENTRIES_MAX {
+            return Ok(());
+        }
         if !is_tag(&tag) {
             let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
             return reader
@@ -234,6 +242,9 @@ fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, E
     let mut devices: Vec<Box<str>> = Vec::new();
     let list = reader.items("`boot`", |reader| {
         let Some((device, span)) = reader.text("a device in `boot`")? else { return Ok(()) };
+        if devices.len() > ENTRIES_MAX {
+            return Ok(());
+        }
         if !is_boot_device(&device) {
             let fault = Diagnostic::new(span, format!("{} is not a device to boot from", quoted(&device)));
             return reader.report(fault.help("such as scsi0, virtio0, sata0, ide2 or net0"));

@@ -190,12 +190,18 @@ fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Spa
     let mut ids: Vec<(Vmid, Span)> = Vec::new();
     reader.items("`after`", |reader| {
         let Some((vmid, span)) = vmid(reader, "an id in `after`")? else { return Ok(()) };
-        if let Some((_, first)) = ids.iter().find(|(other, _)| *other == vmid) {
-            return reader.report(Diagnostic::new(span, format!("{vmid} is named twice in `after`")).related(*first, "first named here"));
-        }
         ids.push((vmid, span));
         Ok(())
     })?;
+    ids.sort_unstable();
+    for pair in ids.windows(2) {
+        if let [(first, first_span), (second, second_span)] = pair
+            && first == second
+        {
+            let fault = Diagnostic::new(*second_span, format!("{second} is named twice in `after`"));
+            reader.report(fault.related(*first_span, "first named here"))?;
+        }
+    }
     Ok(ids)
 }
 

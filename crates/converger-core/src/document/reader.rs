@@ -215,7 +215,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     pub(crate) fn text(&mut self, what: &str) -> Result<Option<(Cow<'t, str>, Span)>, Stop> {
         let Some((scalar, span)) = self.scalar(what, "text")? else { return Ok(None) };
         if scalar.style == Style::Plain && is_ambiguous(&scalar.text) {
-            let help = format!("put it in quotes if it is meant: \"{}\"", scalar.text);
+            let help = format!("put it in double quotes if {} is meant", quoted(&scalar.text));
             return self.refuse(Diagnostic::new(span, format!("{what} must be text")).help(help));
         }
         Ok(Some((scalar.text, span)))

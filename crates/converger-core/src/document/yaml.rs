@@ -3,7 +3,7 @@
 
 use granit_parser::{Event as Raw, Options, Parser, ScalarStyle, ScanError, Span as RawSpan, StrInput};
 
-use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style};
+use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style, quoted};
 
 pub(super) struct Yaml<'t> {
     parser: Parser<'t, StrInput<'t>>,
@@ -81,7 +81,7 @@ fn surprise(event: &Raw<'_>, span: Span) -> Option<Diagnostic> {
         return Some(Diagnostic::new(span, "anchors (`&name`) are not accepted").help(help));
     }
     let tag = event.tag()?;
-    Some(Diagnostic::new(span, format!("tags (`{}`) are not accepted", tag.original())).help("write the value without a tag"))
+    Some(Diagnostic::new(span, format!("tags ({}) are not accepted", quoted(&tag.original()))).help("write the value without a tag"))
 }
 
 fn style_of(style: ScalarStyle) -> Style {

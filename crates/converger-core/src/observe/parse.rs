@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{Config, Ha, Node, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
 use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
-use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid};
+use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_tag};
 use crate::marks::{self, Marks};
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
 
@@ -33,6 +33,7 @@ const GUEST_KEYS: [&str; 19] = [
     "template",
     "vmid",
 ];
+const STATUS_WORDS: [&str; 3] = ["running", "stopped", "unknown"];
 const GUEST_REQUIRED: [usize; 4] = [6, 10, 15, 18];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
@@ -74,7 +75,7 @@ impl Decode<Draft> for File {
     fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Draft, End> {
         let mut draft = Draft::default();
         if reader.is_empty()? {
-            reader.report(Diagnostic::new(Span::at(0), "the file is empty").help("take a new reading with `converger observe`"))?;
+            reader.report(Diagnostic::new(Span::at(0), "the file is empty").help("take a new reading"))?;
             return Ok(draft);
         }
         let mut scratch = Scratch::default();
@@ -104,7 +105,7 @@ fn schema<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<(), End> {
         return Ok(());
     }
     let fault = Diagnostic::new(span, format!("the schema {} is not known to this program", quoted(&found)));
-    reader.report(fault.help(format!("this program reads `{SCHEMA}`; take a new reading with `converger observe`")))?;
+    reader.report(fault.help(format!("this program reads `{SCHEMA}`; take a new reading")))?;
     Err(End)
 }
 
@@ -125,9 +126,11 @@ fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Opt
 fn taken_at<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.text("`taken_at`")? else { return Ok(None) };
     let pattern = "dddd-dd-ddTdd:dd:ddZ";
+    let part = |at: usize| found.get(at..at + 2).and_then(|digits| digits.parse::<u8>().ok()).unwrap_or(u8::MAX);
+    let is_time = (1..=12).contains(&part(5)) && (1..=31).contains(&part(8)) && part(11) < 24 && part(14) < 60 && part(17) <= 60;
     let fits = found.len() == pattern.len()
         && found.bytes().zip(pattern.bytes()).all(|(byte, want)| if want == b'd' { byte.is_ascii_digit() } else { byte == want });
-    if fits {
+    if fits && is_time {
         return Ok(Some(found.into()));
     }
     reader.refuse(Diagnostic::new(span, format!("{} is not a time", quoted(&found))).help("write it as 2026-11-15T12:00:00Z, in UTC"))
@@ -146,10 +149,6 @@ fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Sp
     let Some(name) = NodeName::new(&found) else {
         return reader.report(Diagnostic::new(span, format!("{} is not the name of a node", quoted(&found))));
     };
-    if let Some((_, first)) = nodes.iter().find(|(other, _)| other.name == name) {
-        return reader
-            .report(Diagnostic::new(span, format!("the node {} is listed twice", quoted(&found))).related(*first, "first listed here"));
-    }
     nodes.push((Node { name, online }, span));
     Ok(())
 }
@@ -211,7 +210,7 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
         12 => row.protection = reader.flag("`protection`")?,
         13 => row.run_state = text(reader, "`run_state`")?,
         14 => row.source = text(reader, "`source`")?,
-        15 => row.status = reader.word("`status`", &["running", "stopped", "unknown"])?.map(|(index, _)| index),
+        15 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
         16 => row.tags = tags(reader)?,
         17 => row.template = reader.flag("`template`")?,
         _ => {
@@ -251,6 +250,13 @@ fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, ro
     let known = matches!(row.status, Some(0 | 1));
     if known && row.name.is_none() && seen.key(9).is_none() {
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
+    }
+    let raw = row.run_state.as_deref();
+    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(13))
+        && STATUS_WORDS.get(status) != Some(&word)
+    {
+        let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quoted(word)));
+        reader.report(fault.help("write `status: unknown`, with the cause"))?;
     }
     if let (true, Some(span)) = (known, seen.key(0)) {
         reader.report(Diagnostic::new(span, "`cause` says why a status is unknown, but the status is known"))?;
@@ -314,7 +320,15 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) ->
             reader.report(fault.help("one id is one guest; take a new reading"))?;
         }
     }
-    draft.nodes.sort_by(|(left, _), (right, _)| left.name.cmp(&right.name));
+    draft.nodes.sort_by(|(left, first), (right, second)| (&left.name, first).cmp(&(&right.name, second)));
+    for pair in draft.nodes.windows(2) {
+        if let [(first, first_span), (second, second_span)] = pair
+            && first.name == second.name
+        {
+            let fault = Diagnostic::new(*second_span, format!("the node {} is listed twice", quoted(second.name.as_str())));
+            reader.report(fault.related(*first_span, "first listed here"))?;
+        }
+    }
     for guest in &mut draft.guests {
         let Some((name, span)) = draft.node_names.get(guest.node) else { continue };
         match draft.nodes.binary_search_by(|(node, _)| node.name.as_str().cmp(name)) {
@@ -344,8 +358,10 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, 
     let mut tags: Vec<Box<str>> = Vec::new();
     let list = reader.items("`tags`", |reader| {
         let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
-        if tag.trim().is_empty() {
-            return reader.report(Diagnostic::new(span, "a tag is empty"));
+        // A platform's raw list (`a;b`) taken for one tag would hide a tag that protects.
+        if !is_tag(&tag.to_ascii_lowercase()) {
+            let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
+            return reader.report(fault.help("each tag is an entry of its own: letters, digits, `_`, `-`, `+` and `.`"));
         }
         tags.push(tag.into());
         Ok(())
@@ -422,14 +438,15 @@ fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option
 
 /// Sorted by key, each key once. A key that the table of this kind lacks is somebody else's, and its value is not kept.
 fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<PendingDraft<'t>>, kind: Kind) -> Result<Box<[Pending]>, End> {
+    let mut list = list;
+    list.sort_by(|left, right| (&left.key, left.span).cmp(&(&right.key, right.span)));
     let mut entries: Vec<Pending> = Vec::with_capacity(list.len());
     for draft in list {
-        if entries.iter().any(|other| other.key() == draft.key) {
+        if entries.last().is_some_and(|other| other.key() == draft.key) {
             reader.report(Diagnostic::new(draft.span, format!("{} is pending twice", quoted(&draft.key))))?;
         }
         entries.extend(pending_known(reader, draft, kind)?);
     }
-    entries.sort_by(|left, right| left.key().cmp(right.key()));
     Ok(entries.into())
 }
 
@@ -508,9 +525,20 @@ fn words<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Op
     Ok(list.map(|_| words))
 }
 
+/// The key with its unit, for messages: what a platform shows may be in another one.
+fn measured(field: Field) -> &'static str {
+    match field {
+        Field::Balloon => "`balloon` (in MiB, such as 1024)",
+        Field::Memory => "`memory` (in MiB, such as 8192)",
+        Field::Swap => "`swap` (in MiB, such as 512)",
+        Field::Cpulimit => "`cpulimit` (in thousandths of a CPU, such as 1500)",
+        field => field.quoted(),
+    }
+}
+
 /// A value in the form of artifacts: numbers in their unit, sets as lists.
 fn value<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field) -> Result<Option<Value>, End> {
-    let what = field.quoted();
+    let what = measured(field);
     let shape = field.shape();
     Ok(match shape {
         Shape::Flag => reader.flag(what)?.map(Value::Flag),
@@ -547,7 +575,12 @@ fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Start
 /// A list of devices, or the letters of an old config.
 fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
     if reader.peek_kind()? == Next::Text {
-        return Ok(text(reader, "`boot`")?.map(Boot::Legacy));
+        let Some((letters, span)) = reader.text("`boot`")? else { return Ok(None) };
+        if !letters.is_empty() && letters.bytes().all(|letter| b"acdn".contains(&letter)) {
+            return Ok(Some(Boot::Legacy(letters.into())));
+        }
+        let fault = Diagnostic::new(span, format!("{} are not the letters of an old boot order", quoted(&letters)));
+        return reader.refuse(fault.help("write devices as a list, such as [\"scsi0\", \"net0\"]"));
     }
     Ok(words(reader, "`boot`")?.map(|devices| Boot::Devices(devices.into())))
 }

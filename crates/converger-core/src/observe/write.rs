@@ -16,8 +16,8 @@ impl Serialize for Observation {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("complete", &self.complete)?;
         map.serialize_entry("environment", &self.environment)?;
-        map.serialize_entry("guests", &Guests(self))?;
-        map.serialize_entry("nodes", &Nodes(self, AllNodes::Listed))?;
+        map.serialize_entry("guests", &Guests(self, Part::Whole))?;
+        map.serialize_entry("nodes", &Nodes(self, Part::Whole))?;
         map.serialize_entry("quorate", &self.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
         if let Some(source) = &self.source {
@@ -38,22 +38,23 @@ impl Serialize for InScope<'_> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("complete", &self.0.complete)?;
         map.serialize_entry("environment", &self.0.environment)?;
-        map.serialize_entry("guests", &Guests(self.0))?;
-        map.serialize_entry("nodes", &Nodes(self.0, AllNodes::OfGuests))?;
+        map.serialize_entry("guests", &Guests(self.0, Part::InScope))?;
+        map.serialize_entry("nodes", &Nodes(self.0, Part::InScope))?;
         map.serialize_entry("quorate", &self.0.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
         map.end()
     }
 }
 
+/// How much of a reading is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum AllNodes {
-    Listed,
-    /// Only those that a guest in scope is on: others must not change a plan.
-    OfGuests,
+enum Part {
+    Whole,
+    /// Only what a plan may depend on: nodes that a guest in scope is on, and not who read a row.
+    InScope,
 }
 
-struct Nodes<'o>(&'o Observation, AllNodes);
+struct Nodes<'o>(&'o Observation, Part);
 
 #[derive(Serialize)]
 struct NodeRow<'o> {
@@ -64,7 +65,7 @@ struct NodeRow<'o> {
 impl Serialize for Nodes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self(observation, which) = self;
-        let mut used = vec![*which == AllNodes::Listed; observation.nodes.len()];
+        let mut used = vec![*which == Part::Whole; observation.nodes.len()];
         for guest in &observation.guests {
             if let Some(mark) = used.get_mut(guest.node) {
                 *mark = true;
@@ -82,19 +83,19 @@ impl Serialize for Nodes<'_> {
     }
 }
 
-struct Guests<'o>(&'o Observation);
+struct Guests<'o>(&'o Observation, Part);
 
 impl Serialize for Guests<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.guests.iter().map(|guest| Row(self.0, guest)))
+        serializer.collect_seq(self.0.guests.iter().map(|guest| Row(self.0, guest, self.1)))
     }
 }
 
-struct Row<'o>(&'o Observation, &'o ObservedGuest);
+struct Row<'o>(&'o Observation, &'o ObservedGuest, Part);
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self(observation, guest) = self;
+        let Self(observation, guest, part) = self;
         let mut map = serializer.serialize_map(None)?;
         if let Status::Unknown(Some(cause)) = &guest.status {
             map.serialize_entry("cause", cause)?;
@@ -112,7 +113,8 @@ impl Serialize for Row<'_> {
         entry_read(&mut map, "pending", &guest.pending)?;
         entry_read(&mut map, "protection", &guest.protection)?;
         entry_some(&mut map, "run_state", guest.run_state.as_ref())?;
-        entry_some(&mut map, "source", guest.source.as_ref())?;
+        // Who read a row is outside of what a plan may depend on (G7).
+        entry_some(&mut map, "source", guest.source.as_ref().filter(|_| *part == Part::Whole))?;
         map.serialize_entry("status", status_word(&guest.status))?;
         entry_read(&mut map, "tags", &guest.tags)?;
         entry_read(&mut map, "template", &guest.template)?;

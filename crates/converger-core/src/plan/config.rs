@@ -103,6 +103,8 @@ impl<'p> Drift<'p> {
             None => Standing::Differs,
             Some(pending) if !is_met(pending) => Standing::Differs,
             Some(_) if in_effect => Standing::InEffect,
+            // What takes effect at once does not wait for a restart: whoever says so, nothing is interrupted for it.
+            Some(_) if self.state == RunState::Running && self.effect(setting) != Effect::AtRestart => Standing::Differs,
             Some(_) => Standing::Waiting,
         }
     }

@@ -102,10 +102,12 @@ impl Net {
             if !self.must_refuse(index) {
                 continue;
             }
-            if let Some(guest) = self.guests.get_mut(index) {
-                guest.refused = true;
-            }
-            work.extend(from(&self.after, index).chain(from(&self.before, index)));
+            let Some(guest) = self.guests.get_mut(index) else { continue };
+            guest.refused = true;
+            // Whoever comes after it relied on it; whom it comes after relied on it only if it was to be stopped first.
+            let stops = guest.planned.stops;
+            work.extend(from(&self.before, index));
+            work.extend(from(&self.after, index).filter(|_| stops));
         }
     }
 

@@ -4,9 +4,9 @@ use super::config::{self, Drift};
 use super::{Reason, Step, Verdict};
 use crate::action::Change;
 use crate::desired::{DesiredGuest, Restart, Stop};
-use crate::guest::{Identity, Kind, RunState};
+use crate::guest::{Kind, RunState};
 use crate::normalize::Field;
-use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
+use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
 use crate::policy::{HOLD_TAG, Rules};
 use crate::refusal::Refusal;
 
@@ -57,24 +57,10 @@ fn not_the_one(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<Refusal>
     };
     let identity = guest.identity.as_deref().and_then(|pinned| match &row.identity {
         Reading::Unread => Some(Refusal::guard_unread(vec!["identity".into()])),
-        Reading::Read(seen) if holds(pinned, seen) => None,
-        Reading::Read(seen) => pinned.differs(seen).map(|(mark, ours, theirs)| Refusal::identity_mismatch(mark, &ours, &theirs)),
+        Reading::Read(seen) if pinned.holds_for(seen) => None,
+        Reading::Read(seen) => Some(Refusal::identity_mismatch(pinned.differences(seen))),
     });
     if name.is_none() && identity.is_none() { None } else { Some(name.into_iter().chain(identity).collect()) }
-}
-
-/// Whether each mark that a pin names is there. [`Identity::differs`] says the same and makes texts of both sides for
-/// it; nearly all pins hold, and looking at them must cost no memory.
-fn holds(pinned: &Identity, seen: &Identity) -> bool {
-    match (pinned, seen) {
-        (Identity::Qemu { uuid, ctime }, Identity::Qemu { uuid: seen_uuid, ctime: seen_ctime }) => {
-            (uuid.is_none() || uuid == seen_uuid) && (ctime.is_none() || ctime == seen_ctime)
-        }
-        (Identity::Lxc { rootfs, mac }, Identity::Lxc { rootfs: seen_rootfs, mac: seen_mac }) => {
-            (rootfs.is_none() || rootfs == seen_rootfs) && (mac.is_none() || mac == seen_mac)
-        }
-        (Identity::Qemu { .. }, Identity::Lxc { .. }) | (Identity::Lxc { .. }, Identity::Qemu { .. }) => false,
-    }
 }
 
 /// Why what differs cannot be said.
@@ -145,9 +131,7 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
         refusals.push(Refusal::guest_template());
     }
     refusals.extend(ha_owned(row, steps));
-    if let Reading::Read(tags) = &row.tags
-        && let Some(tag) = tags.iter().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG))
-    {
+    if let Some(tag) = row.tags_carried().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
         refusals.push(Refusal::guest_held(tag));
     }
     let foreign = foreign_pending(guest, row);
@@ -176,7 +160,8 @@ fn unread_guards(row: &ObservedGuest) -> Vec<String> {
 fn ha_owned(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     let Reading::Read(Some(ha)) = &row.ha else { return None };
     let changes_power = steps.iter().any(|step| step.change.leads_to().is_some());
-    let refused = ha.owns() && (changes_power || !ha.is_settled());
+    let is_settled = matches!(row.status, Status::Known(state) if ha.is_settled(state));
+    let refused = ha.owns() && (changes_power || !is_settled);
     refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
@@ -201,34 +186,10 @@ fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &
 
 /// Protecting tags that a step would take away, by writing others or by applying what is pending.
 fn unprotecting(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
-    let Reading::Read(tags) = &row.tags else { return None };
     let written = steps.iter().find_map(|step| config::tags_after(&step.change));
     let kept = written.or_else(|| config::tags_pending(row))?;
     // Letter by letter: where a datacenter keeps the case of letters, the same word in another case is another tag.
-    let lost: Vec<String> = tags.iter().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
+    let lost: Vec<String> =
+        row.tags_carried().filter(|tag| rules.is_protecting_tag(tag) && !kept.contains(tag)).map(str::to_owned).collect();
     (!lost.is_empty()).then(|| Refusal::protection_change(lost))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pin_holds_where_nothing_differs() {
-        let words = [None, Some("a"), Some("b")].map(|word| word.map(Box::from));
-        let ctime = |word: &Option<Box<str>>| word.as_ref().map(|word| u64::from(&**word == "a"));
-        let pairs = words.iter().flat_map(|left| words.iter().map(move |right| (left.clone(), right.clone())));
-        let identities: Vec<Identity> = pairs
-            .flat_map(|(left, right)| {
-                let ctime = ctime(&right);
-                [Identity::Qemu { uuid: left.clone(), ctime }, Identity::Lxc { rootfs: left, mac: right }]
-            })
-            .collect();
-        let is_same_kind = |left: &Identity, right: &Identity| std::mem::discriminant(left) == std::mem::discriminant(right);
-        for (pinned, seen) in identities.iter().flat_map(|pinned| identities.iter().map(move |seen| (pinned, seen))) {
-            // A pin of the other kind cannot come this far: the kinds are compared before.
-            let expected = is_same_kind(pinned, seen) && pinned.differs(seen).is_none();
-            assert_eq!(holds(pinned, seen), expected, "{pinned:?} {seen:?}");
-        }
-    }
 }

@@ -189,7 +189,7 @@ pub static TABLE: [Entry; 27] = [
         Reach::Guest,
         "the guest is protected from interruption",
         "A step would reboot or stop a guest that is protected by its declared or observed name, a tag, Proxmox's own protection or the list of ids. No approval and no flag lifts this.",
-        "Do it by hand if it must be done, or change the protection rules, which changes their digest.",
+        "Do it by hand if it must be done. The evidence says what protects it: a name, a tag or the flag is changed on the guest, a listed id in converger.toml.",
     ),
     entry(
         Code::ProtectionChange,

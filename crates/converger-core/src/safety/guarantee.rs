@@ -4,7 +4,7 @@
 
 use crate::action::{Change, FieldChange};
 use crate::desired::DesiredGuest;
-use crate::guest::Vmid;
+use crate::guest::{RunState, Vmid};
 use crate::normalize::{Field, Value};
 use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
 use crate::plan::{Plan, Step, Verdict};
@@ -88,12 +88,12 @@ impl Case<'_> {
     fn is_protected(&self) -> bool {
         let rules = self.rules;
         let begins = |name: &str| {
-            let name = name.to_ascii_lowercase();
+            let name = name.trim_start().to_ascii_lowercase();
             rules.names().iter().any(|prefix| name.starts_with(&**prefix))
         };
         let declared = self.guest.name.as_ref().is_some_and(|name| begins(name.as_str()));
         let seen = self.row.is_some_and(|row| {
-            let tagged = matches!(&row.tags, Reading::Read(tags) if rules.tags().iter().any(|tag| tags.has(tag)));
+            let tagged = row.tags_carried().any(|tag| rules.is_protecting_tag(tag));
             row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true)
         });
         let wanted = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if rules.tags().iter().any(|tag| tags.has(tag)));
@@ -103,10 +103,10 @@ impl Case<'_> {
 
     /// A protecting tag is there before a step and not after it.
     fn unprotects(&self) -> bool {
-        let Some(ObservedGuest { tags: Reading::Read(before), pending, .. }) = self.row else { return false };
+        let Some(row) = self.row else { return false };
         let written: Vec<&Option<Value>> =
             self.writes().flatten().filter(|field| field.field == Field::Tags).map(|field| &field.after).collect();
-        let waiting = match pending {
+        let waiting = match &row.pending {
             Reading::Read(pending) => pending.iter().find_map(|entry| match entry {
                 Pending::Known(Field::Tags, value) => Some(value),
                 _ => None,
@@ -116,14 +116,14 @@ impl Case<'_> {
         // What is written replaces what is pending; where nothing is written, a step may apply what is.
         let afters = if written.is_empty() { waiting.into_iter().collect() } else { written };
         let stays = |tag: &str| afters.iter().all(|after| matches!(after, Some(Value::Tags(tags)) if tags.iter().any(|own| own == tag)));
-        before.iter().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
+        !afters.is_empty() && row.tags_carried().any(|tag| self.rules.is_protecting_tag(tag) && !stays(tag))
     }
 
     /// It is in somebody else's hands: locked, held, a template, owned by high availability, or with changes pending.
     fn is_taken(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
-        let held = matches!(&row.tags, Reading::Read(tags) if tags.has(HOLD_TAG));
+        let held = row.tags_carried().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
         locked || held || row.template == Reading::Read(true) || self.is_ha_owned(row) || self.has_foreign_pending(row)
     }
 
@@ -132,7 +132,8 @@ impl Case<'_> {
         let power = self.steps.iter().any(|step| !matches!(step.change, Change::ConfigSet(_)));
         match ha.state.as_deref() {
             Some("ignored") => false,
-            Some("started" | "stopped" | "enabled" | "disabled") => power,
+            Some("started" | "enabled") => power || row.status != Status::Known(RunState::Running),
+            Some("stopped" | "disabled") => power || row.status != Status::Known(RunState::Stopped),
             _ => true,
         }
     }

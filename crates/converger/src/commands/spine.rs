@@ -34,7 +34,7 @@ pub(super) fn judge(reading: &Reading) -> Result<Outcome, Stop> {
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
-    let text = files::read(path).map_err(|error| unreadable(&path.display().to_string(), &error))?;
+    let text = files::read(path).map_err(|error| unreadable(&files::shown(path), &error))?;
     if text.bytes.len() > TEXT_BYTES_MAX {
         return Err(Stop::input(format!("{} is larger than 1 GiB", text.name)));
     }
@@ -48,8 +48,10 @@ pub(super) fn observe(source: &Source, desired: &Desired) -> Result<Scoped, Stop
 
 fn unobserved(error: &ObserveError) -> Stop {
     match error {
-        ObserveError::Unreadable { place, source } => unreadable(place, source),
-        ObserveError::Malformed { place, bytes, diagnostics } => Stop::faults(diagnose::render(place, bytes, diagnostics)),
+        ObserveError::Unreadable { place, source } => unreadable(&files::shown(Path::new(place)), source),
+        ObserveError::Malformed { place, bytes, diagnostics } => {
+            Stop::faults(diagnose::render(&files::shown(Path::new(place)), bytes, diagnostics))
+        }
         ObserveError::OtherEnvironment { .. } => {
             Stop::input(error.to_string()).help("name a reading of the same environment as the declared state")
         }
