@@ -27,8 +27,6 @@ fn shuffled(value: &Value, key: &str, rng: &mut Rng, out: &mut String) {
         Value::Object(map) => {
             let mut members: Vec<(&String, &Value)> = map.iter().collect();
             rng.shuffle(&mut members);
-            // The decoder of pending changes wants `key` before `value`.
-            members.sort_by_key(|(name, _)| key != "pending" || *name != "key");
             out.push('{');
             for (index, (name, member)) in members.into_iter().enumerate() {
                 out.push_str(if index > 0 { "," } else { "" });

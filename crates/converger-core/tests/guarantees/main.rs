@@ -2,9 +2,9 @@
 //! differ from a harmless one in a single point. Beside them stand the harmless ones, so that a planner that refuses
 //! everything does not pass.
 
-mod defects;
 mod dependency;
 mod foreign_text;
+mod mended;
 mod protection;
 mod records;
 mod scope;

@@ -1,4 +1,4 @@
-//! Cases that the planner and the parsers get wrong today, as they should be.
+//! Cases that the planner and the parsers once got wrong, and get right since.
 
 use serde_json::json;
 
@@ -71,7 +71,7 @@ fn times_and_tags_are_as_strict_as_everything_else() {
     assert!(desired::parse(yaml("\"yes\"").as_bytes(), Notation::Yaml).is_ok());
 }
 
-/// The example of the format has it so; only those that begin with a letter are accepted today.
+/// The example of the format has it so, also for those that begin with a digit.
 #[test]
 fn a_uuid_needs_no_quotes() {
     let yaml = |uuid: &str| format!("version: 1\nenvironment: lab\nguests:\n  - {{vmid: 100, kind: qemu, identity: {{uuid: {uuid}}}}}\n");
