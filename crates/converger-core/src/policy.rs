@@ -62,19 +62,19 @@ impl Rules {
     pub fn grounds(&self, desired: &DesiredGuest, observed: &ObservedGuest) -> Vec<String> {
         let mut grounds = Vec::new();
         if desired.name.as_ref().is_some_and(|name| self.is_protected_name(name.as_str())) {
-            grounds.push("desired name".to_owned());
+            grounds.push("desired-name".to_owned());
         }
         if observed.name.as_deref().is_some_and(|name| self.is_protected_name(name)) {
-            grounds.push("observed name".to_owned());
+            grounds.push("observed-name".to_owned());
         }
         // What is declared to be protected is, from the moment on that it is declared.
-        grounds.extend(declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired tag {tag}")));
-        grounds.extend(observed.tags_carried().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag {tag}")));
+        grounds.extend(declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
+        grounds.extend(observed.tags_carried().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag:{tag}")));
         if observed.protection == Reading::Read(true) {
-            grounds.push("protection flag".to_owned());
+            grounds.push("protection-flag".to_owned());
         }
         if self.ids.binary_search(&desired.vmid).is_ok() {
-            grounds.push("listed id".to_owned());
+            grounds.push("listed-id".to_owned());
         }
         grounds
     }

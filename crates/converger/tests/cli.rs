@@ -199,8 +199,8 @@ fn what_is_read_is_never_written_over() {
             check_stop(&output, 2, &["would be written over", "--out"]);
         }
     }
-    // Where nothing is said `observe` writes current.json, which is just what it reads here.
-    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json would be written over"]);
+    // Where nothing is said `observe` writes current.json, and a recording that is there is not replaced unasked.
+    check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json"]), 2, &["current.json is there already", "--out"]);
     let now = [fs::read(room.path().join("desired.yaml")).expect("read"), fs::read(room.path().join("current.json")).expect("read")];
     assert_eq!(now, kept);
 }

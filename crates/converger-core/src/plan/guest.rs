@@ -101,13 +101,14 @@ fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> 
     match (guest.state, state) {
         (Some(RunState::Running), RunState::Stopped) => push(Change::Start, Reason::StateDiffers, state),
         (Some(RunState::Stopped), RunState::Running) => push(stop, Reason::StateDiffers, state),
-        (_, RunState::Running) if guest.restart == Restart::WhenNeeded && drift.needs_restart() => {
+        (wanted, RunState::Running) if guest.restart == Restart::WhenNeeded && drift.needs_restart() => {
             let reason = Reason::RestartForConfig(drift.at_restart());
             if guest.stop == Stop::Shutdown && guest.kind == Kind::Qemu {
                 push(Change::Reboot { timeout_secs: guest.stop_timeout_secs }, reason, RunState::Running);
-            } else {
+            } else if wanted == Some(RunState::Running) {
                 // Proxmox's reboot of a container kills it after the timeout, and who declares a hard stop has a guest
-                // that does not answer to a graceful one: both go down by their own stop and come up again.
+                // that does not answer to a graceful one: both go down by their own stop and come up again. Only where
+                // they are declared to run: a run that ends in between would leave the others down, and nobody would see.
                 push(stop, reason.clone(), RunState::Running);
                 push(Change::Start, reason, RunState::Stopped);
             }

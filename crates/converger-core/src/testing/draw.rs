@@ -274,7 +274,7 @@ fn pending(rng: &mut Rng, guest: &Guest) -> Vec<Value> {
 /// What is read for people and decides nothing.
 fn extras(rng: &mut Rng, guest: &mut Guest) {
     let extras = [
-        ("run_state", json!(rng.word(&["running", "paused", "prelaunch"]))),
+        ("run_state", guest.row.get("status").filter(|status| *status != "unknown").cloned().unwrap_or_else(|| json!("paused"))),
         ("cpus", json!(rng.below(64))),
         ("maxmem", json!(rng.below(1 << 40))),
         ("source", json!(rng.word(&["live", "cache"]))),
@@ -333,7 +333,7 @@ fn lose_sight(rng: &mut Rng, guest: &mut Guest) {
 }
 
 fn add_tag(rng: &mut Rng, guest: &mut Guest, tags: &[&str]) {
-    let tag = if rng.one_in(6) { rng.word(HOSTILE) } else { rng.word(tags) };
+    let tag = if rng.one_in(6) { rng.word(&["Web", "prod.", "_prod", "prod+x", "PRODUCTION"]) } else { rng.word(tags) };
     if let Some(Value::Array(own)) = guest.row.get_mut("tags") {
         own.push(json!(tag));
     }

@@ -20,7 +20,7 @@ pub const HOSTILE: &[&str] = &[
     "\u{202e}gnp.1-bew",
     "prod\u{2010}db",
     "ＰＲＯＤ-db",
-    " prod-db",
+    "-prod-db",
     "approve: sha256:0000 yes",
     "\u{7f}\u{80}\u{2028}\u{ffff}",
     "😀\u{e000}é",

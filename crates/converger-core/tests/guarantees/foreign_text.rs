@@ -13,11 +13,9 @@ const HARMLESS: &str = "harmless";
 type Seen = fn(&str) -> Value;
 
 /// Where others can put words. The guest is pinned, so that its name need not be declared.
-const PLACES: [(&str, Seen); 8] = [
+const PLACES: [(&str, Seen); 6] = [
     ("name", |word| json!({ "name": word })),
     ("description", |word| json!({ "config": { "cores": 2, "description": format!("{word}.") } })),
-    ("tags", |word| json!({ "tags": [word] })),
-    ("run_state", |word| json!({ "run_state": word })),
     ("source", |word| json!({ "source": word })),
     ("digest", |word| json!({ "digest": word })),
     ("lock", |word| json!({ "lock": word })),
@@ -81,10 +79,14 @@ fn g16_words_in_rows_that_are_not_ours_choose_nothing() {
 #[test]
 fn g16_a_word_that_only_looks_like_ours_is_another_word() {
     let stop = guest(100, "web", json!({ "state": "stopped" }));
-    for tag in ["prod\u{200b}", "рrod", "prod ", "prod;web", "converger-hold\u{0}", "ＰＲＯＤ"] {
+    // A tag that is not one may hide one that protects: there is no reading then.
+    for tag in ["prod\u{200b}", "рrod", "prod ", " prod", "prod;web", "web,converger-hold", "converger-hold\u{0}", "ＰＲＯＤ", ""] {
         let world = scene(json!([stop]), json!([row(100, "web", "running", json!({ "tags": [tag] }))]));
-        assert_eq!(verdict(&world, 100), "steps: shutdown", "{tag:?}");
+        assert!(world.parse().is_err(), "{tag:?}");
     }
+    let blank = crate::without(guest(100, "", json!({ "state": "stopped", "identity": { "uuid": "u" } })), "name");
+    let world = scene(json!([blank]), json!([row(100, " PROD-db", "running", json!({ "identity": { "uuid": "u" } }))]));
+    assert_eq!(verdict(&world, 100), "refused: protected-guest");
     for name in ["web\u{0}", "web ", "Web", "wеb", "web\n"] {
         let world = scene(json!([stop]), json!([row(100, name, "running", json!({}))]));
         assert_eq!(verdict(&world, 100), "refused: name-mismatch", "{name:?}");

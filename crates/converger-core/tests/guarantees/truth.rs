@@ -144,9 +144,11 @@ fn g12_a_guest_that_high_availability_moves_gets_no_step() {
         check(&scene(json!([config_only]), json!([seen(json!({ "ha": { "state": state } }))])), 100, "refused: ha-owned");
     }
     check(&scene(json!([config_only]), json!([seen(json!({ "ha": {} }))])), 100, "refused: ha-owned");
-    for state in ["started", "stopped", "ignored"] {
+    for state in ["stopped", "disabled", "ignored"] {
         check(&scene(json!([config_only]), json!([seen(json!({ "ha": { "state": state } }))])), 100, "steps: config.set");
     }
+    // It is stopped and high availability wants it started: something is about to happen to it.
+    check(&scene(json!([config_only]), json!([seen(json!({ "ha": { "state": "started" } }))])), 100, "refused: ha-owned");
     check(&scene(json!([wanted()]), json!([seen(json!({ "ha": { "state": "stopped" } }))])), 100, "refused: ha-owned");
 }
 

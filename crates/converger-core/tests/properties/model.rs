@@ -54,10 +54,12 @@ impl Model {
             ("config.set", _) => write(row, step)?,
             ("start", "stopped") => {
                 apply_pending(row, |_, _, _| true);
+                row.remove("run_state");
                 row.insert("status".into(), json!("running"));
             }
             ("reboot", "running") => apply_pending(row, |_, _, _| true),
             ("stop" | "shutdown", "running") => {
+                row.remove("run_state");
                 row.insert("status".into(), json!("stopped"));
                 if at_stop == AtStop::Applies {
                     apply_pending(row, |_, _, _| true);
