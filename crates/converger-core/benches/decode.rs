@@ -55,6 +55,7 @@ fn events_once(text: &str) {
     options.block_nesting_limit = 32;
     options.disallow_directives = true;
     options.strict_indentation = true;
+    options.emit_anchor_events = true;
     let mut parser = Parser::new_from_str_with_options(text, options);
     while let Some(event) = parser.next_event() {
         black_box(event.expect("the fleet is well-formed"));

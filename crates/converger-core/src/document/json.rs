@@ -5,13 +5,16 @@
 
 use std::borrow::Cow;
 
-use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style};
+use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Stop, Style};
 
 pub(super) struct Json<'t> {
     text: &'t str,
     at: usize,
+    /// Where the last event began. It ended at the cursor.
+    start: usize,
     open: Vec<Open>,
     expect: Expect,
+    diagnostics: Diagnostics,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,11 +35,11 @@ enum Expect {
     End,
 }
 
-type Step<'t> = Result<(Event<'t>, Span), Box<Diagnostic>>;
+type Step<'t> = Result<Event<'t>, Stop>;
 
 impl<'t> Json<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, at: 0, open: Vec::new(), expect: Expect::Value }
+        Self { text, at: 0, start: 0, open: Vec::new(), expect: Expect::Value, diagnostics: Diagnostics::default() }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -50,18 +53,19 @@ impl<'t> Json<'t> {
     }
 
     #[cold]
-    fn fault<T>(&self, message: &str) -> Result<T, Box<Diagnostic>> {
+    fn fault<T>(&mut self, message: &str) -> Result<T, Stop> {
         let rest = self.text.get(self.at..).unwrap_or("");
         let width = rest.chars().next().map_or(0, char::len_utf8);
         let found = if rest.is_empty() { "the text ends here" } else { message };
         let fault = Diagnostic::new(Span::new(self.at, self.at + width), format!("this is not valid JSON: {found}"));
-        Err(Box::new(fault.help(if rest.is_empty() { "the file is cut off; write it again" } else { "correct the text at this place" })))
+        let help = if rest.is_empty() { "the file is cut off; write it again" } else { "correct the text at this place" };
+        self.diagnostics.push(fault.help(help));
+        Err(Stop)
     }
 
     fn single(&mut self, event: Event<'t>) -> Step<'t> {
-        let start = self.at;
         self.at += 1;
-        Ok((event, Span::new(start, self.at)))
+        Ok(event)
     }
 
     fn open(&mut self, kind: Open) -> Step<'t> {
@@ -94,9 +98,8 @@ impl<'t> Json<'t> {
             Some(b'{') => self.open(Open::Map),
             Some(b'[') => self.open(Open::List),
             Some(b'"') => {
-                let string = self.string()?;
                 self.after_value();
-                Ok(string)
+                self.string()
             }
             Some(b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.word(),
             Some(0xef) if self.at == 0 => self.fault("it begins with a byte order mark; save it without"),
@@ -114,21 +117,19 @@ impl<'t> Json<'t> {
 
     /// A number, `true`, `false` or `null`. Numbers are kept as text; who wants an integer checks it.
     fn word(&mut self) -> Step<'t> {
-        let start = self.at;
         while matches!(self.peek(), Some(b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')) {
             self.at += 1;
         }
-        let text = self.text.get(start..self.at).unwrap_or("");
+        let text = self.text.get(self.start..self.at).unwrap_or("");
         if !matches!(text, "true" | "false" | "null") && !is_number(text) {
-            self.at = start;
+            self.at = self.start;
             return self.fault("a value is expected here (a number, true, false, null, or text in double quotes)");
         }
         self.after_value();
-        Ok((scalar(Cow::Borrowed(text), Style::Plain), Span::new(start, self.at)))
+        Ok(scalar(Cow::Borrowed(text), Style::Plain))
     }
 
     fn string(&mut self) -> Step<'t> {
-        let start = self.at;
         self.at += 1;
         let mut owned: Option<String> = None;
         let mut run = self.at;
@@ -157,11 +158,11 @@ impl<'t> Json<'t> {
                 Cow::Owned(text)
             }
         };
-        Ok((scalar(text, Style::Quoted), Span::new(start, self.at)))
+        Ok(scalar(text, Style::Quoted))
     }
 
     /// The character that the escape at the cursor means; the cursor moves past it.
-    fn escape(&mut self) -> Result<char, Box<Diagnostic>> {
+    fn escape(&mut self) -> Result<char, Stop> {
         let letter = self.text.as_bytes().get(self.at + 1).copied();
         let simple = match letter {
             Some(b'"') => '"',
@@ -179,7 +180,7 @@ impl<'t> Json<'t> {
         Ok(simple)
     }
 
-    fn unicode(&mut self) -> Result<char, Box<Diagnostic>> {
+    fn unicode(&mut self) -> Result<char, Stop> {
         let Some(first) = self.hex(self.at) else { return self.fault("`\\u` needs four hexadecimal digits") };
         if !(0xd800..0xe000).contains(&first) {
             self.at += 6;
@@ -208,16 +209,16 @@ impl<'t> Json<'t> {
 }
 
 impl<'t> Source<'t> for Json<'t> {
-    fn next(&mut self, _: &mut Diagnostics) -> Step<'t> {
+    fn next(&mut self) -> Step<'t> {
         loop {
             self.skip_space();
-            let byte = self.peek();
-            match (self.expect, byte) {
-                (Expect::End, None) => return Ok((Event::End, Span::at(self.at))),
+            self.start = self.at;
+            match (self.expect, self.peek()) {
+                (Expect::End, None) => return Ok(Event::End),
                 (Expect::End, Some(_)) => return self.fault("nothing may follow the document"),
                 (Expect::Value, None) if self.open.is_empty() => {
                     self.expect = Expect::End;
-                    return Ok((Event::End, Span::at(self.at)));
+                    return Ok(Event::End);
                 }
                 (Expect::Value, _) => return self.value(),
                 (Expect::FirstItemOrEnd, Some(b']')) => return self.close(Open::List),
@@ -234,6 +235,14 @@ impl<'t> Source<'t> for Json<'t> {
             }
             self.at += 1;
         }
+    }
+
+    fn span(&self) -> Span {
+        Span::new(self.start, self.at)
+    }
+
+    fn diagnostics(&mut self) -> &mut Diagnostics {
+        &mut self.diagnostics
     }
 }
 
@@ -286,29 +295,31 @@ mod tests {
     use serde_json::Value;
 
     /// Drains the events into a value, so that the oracle can be compared with.
-    fn tree(text: &str) -> Result<Value, Box<Diagnostic>> {
+    fn tree(text: &str) -> Result<Value, Diagnostics> {
         let mut json = Json::new(text);
-        let mut diagnostics = Diagnostics::default();
-        let (event, span) = json.next(&mut diagnostics)?;
+        whole(&mut json).map_err(|Stop| std::mem::take(json.diagnostics()))
+    }
+
+    fn whole(json: &mut Json<'_>) -> Result<Value, Stop> {
+        let event = json.next()?;
         if matches!(event, Event::End) {
-            return Err(Box::new(Diagnostic::new(span, "nothing there")));
+            return json.fault("nothing there");
         }
-        let value = build(&mut json, event)?;
-        match json.next(&mut diagnostics)?.0 {
+        let value = build(json, event)?;
+        match json.next()? {
             Event::End => Ok(value),
             other => panic!("{other:?} after the document"),
         }
     }
 
-    fn build(json: &mut Json<'_>, event: Event<'_>) -> Result<Value, Box<Diagnostic>> {
-        let mut diagnostics = Diagnostics::default();
+    fn build(json: &mut Json<'_>, event: Event<'_>) -> Result<Value, Stop> {
         Ok(match event {
             Event::Scalar(scalar) if scalar.style == Style::Quoted => Value::String(scalar.text.into_owned()),
-            Event::Scalar(scalar) => serde_json::from_str(&scalar.text).map_err(|_| Box::new(Diagnostic::new(Span::at(0), "number")))?,
+            Event::Scalar(scalar) => serde_json::from_str(&scalar.text).map_err(|_| Stop)?,
             Event::ListStart => {
                 let mut list = Vec::new();
                 loop {
-                    match json.next(&mut diagnostics)?.0 {
+                    match json.next()? {
                         Event::ListEnd => break Value::Array(list),
                         event => list.push(build(json, event)?),
                     }
@@ -317,11 +328,11 @@ mod tests {
             Event::MapStart => {
                 let mut map = serde_json::Map::new();
                 loop {
-                    match json.next(&mut diagnostics)?.0 {
+                    match json.next()? {
                         Event::MapEnd => break Value::Object(map),
                         Event::Scalar(key) => {
                             let key = key.text.into_owned();
-                            let (event, _) = json.next(&mut diagnostics)?;
+                            let event = json.next()?;
                             map.insert(key, build(json, event)?);
                         }
                         other => panic!("{other:?} as a key"),
@@ -403,7 +414,7 @@ mod tests {
     #[test]
     fn nesting_is_bounded() {
         let text = "[".repeat(100_000);
-        let fault = tree(&text).expect_err("nested too deep");
-        assert!(fault.message.contains("deeper than 32"), "{fault:?}");
+        let faults = tree(&text).expect_err("nested too deep");
+        assert!(faults.list()[0].message.contains("deeper than 32"), "{faults:?}");
     }
 }

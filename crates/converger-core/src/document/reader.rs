@@ -17,8 +17,7 @@ const KEYS_MAX: usize = 24;
 pub(crate) struct Reader<'t, S> {
     source: S,
     text: &'t str,
-    peeked: Option<(Event<'t>, Span)>,
-    diagnostics: Diagnostics,
+    peeked: Option<Event<'t>>,
 }
 
 /// What a value is, as far as its notation tells.
@@ -47,25 +46,26 @@ impl Seen {
 
 impl<'t, S: Source<'t>> Reader<'t, S> {
     pub(super) fn new(source: S, text: &'t str) -> Self {
-        Self { source, text, peeked: None, diagnostics: Diagnostics::default() }
+        Self { source, text, peeked: None }
     }
 
-    pub(super) fn into_diagnostics(self) -> Diagnostics {
-        self.diagnostics
+    pub(super) fn take_diagnostics(&mut self) -> Diagnostics {
+        std::mem::take(self.source.diagnostics())
     }
 
     /// The text is at its end, or what follows is reported.
     pub(super) fn end(&mut self) -> Result<(), Stop> {
         match self.next()? {
-            (Event::End, _) => Ok(()),
-            (_, span) => self.report(Diagnostic::new(span, "nothing may follow the document")),
+            Event::End => Ok(()),
+            _ => self.report(Diagnostic::new(self.source.span(), "nothing may follow the document")),
         }
     }
 
     /// Records a fault; too many end the reading.
     pub(crate) fn report(&mut self, diagnostic: Diagnostic) -> Result<(), Stop> {
-        self.diagnostics.push(diagnostic);
-        if self.diagnostics.is_cut() { Err(Stop) } else { Ok(()) }
+        let diagnostics = self.source.diagnostics();
+        diagnostics.push(diagnostic);
+        if diagnostics.is_cut() { Err(Stop) } else { Ok(()) }
     }
 
     /// Records a fault and has no value to give.
@@ -76,7 +76,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// Whether nothing but spaces and comments is left.
     pub(crate) fn is_empty(&mut self) -> Result<bool, Stop> {
         let next = self.next()?;
-        let empty = matches!(next.0, Event::End);
+        let empty = matches!(next, Event::End);
         self.peeked = Some(next);
         Ok(empty)
     }
@@ -84,7 +84,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// What comes next, without reading it.
     pub(crate) fn peek_kind(&mut self) -> Result<Next, Stop> {
         let next = self.next()?;
-        let kind = match &next.0 {
+        let kind = match &next {
             Event::MapStart => Next::Map,
             Event::ListStart => Next::List,
             Event::Scalar(scalar) if scalar.style == Style::Quoted => Next::Text,
@@ -119,10 +119,12 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         let mut seen = Seen { span: start, keys: [None; KEYS_MAX] };
         let mut next = 0;
         loop {
-            let (key, span) = match self.next()? {
-                (Event::MapEnd, _) => return Ok(Some(seen)),
-                (Event::Scalar(key), span) => (key, span),
-                (event, span) => {
+            let event = self.next()?;
+            let span = self.source.span();
+            let key = match event {
+                Event::MapEnd => return Ok(Some(seen)),
+                Event::Scalar(key) => key,
+                event => {
                     self.skip(&event)?;
                     self.report(Diagnostic::new(span, format!("the keys of {what} must be plain words")))?;
                     self.skip_value()?;
@@ -189,20 +191,20 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
 
     fn expect_map(&mut self, what: &str) -> Result<Option<Span>, Stop> {
         match self.next()? {
-            (Event::MapStart, span) => Ok(Some(span)),
-            (event, span) => self.wrong(&event, span, &format!("{what} must be a mapping of keys to values")),
+            Event::MapStart => Ok(Some(self.source.span())),
+            event => self.wrong(&event, &format!("{what} must be a mapping of keys to values")),
         }
     }
 
     /// A list; `visit` must read one item each time. The list's place, or `None` where there is no list.
     pub(crate) fn items(&mut self, what: &str, mut visit: impl FnMut(&mut Self) -> Result<(), Stop>) -> Result<Option<Span>, Stop> {
         let start = match self.next()? {
-            (Event::ListStart, span) => span,
-            (event, span) => return self.wrong(&event, span, &format!("{what} must be a list")),
+            Event::ListStart => self.source.span(),
+            event => return self.wrong(&event, &format!("{what} must be a list")),
         };
         loop {
             match self.next()? {
-                (Event::ListEnd, end) => return Ok(Some(Span { start: start.start, end: end.end.max(start.end) })),
+                Event::ListEnd => return Ok(Some(Span { start: start.start, end: self.source.span().end.max(start.end) })),
                 item => {
                     self.peeked = Some(item);
                     visit(self)?;
@@ -262,7 +264,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// Steps over a `null`, if one is next.
     pub(crate) fn null(&mut self) -> Result<bool, Stop> {
         match self.next()? {
-            (Event::Scalar(scalar), _) if scalar.style == Style::Plain && scalar.text == "null" => Ok(true),
+            Event::Scalar(scalar) if scalar.style == Style::Plain && scalar.text == "null" => Ok(true),
             other => {
                 self.peeked = Some(other);
                 Ok(false)
@@ -273,16 +275,17 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     /// Any scalar, as written.
     pub(crate) fn scalar(&mut self, what: &str, wanted: &str) -> Result<Option<(Scalar<'t>, Span)>, Stop> {
         match self.next()? {
-            (Event::Scalar(scalar), span) if scalar.style == Style::Plain && scalar.text.is_empty() => {
-                self.refuse(Diagnostic::new(span, format!("{what} has no value")).help(format!("it must be {wanted}")))
+            Event::Scalar(scalar) if scalar.style == Style::Plain && scalar.text.is_empty() => {
+                self.refuse(Diagnostic::new(self.source.span(), format!("{what} has no value")).help(format!("it must be {wanted}")))
             }
-            (Event::Scalar(scalar), span) => Ok(Some((scalar, span))),
-            (event, span) => self.wrong(&event, span, &format!("{what} must be {wanted}")),
+            Event::Scalar(scalar) => Ok(Some((scalar, self.source.span()))),
+            event => self.wrong(&event, &format!("{what} must be {wanted}")),
         }
     }
 
     /// Reports an event that is not what was wanted, and steps over the value that it begins.
-    fn wrong<T>(&mut self, event: &Event<'t>, span: Span, message: &str) -> Result<Option<T>, Stop> {
+    fn wrong<T>(&mut self, event: &Event<'t>, message: &str) -> Result<Option<T>, Stop> {
+        let span = self.source.span();
         let silent = matches!(event, Event::Broken);
         self.skip(event)?;
         if silent {
@@ -302,7 +305,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
 
     /// Steps over the next value.
     pub(crate) fn skip_value(&mut self) -> Result<(), Stop> {
-        let (event, _) = self.next()?;
+        let event = self.next()?;
         self.skip(&event)
     }
 
@@ -310,7 +313,7 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
     fn skip(&mut self, event: &Event<'t>) -> Result<(), Stop> {
         let mut depth = usize::from(matches!(event, Event::MapStart | Event::ListStart));
         while depth > 0 {
-            match self.next()?.0 {
+            match self.next()? {
                 Event::MapStart | Event::ListStart => depth += 1,
                 Event::MapEnd | Event::ListEnd => depth -= 1,
                 Event::End => return Err(Stop),
@@ -320,19 +323,20 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         Ok(())
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, Span), Stop> {
-        if let Some(peeked) = self.peeked.take() {
-            return Ok(peeked);
+    fn next(&mut self) -> Result<Event<'t>, Stop> {
+        match self.peeked.take() {
+            Some(peeked) => Ok(peeked),
+            None => self.source.next(),
         }
-        let next = self.source.next(&mut self.diagnostics).map_err(|fault| self.diagnostics.push(*fault));
-        if self.diagnostics.is_cut() { Err(Stop) } else { next.map_err(|()| Stop) }
     }
 }
 
 /// Where a key stands among the known ones. Files tend to repeat one order of keys: the search begins at `next`.
 fn position(keys: &[&str], key: &str, next: usize) -> Option<usize> {
     let (before, behind) = keys.split_at_checked(next)?;
-    let find = |keys: &[&str]| keys.iter().position(|own| *own == key);
+    // The first letter tells most keys apart without a call.
+    let is = |own: &&str| own.as_bytes().first() == key.as_bytes().first() && *own == key;
+    let find = |keys: &[&str]| keys.iter().position(is);
     find(behind).map(|index| next + index).or_else(|| find(before))
 }
 

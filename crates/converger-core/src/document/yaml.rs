@@ -3,12 +3,14 @@
 
 use granit_parser::{Event as Raw, Options, Parser, ScalarStyle, ScanError, Span as RawSpan, StrInput};
 
-use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Style, quoted};
+use super::{DEPTH_MAX, Diagnostic, Diagnostics, Event, Scalar, Source, Span, Stop, Style, quoted};
 
 pub(super) struct Yaml<'t> {
     parser: Parser<'t, StrInput<'t>>,
     text: &'t str,
     documents: usize,
+    span: Span,
+    diagnostics: Diagnostics,
 }
 
 impl<'t> Yaml<'t> {
@@ -19,14 +21,15 @@ impl<'t> Yaml<'t> {
         options.disallow_directives = true;
         options.strict_indentation = true;
         options.emit_anchor_events = true;
-        Self { parser: Parser::new_from_str_with_options(text, options), text, documents: 0 }
+        let parser = Parser::new_from_str_with_options(text, options);
+        Self { parser, text, documents: 0, span: Span::at(0), diagnostics: Diagnostics::default() }
     }
 
-    fn document(&mut self, span: Span) -> Result<(), Box<Diagnostic>> {
+    fn document(&mut self) -> Result<(), Stop> {
         self.documents += 1;
         if self.documents > 1 {
-            let fault = Diagnostic::new(span, "a second YAML document begins here");
-            return Err(Box::new(fault.help("one file holds one document; remove the `---`")));
+            let fault = Diagnostic::new(self.span, "a second YAML document begins here");
+            return self.stop(fault.help("one file holds one document; remove the `---`"));
         }
         Ok(())
     }
@@ -36,20 +39,34 @@ impl<'t> Yaml<'t> {
         Diagnostic::new(Span::at(start), format!("this is not valid YAML: {}", error.info()))
             .help("check the indentation and the quotes around this place")
     }
+
+    fn stop<T>(&mut self, fault: Diagnostic) -> Result<T, Stop> {
+        self.diagnostics.push(fault);
+        Err(Stop)
+    }
 }
 
 impl<'t> Source<'t> for Yaml<'t> {
-    fn next(&mut self, diagnostics: &mut Diagnostics) -> Result<(Event<'t>, Span), Box<Diagnostic>> {
+    fn next(&mut self) -> Result<Event<'t>, Stop> {
         loop {
-            let Some(next) = self.parser.next_event() else { return Ok((Event::End, Span::at(self.text.len()))) };
-            let (raw, raw_span) = next.map_err(|error| Box::new(self.syntax(&error)))?;
-            let span = span_of(&raw_span);
-            if let Some(fault) = surprise(&raw, span) {
-                diagnostics.push(fault);
+            let (raw, raw_span) = match self.parser.next_event() {
+                Some(Ok(next)) => next,
+                Some(Err(error)) => return self.stop(self.syntax(&error)),
+                None => {
+                    self.span = Span::at(self.text.len());
+                    return Ok(Event::End);
+                }
+            };
+            self.span = span_of(&raw_span);
+            if let Some(fault) = surprise(&raw, self.span) {
+                self.diagnostics.push(fault);
             }
-            let event = match raw {
+            if self.diagnostics.is_cut() {
+                return Err(Stop);
+            }
+            return Ok(match raw {
                 Raw::DocumentStart(..) => {
-                    self.document(span)?;
+                    self.document()?;
                     continue;
                 }
                 Raw::StreamEnd => Event::End,
@@ -58,16 +75,23 @@ impl<'t> Source<'t> for Yaml<'t> {
                 Raw::SequenceStart(..) => Event::ListStart,
                 Raw::SequenceEnd => Event::ListEnd,
                 // The parser shows a value that is not there as `~`.
-                Raw::Scalar(_, ScalarStyle::Plain, ..) if span.start == span.end => {
+                Raw::Scalar(_, ScalarStyle::Plain, ..) if self.span.start == self.span.end => {
                     Event::Scalar(Scalar { text: "".into(), style: Style::Plain })
                 }
                 Raw::Scalar(text, style, ..) => Event::Scalar(Scalar { text, style: style_of(style) }),
                 Raw::Alias(_) | Raw::UnresolvedAlias(_) => Event::Broken,
                 Raw::StreamStart | Raw::DocumentEnd | Raw::Anchor(..) => continue,
-                _ => return Err(Box::new(Diagnostic::new(span, "this kind of YAML is not accepted"))),
-            };
-            return Ok((event, span));
+                _ => return self.stop(Diagnostic::new(self.span, "this kind of YAML is not accepted")),
+            });
         }
+    }
+
+    fn span(&self) -> Span {
+        self.span
+    }
+
+    fn diagnostics(&mut self) -> &mut Diagnostics {
+        &mut self.diagnostics
     }
 }
 
