@@ -63,9 +63,6 @@ struct Draft {
     quorate: Option<bool>,
     nodes: Vec<(Node, Span)>,
     guests: Vec<ObservedGuest>,
-    /// The id and place of each guest, and the name of its node with its place: nodes may stand behind guests.
-    places: Vec<(Vmid, Span)>,
-    node_names: Vec<(Box<str>, Span)>,
     unmanaged: u64,
 }
 
@@ -87,12 +84,12 @@ impl Decode<Draft> for File {
             4 => reader.flag("`complete`").map(|flag| draft.complete = flag),
             5 => reader.flag("`quorate`").map(|flag| draft.quorate = flag),
             6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
-            7 => reader.items("`guests`", |reader| guest(reader, &mut draft, &mut scratch)).map(|_| ()),
+            7 => reader.items("`guests`", |reader| guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
             _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
         })?;
         if let Some(seen) = seen {
             reader.required(&seen, "the observation", &KEYS, &REQUIRED)?;
-            together(reader, &mut draft)?;
+            together(reader, &mut draft, scratch)?;
         }
         Ok(draft)
     }
@@ -158,7 +155,7 @@ fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Sp
 struct Row<'t> {
     vmid: Option<(Vmid, Span)>,
     kind: Option<Kind>,
-    node: Option<(Box<str>, Span)>,
+    node: Option<(Cow<'t, str>, Span)>,
     status: Option<usize>,
     cause: Option<Box<str>>,
     name: Option<Box<str>>,
@@ -177,23 +174,28 @@ struct Row<'t> {
     digest: Option<Box<str>>,
 }
 
-/// Kept over all guests, so that reading a config allocates once.
+/// Kept over all guests.
 #[derive(Default)]
-struct Scratch {
+struct Scratch<'t> {
+    /// The id and place of each guest, and the name of its node with its place: nodes may stand behind guests.
+    places: Vec<(Vmid, Span)>,
+    node_names: Vec<(Cow<'t, str>, Span)>,
+    /// The config and the tags of the guest that is read, so that what is kept of them is allocated once and fits.
     config: Vec<(Field, Value, Span)>,
+    tags: Vec<Box<str>>,
 }
 
-fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, scratch: &mut Scratch) -> Result<(), End> {
+fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, guests: &mut Vec<ObservedGuest>, scratch: &mut Scratch<'t>) -> Result<(), End> {
     let mut row = Row::default();
     scratch.config.clear();
     let seen = reader.fields("a guest", &GUEST_KEYS, |reader, key, _| member(reader, key, &mut row, scratch))?;
     let Some(seen) = seen else { return Ok(()) };
     reader.required(&seen, "a guest", &GUEST_KEYS, &GUEST_REQUIRED)?;
     contradictions(reader, &seen, &row)?;
-    finish(reader, draft, row, scratch)
+    finish(reader, guests, row, scratch)
 }
 
-fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row<'t>, scratch: &mut Scratch) -> Result<(), End> {
+fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut Row<'t>, scratch: &mut Scratch<'t>) -> Result<(), End> {
     match key {
         0 => row.cause = cause(reader)?,
         1 => row.has_config = config(reader, scratch)?,
@@ -205,13 +207,13 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
         7 => row.lock = or_null(reader, |reader| text(reader, "`lock`"))?,
         8 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
         9 => row.name = text(reader, "`name`")?,
-        10 => row.node = reader.text("`node`")?.map(|(text, span)| (text.into(), span)),
+        10 => row.node = reader.text("`node`")?,
         11 => row.pending = pending(reader)?,
         12 => row.protection = reader.flag("`protection`")?,
         13 => row.run_state = text(reader, "`run_state`")?,
         14 => row.source = text(reader, "`source`")?,
         15 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
-        16 => row.tags = tags(reader)?,
+        16 => row.tags = tags(reader, &mut scratch.tags)?,
         17 => row.template = reader.flag("`template`")?,
         _ => {
             let number = reader.integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
@@ -264,7 +266,12 @@ fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, ro
     Ok(())
 }
 
-fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, row: Row<'t>, scratch: &mut Scratch) -> Result<(), End> {
+fn finish<'t, S: Source<'t>>(
+    reader: &mut Reader<'t, S>,
+    guests: &mut Vec<ObservedGuest>,
+    row: Row<'t>,
+    scratch: &mut Scratch<'t>,
+) -> Result<(), End> {
     let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
     let config = config_of(reader, scratch, kind)?;
     let pending = match row.pending {
@@ -275,13 +282,13 @@ fn finish<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, row:
         Some(marks) => Reading::Read(Box::new(marks.of(kind, reader)?)),
         None => Reading::Unread,
     };
-    draft.places.push(place);
-    draft.node_names.push(node);
-    draft.guests.push(ObservedGuest {
+    scratch.places.push(place);
+    scratch.node_names.push(node);
+    guests.push(ObservedGuest {
         vmid: place.0,
         kind,
         // INVARIANT: an index into `node_names` until `together` has found the node.
-        node: draft.node_names.len() - 1,
+        node: scratch.node_names.len() - 1,
         status: match status {
             0 => Status::Known(RunState::Running),
             1 => Status::Known(RunState::Stopped),
@@ -310,9 +317,9 @@ fn reading<T>(value: Option<T>) -> Reading<T> {
 }
 
 /// What must hold between rows: ids once, and every guest on a listed node.
-fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) -> Result<(), End> {
-    draft.places.sort_unstable();
-    for pair in draft.places.windows(2) {
+fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mut scratch: Scratch<'t>) -> Result<(), End> {
+    scratch.places.sort_unstable();
+    for pair in scratch.places.windows(2) {
         if let [(first, first_span), (second, second_span)] = pair
             && first == second
         {
@@ -330,7 +337,7 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft) ->
         }
     }
     for guest in &mut draft.guests {
-        let Some((name, span)) = draft.node_names.get(guest.node) else { continue };
+        let Some((name, span)) = scratch.node_names.get(guest.node) else { continue };
         match draft.nodes.binary_search_by(|(node, _)| node.name.as_str().cmp(name)) {
             Ok(index) => guest.node = index,
             Err(_) => {
@@ -354,8 +361,9 @@ fn ha<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Option<Ha>
     })
 }
 
-fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, End> {
-    let mut tags: Vec<Box<str>> = Vec::new();
+#[expect(clippy::drain_collect, reason = "the scratch keeps its room, and what is taken out of it fits")]
+fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, tags: &mut Vec<Box<str>>) -> Result<Option<Words>, End> {
+    tags.clear();
     let list = reader.items("`tags`", |reader| {
         let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
         // A platform's raw list (`a;b`) taken for one tag would hide a tag that protects.
@@ -366,11 +374,11 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, 
         tags.push(tag.into());
         Ok(())
     })?;
-    Ok(list.map(|_| Words::new(tags)))
+    Ok(list.map(|_| Words::new(tags.drain(..).collect())))
 }
 
 /// The config; whether there was one.
-fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch) -> Result<bool, End> {
+fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch<'t>) -> Result<bool, End> {
     let seen = reader.fields("`config`", &Field::WORDS, |reader, index, span| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
         if let Some(value) = value(reader, field)? {
@@ -382,11 +390,12 @@ fn config<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch) 
 }
 
 /// What was read of the config, checked against the table for this kind.
-fn config_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch, kind: Kind) -> Result<Config, End> {
+fn config_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratch<'t>, kind: Kind) -> Result<Config, End> {
     for (field, _, span) in &scratch.config {
         check_field(reader, *field, *span, kind)?;
     }
-    Ok(Config::new(scratch.config.drain(..).filter(|(_, value, _)| !is_nothing(value)).map(|(field, value, _)| (field, value)).collect()))
+    scratch.config.retain(|(_, value, _)| !is_nothing(value));
+    Ok(Config::new(scratch.config.drain(..).map(|(field, value, _)| (field, value)).collect()))
 }
 
 fn check_field<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span, kind: Kind) -> Result<(), End> {
@@ -551,7 +560,7 @@ fn value<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field) -> Result<
             })
         }
         Shape::Text => reader.text(what)?.map(|(text, _)| Value::Text(text.trim_end().into())),
-        Shape::Tags => tags(reader)?.map(Value::Tags),
+        Shape::Tags => tags(reader, &mut Vec::new())?.map(Value::Tags),
         Shape::Startup => startup(reader)?.map(Value::Startup),
         Shape::Boot => boot(reader)?.map(Value::Boot),
         Shape::Features => features(reader)?.map(Value::Features),
