@@ -1,8 +1,8 @@
 """Validates artifacts against the published JSON Schemas with the `jsonschema` package.
 
-Usage: schemas.py SCHEMAS FILE... SCHEMAS is the directory of the schemas. A FILE holds one JSON document, or one a line
-(.jsonl); which schema it is held against follows from its `schema` member. Every fault is printed. All three schemas must
-have been used, or nothing was proved.
+Usage: schemas.py SCHEMAS FILE LIST. SCHEMAS is the directory of the schemas. FILE holds one document a line (.jsonl), LIST the
+path of a document a line; which schema a document is held against follows from its `schema` member. Every fault is
+printed. All three schemas must have been used, or nothing was proved.
 """
 
 import json
@@ -43,4 +43,4 @@ def main(directory, paths):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1], [sys.argv[2], *Path(sys.argv[3]).read_text(encoding="utf-8").split("\n")]))

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
-use crate::{docs, opinion, tidy, tools};
+use crate::{docs, opinion, readme, tidy, tools};
 
 /// A stage: its name in the table, and what it does.
 type Stage = (&'static str, fn() -> Outcome);
@@ -26,6 +26,7 @@ const STAGES: &[Stage] = &[
     ("build", build),
     ("test", test),
     ("doctests", doctests),
+    ("readme", readme::check),
     ("docs", docs::check),
     ("opinion", opinion::ask),
 ];

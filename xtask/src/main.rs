@@ -8,6 +8,7 @@ mod ci;
 mod docs;
 mod opinion;
 mod python;
+mod readme;
 mod shell;
 mod tidy;
 mod tools;

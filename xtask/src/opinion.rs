@@ -10,6 +10,7 @@ use crate::shell::{self, Failure, Outcome};
 
 const PLANS: &str = "target/plans.jsonl";
 const SAMPLE: &str = "target/plans-sample.jsonl";
+const LIST: &str = "target/documents.txt";
 const PLANS_LEAST: &str = "10000";
 const SAMPLE_LINES: usize = 300;
 const SCHEMAS: &str = "docs/reference/schemas";
@@ -18,9 +19,9 @@ const SCHEMAS: &str = "docs/reference/schemas";
 pub(crate) fn ask() -> Outcome {
     write_plans()?;
     python::run("canonical.py", &[PLANS, PLANS_LEAST])?;
-    let documents = documents()?;
-    let arguments: Vec<&str> = [SCHEMAS, SAMPLE].into_iter().chain(documents.iter().map(String::as_str)).collect();
-    python::run("schemas.py", &arguments)
+    let list = documents()?.join("\n");
+    fs::write(LIST, list).map_err(|error| Failure::new(format!("cannot write `{LIST}`: {error}")))?;
+    python::run("schemas.py", &[SCHEMAS, SAMPLE, LIST])
 }
 
 /// Random plans, one a line, by the example that `build` has built.

@@ -17,7 +17,11 @@ fn interruptions() -> [(Value, Value, &'static str); 5] {
         (json!({ "state": "stopped" }), json!({}), "steps: shutdown"),
         (json!({ "state": "stopped", "stop": "hard" }), json!({}), "steps: stop"),
         (json!({ "config": cores, "restart": "when-needed" }), json!({}), "steps: config.set, reboot"),
-        (json!({ "config": cores, "restart": "when-needed", "stop": "hard" }), json!({}), "steps: config.set, stop, start"),
+        (
+            json!({ "state": "running", "config": cores, "restart": "when-needed", "stop": "hard" }),
+            json!({}),
+            "steps: config.set, stop, start",
+        ),
         (json!({ "config": cores, "restart": "when-needed" }), pending, "steps: reboot"),
     ]
 }

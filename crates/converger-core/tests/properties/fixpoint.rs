@@ -10,7 +10,6 @@ use converger_core::testing::{Rng, World, body, declared, observed_values, wante
 
 use crate::each_case;
 use crate::model::{AtStop, Model, carry_out_all, id, is_same, list, steps, text, waits};
-use crate::protection::interrupts;
 
 const SEED: u64 = 4;
 const WORLDS: u64 = 3_000;
