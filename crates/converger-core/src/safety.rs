@@ -120,7 +120,6 @@ impl SafePlan {
 
 impl Judged {
     /// The same plan, refused for one more cause that concerns the whole run.
-    #[must_use]
     pub fn refused_for(self, cause: Refusal) -> Self {
         let (plan, mut judgement) = match self {
             Self::Safe(SafePlan { plan, judgement }) | Self::Refused(RefusedPlan { plan, judgement }) => (plan, judgement),
