@@ -17,14 +17,14 @@ pub(super) struct Drift<'p> {
     found: Found,
 }
 
-/// Whether any field stands so.
+/// What there is among the fields.
 #[derive(Clone, Copy, Default)]
 struct Found {
-    /// It must be written.
-    writes: bool,
-    /// It must be written and takes effect at the next start only.
+    /// How many must be written.
+    writes: usize,
+    /// One must be written and takes effect at the next start only.
     writes_for_restart: bool,
-    /// It is written already and waits for the next start.
+    /// One is written already and waits for the next start.
     waits: bool,
 }
 
@@ -47,7 +47,7 @@ pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: 
             Standing::InEffect => {}
             Standing::Waiting => drift.found.waits = true,
             Standing::Differs => {
-                drift.found.writes = true;
+                drift.found.writes += 1;
                 drift.found.writes_for_restart |= drift.effect(setting) == Effect::AtRestart;
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: 
 
 impl<'p> Drift<'p> {
     pub(super) fn differs(&self) -> bool {
-        self.found.writes
+        self.found.writes > 0
     }
 
     /// Declared config is written and waits for a restart.
@@ -72,15 +72,15 @@ impl<'p> Drift<'p> {
     /// The fields that must be written.
     pub(super) fn changes(&self) -> Box<[FieldChange]> {
         let differing = self.guest.config.iter().filter(|setting| self.standing(setting) == Standing::Differs);
-        differing
-            .map(|setting| FieldChange {
-                field: setting.field,
-                before: self.before(setting.field),
-                after: setting.wanted.clone(),
-                pending: self.pending(setting.field).map(|value| value.cloned()),
-                effect: self.effect(setting),
-            })
-            .collect()
+        let mut changes = Vec::with_capacity(self.found.writes);
+        changes.extend(differing.map(|setting| FieldChange {
+            field: setting.field,
+            before: self.before(setting.field),
+            after: setting.wanted.clone(),
+            pending: self.pending(setting.field).map(|value| value.cloned()),
+            effect: self.effect(setting),
+        }));
+        changes.into()
     }
 
     /// The fields that take effect at the next start.

@@ -90,7 +90,11 @@ fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String
 /// Config before run-state. A stop makes pending config take effect at the next start, so that it needs no restart.
 fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
-    let mut push = |change: Change, reason: Reason, from: RunState| steps.push(Step { change, reason, from, wait: Box::new([]) });
+    let mut push = |change: Change, reason: Reason, from: RunState| {
+        // Nearly always there is one; a vector would make room for four.
+        steps.reserve_exact(1);
+        steps.push(Step { change, reason, from, wait: Box::new([]) });
+    };
     if drift.differs() {
         push(Change::ConfigSet(drift.changes()), Reason::ConfigDiffers, state);
     }
