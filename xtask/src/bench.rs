@@ -32,7 +32,7 @@ const REPORT: &str = "target/bench.json";
 const FLEET: &str = "target/bench";
 const FLEET_GUESTS: &str = "100000";
 /// Each work is done so often, in turns with what it is compared with; the least CPU time counts.
-const TURNS: u32 = 7;
+const TURNS: u32 = 9;
 const STARTS: u32 = 200;
 
 /// Build, measure, judge, and write the report; a missed target is a failure.
