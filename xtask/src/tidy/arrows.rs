@@ -56,6 +56,13 @@ const ROOMS: &[Room] = &[
         has_binary: false,
     },
     Room {
+        name: "converger-lab",
+        ours: Allowed::Only(&[]),
+        others: Allowed::Any,
+        unreachable: &["reqwest"],
+        has_binary: false,
+    },
+    Room {
         name: "converger",
         ours: Allowed::Only(&["converger-core", "converger-adapters"]),
         others: Allowed::Any,

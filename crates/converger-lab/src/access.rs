@@ -1,0 +1,299 @@
+//! Who may do what: users, tokens, groups, roles, access control entries, pools, and the sums over
+//! them.
+//!
+//! What never enters here: HTTP. The rooms below `api` ask, this room answers.
+
+mod roles;
+mod ticket;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::flavour::Flavour;
+use crate::respond::Fail;
+pub(crate) use ticket::Tickets;
+
+/// The user who needs no permission.
+pub(crate) const ROOT: &str = "root@pam";
+
+/// Who makes a call.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Who {
+    pub(crate) user: String,
+    pub(crate) token: Option<String>,
+}
+
+impl Who {
+    pub(crate) fn user(user: &str) -> Self {
+        Self { user: user.to_owned(), token: None }
+    }
+
+    /// `user@realm` or `user@realm!token`.
+    pub(crate) fn id(&self) -> String {
+        match &self.token {
+            Some(token) => format!("{}!{token}", self.user),
+            None => self.user.clone(),
+        }
+    }
+
+    /// Root in person; root's tokens are somebody else.
+    pub(crate) fn is_root(&self) -> bool {
+        self.user == ROOT && self.token.is_none()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct User {
+    pub(crate) enabled: bool,
+    pub(crate) expire_s: u64,
+    pub(crate) password: Option<String>,
+    pub(crate) comment: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) secret: String,
+    /// Privileges are those of the token and of its owner, both.
+    pub(crate) separated: bool,
+    pub(crate) expire_s: u64,
+    pub(crate) comment: Option<String>,
+}
+
+/// Whom an entry is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Grantee {
+    User(String),
+    Group(String),
+    Token(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Grant {
+    pub(crate) path: String,
+    pub(crate) grantee: Grantee,
+    pub(crate) role: String,
+    pub(crate) propagate: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pool {
+    pub(crate) comment: Option<String>,
+    pub(crate) guests: BTreeSet<u32>,
+    pub(crate) storages: BTreeSet<String>,
+}
+
+/// A privilege and whether it is inherited further down.
+pub(crate) type Privileges = BTreeMap<String, bool>;
+
+/// Everything that decides about permissions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Access {
+    pub(crate) users: BTreeMap<String, User>,
+    pub(crate) tokens: BTreeMap<String, Token>,
+    pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) roles: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) grants: BTreeSet<Grant>,
+    pub(crate) pools: BTreeMap<String, Pool>,
+}
+
+impl Access {
+    /// Root and the built-in roles of a release.
+    pub(crate) fn new(flavour: Flavour) -> Self {
+        let root = User { enabled: true, ..User::default() };
+        Self { users: BTreeMap::from([(ROOT.to_owned(), root)]), roles: roles::built_in(flavour), ..Self::default() }
+    }
+
+    /// The caller behind a token, if token and user are known, enabled and not expired.
+    pub(crate) fn token(&self, text: &str, now_s: u64) -> Option<Who> {
+        let (id, secret) = text.rsplit_once('=')?;
+        let (user, name) = id.split_once('!')?;
+        let token = self.tokens.get(id).filter(|token| token.secret == secret && alive(token.expire_s, now_s))?;
+        let _ = token;
+        self.user_enabled(user, now_s).then(|| Who { user: user.to_owned(), token: Some(name.to_owned()) })
+    }
+
+    pub(crate) fn user_enabled(&self, user: &str, now_s: u64) -> bool {
+        self.users.get(user).is_some_and(|user| user.enabled && alive(user.expire_s, now_s))
+    }
+
+    /// The privileges of `who` on `path`.
+    pub(crate) fn privileges(&self, who: &Who, path: &str) -> Privileges {
+        if who.is_root() {
+            return self.all();
+        }
+        let owner = || if who.user == ROOT { self.all() } else { self.own(&Grantee::User(who.user.clone()), path) };
+        let Some(token) = who.token.as_ref().and_then(|_| self.tokens.get(&who.id())) else { return owner() };
+        if !token.separated {
+            return owner();
+        }
+        let owner = owner();
+        let own = self.own(&Grantee::Token(who.id()), path);
+        own.into_iter().filter(|(privilege, _)| owner.contains_key(privilege)).collect()
+    }
+
+    fn all(&self) -> Privileges {
+        let administrator = self.roles.get("Administrator").into_iter().flatten();
+        administrator.map(|privilege| (privilege.clone(), true)).collect()
+    }
+
+    /// What the entries say, and for a member of a pool what they say about the pool.
+    fn own(&self, grantee: &Grantee, path: &str) -> Privileges {
+        let mut privileges = self.on_path(grantee, path);
+        for pool in self.pools_of(path) {
+            for (privilege, propagate) in self.on_path(grantee, &format!("/pool/{pool}")) {
+                privileges.entry(privilege).or_insert(propagate);
+            }
+        }
+        privileges
+    }
+
+    fn pools_of(&self, path: &str) -> Vec<&String> {
+        let guest = path.strip_prefix("/vms/").and_then(|id| id.parse::<u32>().ok());
+        let storage = path.strip_prefix("/storage/");
+        let holds = |pool: &Pool| guest.is_some_and(|id| pool.guests.contains(&id)) || storage.is_some_and(|id| pool.storages.contains(id));
+        self.pools.iter().filter(|(_, pool)| holds(pool)).map(|(name, _)| name).collect()
+    }
+
+    fn on_path(&self, grantee: &Grantee, path: &str) -> Privileges {
+        let roles = self.roles_on(grantee, path);
+        if roles.contains_key("NoAccess") {
+            return Privileges::new();
+        }
+        let mut privileges = Privileges::new();
+        for (role, propagate) in &roles {
+            for privilege in self.roles.get(role).into_iter().flatten() {
+                *privileges.entry(privilege.clone()).or_insert(false) |= propagate;
+            }
+        }
+        privileges
+    }
+
+    /// Walk from the root down: an entry further down replaces what came from above.
+    fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<String, bool> {
+        let mut roles = BTreeMap::new();
+        for step in steps(path) {
+            let here = |grantee: &Grantee| self.roles_at(grantee, step, step == path);
+            let own = here(grantee);
+            let found = if own.is_empty() { self.groups_of(grantee).flat_map(|group| here(&group)).collect() } else { own };
+            if !found.is_empty() {
+                roles = found;
+            }
+        }
+        roles
+    }
+
+    fn roles_at(&self, grantee: &Grantee, path: &str, last: bool) -> BTreeMap<String, bool> {
+        let applies = |grant: &&Grant| grant.path == path && grant.grantee == *grantee && (last || grant.propagate);
+        self.grants.iter().filter(applies).map(|grant| (grant.role.clone(), grant.propagate)).collect()
+    }
+
+    fn groups_of<'a>(&'a self, grantee: &'a Grantee) -> impl Iterator<Item = Grantee> + 'a {
+        let member = move |members: &BTreeSet<String>| matches!(grantee, Grantee::User(user) if members.contains(user));
+        self.groups.iter().filter(move |(_, members)| member(members)).map(|(group, _)| Grantee::Group(group.clone()))
+    }
+
+    /// Whether one answer on `/vms` holds for every guest, so that a list need not ask for each.
+    pub(crate) fn same_for_all_guests(&self, who: &Who) -> bool {
+        let below = |path: &str| path.starts_with("/vms/") || path.starts_with("/pool");
+        who.is_root() || !self.grants.iter().any(|grant| below(&grant.path))
+    }
+
+    pub(crate) fn has(&self, who: &Who, path: &str, privilege: &str) -> bool {
+        self.privileges(who, path).contains_key(privilege)
+    }
+
+    /// Refuse unless `who` has the privilege there.
+    pub(crate) fn need(&self, who: &Who, path: &str, privilege: &str) -> Result<(), Fail> {
+        if self.has(who, path, privilege) { Ok(()) } else { Err(Fail::denied(path, privilege)) }
+    }
+
+    /// Refuse unless `who` has one of the privileges there.
+    pub(crate) fn need_any(&self, who: &Who, path: &str, privileges: &[&str]) -> Result<(), Fail> {
+        let held = self.privileges(who, path);
+        let any = privileges.iter().any(|privilege| held.contains_key(*privilege));
+        if any { Ok(()) } else { Err(Fail::denied(path, &privileges.join("|"))) }
+    }
+}
+
+/// Zero means never.
+fn alive(expire_s: u64, now_s: u64) -> bool {
+    expire_s == 0 || expire_s > now_s
+}
+
+/// `/`, `/vms`, `/vms/100`.
+fn steps(path: &str) -> impl Iterator<Item = &str> {
+    let ends = path.match_indices('/').skip(1).map(|(offset, _)| &path[..offset]);
+    let whole = (path != "/").then_some(path);
+    std::iter::once("/").chain(ends).chain(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grant(path: &str, grantee: Grantee, role: &str) -> Grant {
+        Grant { path: path.to_owned(), grantee, role: role.to_owned(), propagate: true }
+    }
+
+    fn access() -> Access {
+        let mut access = Access::new(Flavour::V9);
+        access.users.insert("ops@pve".to_owned(), User { enabled: true, ..User::default() });
+        access.groups.insert("team".to_owned(), BTreeSet::from(["ops@pve".to_owned()]));
+        let token = |separated| Token { secret: "s".to_owned(), separated, expire_s: 0, comment: None };
+        access.tokens.insert("ops@pve!own".to_owned(), token(true));
+        access.tokens.insert("ops@pve!full".to_owned(), token(false));
+        access
+    }
+
+    fn ops(token: Option<&str>) -> Who {
+        Who { user: "ops@pve".to_owned(), token: token.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_separated_token_without_entries_sees_nothing() {
+        let mut access = access();
+        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+        assert!(access.has(&ops(None), "/vms/100", "VM.Audit"));
+        assert!(access.has(&ops(Some("full")), "/vms/100", "VM.Audit"));
+        assert!(!access.has(&ops(Some("own")), "/vms/100", "VM.Audit"));
+        access.grants.insert(grant("/", Grantee::Token("ops@pve!own".to_owned()), "Administrator"));
+        assert!(access.has(&ops(Some("own")), "/vms/100", "VM.Audit"));
+        assert!(!access.has(&ops(Some("own")), "/vms/101", "VM.Audit"), "the owner has nothing there");
+    }
+
+    #[test]
+    fn deeper_entries_replace_and_users_come_before_groups() {
+        let mut access = access();
+        access.grants.insert(grant("/vms", Grantee::Group("team".to_owned()), "PVEVMAdmin"));
+        assert!(access.has(&ops(None), "/vms/100", "VM.Allocate"));
+        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "NoAccess"));
+        assert!(access.privileges(&ops(None), "/vms/100").is_empty());
+        assert!(access.has(&ops(None), "/vms/101", "VM.Allocate"));
+    }
+
+    #[test]
+    fn a_role_on_a_pool_counts_for_its_members() {
+        let mut access = access();
+        access.grants.insert(grant("/pool/p1", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+        assert!(!access.has(&ops(None), "/vms/100", "VM.Audit"));
+        access.pools.insert("p1".to_owned(), Pool { guests: BTreeSet::from([100]), ..Pool::default() });
+        assert!(access.has(&ops(None), "/vms/100", "VM.Audit"));
+    }
+
+    #[test]
+    fn an_entry_that_does_not_propagate_stays_where_it_is() {
+        let mut access = access();
+        let entry = Grant { propagate: false, ..grant("/vms", Grantee::User("ops@pve".to_owned()), "PVEVMUser") };
+        access.grants.insert(entry);
+        assert!(access.has(&ops(None), "/vms", "VM.Audit"));
+        assert!(!access.has(&ops(None), "/vms/100", "VM.Audit"));
+    }
+
+    #[test]
+    fn an_expired_token_is_unknown() {
+        let mut access = access();
+        access.tokens.get_mut("ops@pve!full").unwrap().expire_s = 100;
+        assert!(access.token("ops@pve!full=s", 99).is_some());
+        assert!(access.token("ops@pve!full=s", 100).is_none());
+        assert!(access.token("ops@pve!full=t", 99).is_none());
+    }
+}

@@ -1,0 +1,109 @@
+//! The methods of the API, in rooms that follow the URL.
+//!
+//! What never enters here: routing, permissions that the table states, shapes of answers.
+
+mod access;
+mod cluster;
+mod firewall;
+mod guests;
+mod nodes;
+mod pools;
+mod storage;
+mod tasks;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use crate::access::Who;
+use crate::guest::{Guest, Kind};
+use crate::respond::{Data, Fail};
+use crate::schema::Method;
+use crate::world::World;
+
+/// A call that passed every check that the table states.
+pub(crate) struct Call {
+    pub(crate) method: &'static Method,
+    /// Checked parameters in the order in which they came; those of the path first.
+    pub(crate) values: Vec<(String, String)>,
+    pub(crate) who: Who,
+    /// The node that the request came to.
+    pub(crate) entry: String,
+    /// The node that carries it out.
+    pub(crate) node: String,
+    pub(crate) kind: Kind,
+}
+
+impl Call {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.values.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.text(name) == Some("1")
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// The guest that the path names.
+    pub(crate) fn vmid(&self) -> u32 {
+        self.text("vmid").and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    /// The guest that the path names, on the node that the path names.
+    pub(crate) fn guest<'a>(&self, world: &'a World) -> Result<&'a Guest, Fail> {
+        let missing = || Fail::died(self.kind.missing(&self.node, self.vmid()));
+        world.guest_on(&self.node, self.kind, self.vmid()).ok_or_else(missing)
+    }
+
+    /// Options that only root in person may use.
+    pub(crate) fn root_only(&self, names: &[&str]) -> Result<(), Fail> {
+        let used = names.iter().find(|name| self.text(name).is_some_and(|text| text != "0"));
+        match used {
+            Some(name) if !self.who.is_root() => Err(Fail::param(name, "Only root may use this option.")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What carries out a method.
+pub(crate) type Handler = fn(&mut World, &Call) -> Result<Data, Fail>;
+
+/// Verb, path as the table has it, and what carries it out.
+type Route = (&'static str, &'static str, Handler);
+
+static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), Handler>> = LazyLock::new(|| {
+    let rooms: [&[Route]; 8] =
+        [access::ROUTES, cluster::ROUTES, firewall::ROUTES, guests::ROUTES, nodes::ROUTES, pools::ROUTES, storage::ROUTES, tasks::ROUTES];
+    rooms.into_iter().flatten().map(|(verb, template, handler)| ((*verb, *template), *handler)).collect()
+});
+
+/// What carries out a method; `None` for those that the lab does not play.
+pub(crate) fn handler(method: &Method) -> Option<Handler> {
+    // Guests of both kinds share their rooms: the tables have `{kind}` there.
+    let shared = method.template.replacen("/qemu", "/{kind}", 1).replacen("/lxc", "/{kind}", 1);
+    let exact = HANDLERS.get(&(method.verb.as_str(), method.template.as_str()));
+    exact.or_else(|| HANDLERS.get(&(method.verb.as_str(), shared.as_str()))).copied()
+}
+
+/// A call that writes to the shared files needs a quorum.
+pub(crate) fn need_quorum(world: &World, node: &str) -> Result<(), Fail> {
+    if world.is_quorate(node) { Ok(()) } else { Err(Fail::died("cluster not ready - no quorum?")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema;
+
+    #[test]
+    fn every_handler_has_its_method_in_the_table() {
+        let known: Vec<(&str, String)> = schema::methods().map(|method| (method.verb.as_str(), method.template.clone())).collect();
+        for (verb, template) in HANDLERS.keys() {
+            let qemu = (*verb, template.replace("{kind}", "qemu"));
+            let lxc = (*verb, template.replace("{kind}", "lxc"));
+            assert!(known.contains(&qemu) || known.contains(&lxc), "{verb} {template}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `/`, `/version`, `/nodes`: what a node says about itself.
+//!
+//! What never enters here: guests and tasks of a node.
+
+use serde_json::{Value, json};
+
+use super::{Call, Route};
+use crate::node::Node;
+use crate::respond::{Data, Fail};
+use crate::world::World;
+
+pub(super) const ROUTES: &[Route] = &[
+    ("GET", "/", index),
+    ("GET", "/version", version),
+    ("GET", "/nodes", nodes),
+    ("GET", "/nodes/{node}", node_index),
+    ("GET", "/nodes/{node}/version", version),
+    ("GET", "/nodes/{node}/status", status),
+    ("GET", "/nodes/{node}/time", time),
+];
+
+fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
+    Ok(subdirs(&["version", "cluster", "nodes", "storage", "access", "pools"]))
+}
+
+fn node_index(_: &mut World, _: &Call) -> Result<Data, Fail> {
+    let names = ["qemu", "lxc", "version", "status", "tasks", "storage", "time"];
+    Ok(json!(names.map(|name| json!({ "name": name }))).into())
+}
+
+/// What an index of the API lists.
+pub(super) fn subdirs(names: &[&str]) -> Data {
+    let entries: Vec<Value> = names.iter().map(|name| json!({ "subdir": name })).collect();
+    json!(entries).into()
+}
+
+fn version(world: &mut World, _: &Call) -> Result<Data, Fail> {
+    let flavour = world.flavour;
+    Ok(json!({ "version": flavour.version(), "release": flavour.release(), "repoid": flavour.repoid() }).into())
+}
+
+fn time(world: &mut World, _: &Call) -> Result<Data, Fail> {
+    let now_s = world.wall_s();
+    Ok(json!({ "time": now_s, "localtime": now_s, "timezone": "UTC" }).into())
+}
+
+fn nodes(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let entries: Vec<Value> = world.nodes.values().map(|node| listed(world, call, node)).collect();
+    Ok(json!(entries).into())
+}
+
+fn listed(world: &World, call: &Call, node: &Node) -> Value {
+    let mut entry = node_entry(world, &call.entry, node, call);
+    entry["ssl_fingerprint"] = json!(node.fingerprint);
+    entry
+}
+
+/// A node as lists show it. Its load is for those who may see it, and its size stays known for a while after it went silent.
+pub(super) fn node_entry(world: &World, entry: &str, node: &Node, call: &Call) -> Value {
+    let name = &node.name;
+    let heard = world.views.heard(entry, name, world.now_ms);
+    let reached = world.reaches(entry, name);
+    let status = match (reached, heard) {
+        (true, Some(_)) => "online",
+        (false, _) => "offline",
+        (true, None) => "unknown",
+    };
+    let mut fields = json!({ "id": format!("node/{name}"), "node": name, "status": status, "type": "node" });
+    let audit = world.access.has(&call.who, &format!("/nodes/{name}"), "Sys.Audit");
+    if heard.is_some() {
+        fields["level"] = json!("");
+    }
+    if let (Some(told_ms), true) = (heard, audit) {
+        fields["maxcpu"] = json!(node.cpus);
+        fields["maxmem"] = json!(node.memory);
+        fields["maxdisk"] = json!(node.disk);
+        if reached {
+            load(&mut fields, node, told_ms);
+        }
+    }
+    fields
+}
+
+fn load(fields: &mut Value, node: &Node, told_ms: u64) {
+    fields["cpu"] = json!(0.02);
+    fields["mem"] = json!(node.memory / 10);
+    fields["disk"] = json!(node.disk / 10);
+    fields["uptime"] = json!(told_ms.saturating_sub(node.boot_ms) / 1_000);
+}
+
+fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let flavour = world.flavour;
+    let Some(node) = world.nodes.get(&call.node) else { return Ok(Data::null()) };
+    let (memory, disk) = (node.memory, node.disk);
+    let kernel = json!({ "sysname": "Linux", "release": "6.8.12-1-pve", "version": "#1 SMP", "machine": "x86_64" });
+    let cpu = json!({ "cpus": node.cpus, "cores": node.cpus, "sockets": 1, "model": "Lab CPU", "vendor": "Lab", "family": "1",
+        "mhz": "2400.000", "hvm": "1", "flags": "fpu", "user_hz": 100 });
+    Ok(json!({
+        "pveversion": format!("pve-manager/{}/{}", flavour.version(), flavour.repoid()),
+        "kversion": "Linux 6.8.12-1-pve #1 SMP",
+        "current-kernel": kernel,
+        "cpuinfo": cpu,
+        "cpu": 0.02,
+        "wait": 0,
+        "idle": 0,
+        "uptime": world.now_ms.saturating_sub(node.boot_ms) / 1_000,
+        "loadavg": ["0.10", "0.10", "0.10"],
+        "memory": { "total": memory, "used": memory / 10, "free": memory - memory / 10, "available": memory - memory / 10 },
+        "swap": { "total": 0, "used": 0, "free": 0 },
+        "rootfs": { "total": disk, "used": disk / 10, "avail": disk - disk / 10, "free": disk - disk / 10 },
+        "ksm": { "shared": 0 },
+        "boot-info": { "mode": "legacy-bios" },
+    })
+    .into())
+}

@@ -1,0 +1,188 @@
+//! `/storage` and `/nodes/{node}/storage`.
+//!
+//! What never enters here: uploads and downloads.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+use sha1::{Digest, Sha1};
+
+use super::{Call, Route, need_quorum};
+use crate::respond::{Data, Fail};
+use crate::schema::split_list;
+use crate::storage::{Storage, Volume};
+use crate::world::World;
+
+pub(super) const ROUTES: &[Route] = &[
+    ("GET", "/storage", list),
+    ("POST", "/storage", create),
+    ("GET", "/storage/{storage}", read),
+    ("PUT", "/storage/{storage}", update),
+    ("DELETE", "/storage/{storage}", delete),
+    ("GET", "/nodes/{node}/storage", on_node),
+    ("GET", "/nodes/{node}/storage/{storage}/status", status),
+    ("GET", "/nodes/{node}/storage/{storage}/content", content),
+];
+
+/// What is used of every storage, as far as anybody looks.
+const USED_TENTH: u64 = 10;
+
+fn words(content: &BTreeSet<String>) -> String {
+    content.iter().cloned().collect::<Vec<_>>().join(",")
+}
+
+fn digest(world: &World) -> String {
+    let line = |(name, storage): (&String, &Storage)| format!("{name} {storage:?}\n");
+    let text: String = world.storages.all.iter().map(line).collect();
+    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn entry(world: &World, name: &str, storage: &Storage) -> Value {
+    let mut fields = json!({ "storage": name, "type": storage.kind, "content": words(&storage.content), "digest": digest(world) });
+    if let Some(path) = &storage.path {
+        fields["path"] = json!(path);
+    }
+    if storage.shared {
+        fields["shared"] = json!(1);
+    }
+    if !storage.enabled {
+        fields["disable"] = json!(1);
+    }
+    if let Some(nodes) = &storage.nodes {
+        fields["nodes"] = json!(words(nodes));
+    }
+    for (key, value) in &storage.extra {
+        fields[key] = json!(value);
+    }
+    fields
+}
+
+fn may_audit(world: &World, call: &Call, name: &str) -> bool {
+    let privileges = world.access.privileges(&call.who, &format!("/storage/{name}"));
+    privileges.contains_key("Datastore.Audit") || privileges.contains_key("Datastore.AllocateSpace")
+}
+
+fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let kind = call.text("type");
+    let wanted = |name: &str, storage: &Storage| kind.is_none_or(|kind| kind == storage.kind) && may_audit(world, call, name);
+    let all = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
+    let entries: Vec<Value> = all.map(|(name, storage)| entry(world, name, storage)).collect();
+    Ok(json!(entries).into())
+}
+
+fn named<'a>(world: &'a World, call: &Call) -> Result<(&'a String, &'a Storage), Fail> {
+    let name = call.text("storage").unwrap_or_default();
+    let found = world.storages.all.get_key_value(name);
+    found.ok_or_else(|| Fail::died(format!("storage '{name}' does not exist")))
+}
+
+fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let (name, storage) = named(world, call)?;
+    Ok(entry(world, name, storage).into())
+}
+
+fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    need_quorum(world, &call.node)?;
+    let name = call.text("storage").unwrap_or_default().to_owned();
+    if world.storages.all.contains_key(&name) {
+        return Err(Fail::died(format!("create storage failed: storage ID '{name}' already defined")));
+    }
+    let own = |key: &str| call.text(key).map(str::to_owned);
+    let kind = own("type").unwrap_or_default();
+    let list = |key: &str| call.text(key).map(|text| split_list(text).map(str::to_owned).collect::<BTreeSet<String>>());
+    let storage = Storage {
+        kind: kind.clone(),
+        path: own("path"),
+        content: list("content").unwrap_or_else(|| BTreeSet::from(["images".to_owned(), "rootdir".to_owned()])),
+        shared: call.flag("shared") || ["nfs", "cifs", "cephfs", "rbd"].contains(&kind.as_str()),
+        nodes: list("nodes"),
+        enabled: !call.flag("disable"),
+        total: 256 << 30,
+        extra: BTreeMap::new(),
+    };
+    world.storages.all.insert(name.clone(), storage);
+    Ok(json!({ "storage": name, "type": kind }).into())
+}
+
+fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    need_quorum(world, &call.node)?;
+    let (name, storage) = named(world, call)?;
+    if call.text("digest").is_some_and(|given| given != digest(world)) {
+        return Err(Fail::died("detected modified configuration - file changed by other user? Try again."));
+    }
+    let (name, kind) = (name.clone(), storage.kind.clone());
+    let list = |key: &str| call.text(key).map(|text| split_list(text).map(str::to_owned).collect::<BTreeSet<String>>());
+    if let Some(storage) = world.storages.all.get_mut(&name) {
+        storage.content = list("content").unwrap_or_else(|| storage.content.clone());
+        storage.nodes = list("nodes").or_else(|| storage.nodes.clone());
+        storage.shared = call.text("shared").map_or(storage.shared, |text| text == "1");
+        storage.enabled = call.text("disable").map_or(storage.enabled, |text| text != "1");
+    }
+    Ok(json!({ "storage": name, "type": kind }).into())
+}
+
+fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    need_quorum(world, &call.node)?;
+    let name = named(world, call)?.0.clone();
+    world.storages.all.remove(&name);
+    Ok(Data::null())
+}
+
+fn usage(world: &World, call: &Call, name: &str, storage: &Storage) -> Value {
+    let active = u8::from(storage.is_on(&call.node));
+    let (total, used) = (storage.total, storage.total / USED_TENTH);
+    let _ = world;
+    json!({ "storage": name, "type": storage.kind, "content": words(&storage.content), "enabled": u8::from(storage.enabled),
+        "active": active, "shared": u8::from(storage.shared), "total": total, "used": used, "avail": total - used, "used_fraction": 0.1 })
+}
+
+fn on_node(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let content = call.text("content");
+    let holds = |storage: &Storage| content.is_none_or(|list| split_list(list).any(|word| storage.content.contains(word)));
+    let wanted = |name: &str, storage: &Storage| storage.is_on(&call.node) && holds(storage) && may_audit(world, call, name);
+    let here = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
+    let one = |name: &str| call.text("storage").is_none_or(|wanted| wanted == name);
+    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage(world, call, name, storage)).collect();
+    Ok(json!(entries).into())
+}
+
+fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let (name, storage) = named(world, call)?;
+    let mut fields = usage(world, call, name, storage);
+    if let Value::Object(map) = &mut fields {
+        map.remove("storage");
+        map.remove("used_fraction");
+    }
+    Ok(fields.into())
+}
+
+fn content(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let (name, _) = named(world, call)?;
+    let prefix = format!("{name}:");
+    let vmid = call.number("vmid");
+    let seen = |volume: &Volume| vmid.is_none_or(|vmid| vmid == u64::from(volume.vmid));
+    let volumes = world.storages.volumes.iter().filter(|(id, volume)| id.starts_with(&prefix) && seen(volume));
+    let entries: Vec<Value> = volumes.map(|(id, volume)| volume_entry(world, id, volume)).collect();
+    Ok(json!(entries).into())
+}
+
+fn volume_entry(world: &World, id: &str, volume: &Volume) -> Value {
+    let lxc = world.guests.get(&volume.vmid).is_some_and(|guest| guest.kind == crate::guest::Kind::Lxc);
+    json!({ "volid": id, "vmid": volume.vmid, "size": volume.bytes, "format": volume.format, "ctime": world.wall_s(),
+        "content": if lxc { "rootdir" } else { "images" } })
+}
+
+/// Storages as `cluster/resources` lists them: once for each node.
+pub(super) fn resources(world: &World, call: &Call) -> Vec<Value> {
+    let seen = world.storages.all.iter().filter(|(name, _)| may_audit(world, call, name));
+    let pairs =
+        seen.flat_map(|(name, storage)| world.nodes.keys().filter(|node| storage.is_on(node)).map(move |node| (name, storage, node)));
+    pairs.map(|(name, storage, node)| resource(world, call, name, storage, node)).collect()
+}
+
+fn resource(world: &World, call: &Call, name: &str, storage: &Storage, node: &str) -> Value {
+    let known = world.views.heard(&call.entry, node, world.now_ms).is_some();
+    json!({ "id": format!("storage/{node}/{name}"), "type": "storage", "storage": name, "node": node, "plugintype": storage.kind,
+        "content": words(&storage.content), "shared": u8::from(storage.shared), "status": if known { "available" } else { "unknown" },
+        "disk": storage.total / USED_TENTH, "maxdisk": storage.total })
+}

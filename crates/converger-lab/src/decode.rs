@@ -1,0 +1,170 @@
+//! From bytes to words: paths, queries, forms and JSON bodies, with the traps that Proxmox has.
+//!
+//! What never enters here: which paths exist, and who may call them.
+
+use serde_json::Value;
+
+use crate::schema::{Given, Params};
+
+/// How the answer is to be shaped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Extjs,
+}
+
+/// Where a request points.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Api {
+        format: Format,
+        segments: Vec<String>,
+    },
+    /// Below `/api2/`, but with no format or an unknown one; the text says so.
+    NoFormat(String),
+    /// Anything else.
+    File(String),
+}
+
+/// Split path and query; neither is decoded yet.
+pub(crate) fn split_query(path: &str) -> (&str, &str) {
+    path.split_once('?').unwrap_or((path, ""))
+}
+
+/// The target of an encoded path. The path is decoded as a whole before it is split, so `%2F` parts segments.
+pub(crate) fn target(path: &str) -> Target {
+    let decoded = String::from_utf8_lossy(&percent(path.as_bytes(), false)).into_owned();
+    let mut segments = decoded.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned);
+    if segments.next().as_deref() != Some("api2") {
+        return Target::File(decoded);
+    }
+    let format = match segments.next().as_deref() {
+        Some("json") => Format::Json,
+        Some("extjs") => Format::Extjs,
+        Some(other) => {
+            let rest: Vec<String> = segments.collect();
+            return Target::NoFormat(format!("no formatter for uri /{}, {other}", rest.join("/")));
+        }
+        None => return Target::NoFormat("no such uri".to_owned()),
+    };
+    Target::Api { format, segments: segments.collect() }
+}
+
+/// Decode `%XX`, and `+` as a blank where that is the custom.
+fn percent(text: &[u8], plus: bool) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((byte, after)) = rest.split_first() {
+        rest = after;
+        match (byte, hex_pair(after)) {
+            (b'%', Some(value)) => {
+                decoded.push(value);
+                rest = &after[2..];
+            }
+            (b'+', _) if plus => decoded.push(b' '),
+            _ => decoded.push(*byte),
+        }
+    }
+    decoded
+}
+
+fn hex_pair(text: &[u8]) -> Option<u8> {
+    let pair = std::str::from_utf8(text.get(..2)?).ok()?;
+    pair.chars().all(|character| character.is_ascii_hexdigit()).then(|| u8::from_str_radix(pair, 16).ok())?
+}
+
+/// Decode one percent-encoded word; used for credentials, which are encoded too.
+pub(crate) fn unescape(text: &str) -> String {
+    String::from_utf8_lossy(&percent(text.as_bytes(), false)).into_owned()
+}
+
+/// Decode a form. The traps are genuine: `;` parts pairs as `&` does, and everything after a second
+/// raw `=` is lost.
+pub(crate) fn form(body: &[u8]) -> Params {
+    let mut params: Params = Vec::new();
+    for pair in body.split(|byte| *byte == b'&' || *byte == b';') {
+        let mut parts = pair.split(|byte| *byte == b'=');
+        let (Some(key), Some(value)) = (parts.next(), parts.next()) else { continue };
+        let word = |bytes: &[u8]| String::from_utf8_lossy(&percent(bytes, true)).into_owned();
+        add(&mut params, word(key), word(value));
+    }
+    params
+}
+
+/// A repeated key becomes a list.
+fn add(params: &mut Params, key: String, value: String) {
+    match params.iter_mut().find(|(known, _)| *known == key) {
+        Some((_, Given::List(items))) => items.push(value),
+        Some((_, given)) => *given = Given::List(vec![given.text(), value]),
+        None => params.push((key, Given::Text(value))),
+    }
+}
+
+/// Decode a JSON body; an error is the text that Proxmox's parser gives.
+pub(crate) fn json(body: &[u8]) -> Result<Params, String> {
+    let place = "at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 934.";
+    let parsed: Value = serde_json::from_slice(body).map_err(|_| {
+        let offset = body.len();
+        let what = "malformed JSON string, neither tag, array, object, number, string or atom";
+        format!("{what}, at character offset {offset} (before \"(end of string)\") {place}")
+    })?;
+    match parsed {
+        Value::Object(fields) => Ok(fields.iter().map(|(key, value)| (key.clone(), Given::from_json(value))).collect()),
+        _ => Err(format!("Not a HASH reference {place}")),
+    }
+}
+
+/// Query parameters beat those of the body.
+pub(crate) fn merge(body: Params, query: Params) -> Params {
+    let mut merged: Params = body.into_iter().filter(|(key, _)| !query.iter().any(|(known, _)| known == key)).collect();
+    merged.extend(query);
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(params: &Params, key: &str) -> Option<String> {
+        params.iter().find(|(known, _)| known == key).map(|(_, given)| given.text())
+    }
+
+    #[test]
+    fn the_traps_of_the_form_decoder() {
+        let params = form(b"description=a=b=c&net0=virtio,bridge=vmbr0&onboot=1;name=semi&empty=&alone");
+        assert_eq!(text(&params, "description").as_deref(), Some("a"));
+        assert_eq!(text(&params, "net0").as_deref(), Some("virtio,bridge"));
+        assert_eq!(text(&params, "name").as_deref(), Some("semi"));
+        assert_eq!(text(&params, "empty").as_deref(), Some(""));
+        assert_eq!(text(&params, "alone"), None);
+    }
+
+    #[test]
+    fn encoded_values_arrive_whole() {
+        let params = form(b"net0=virtio%2Cbridge%3Dvmbr0&description=%C3%BC+%2B%25%zz");
+        assert_eq!(text(&params, "net0").as_deref(), Some("virtio,bridge=vmbr0"));
+        assert_eq!(text(&params, "description").as_deref(), Some("ü +%%zz"));
+    }
+
+    #[test]
+    fn a_repeated_key_is_a_list_and_the_query_wins() {
+        let params = form(b"cores=1&cores=2&cores=3");
+        assert_eq!(params, [("cores".to_owned(), Given::List(vec!["1".to_owned(), "2".to_owned(), "3".to_owned()]))]);
+        let merged = merge(form(b"cores=2&name=a"), form(b"cores=1"));
+        assert_eq!(text(&merged, "cores").as_deref(), Some("1"));
+        assert_eq!(merged.len(), 2);
+    }
+
+    #[test]
+    fn paths_are_decoded_before_they_are_split() {
+        let segments = |path: &str| match target(path) {
+            Target::Api { segments, .. } => segments.join("|"),
+            other => format!("{other:?}"),
+        };
+        assert_eq!(segments("/api2/json//version/"), "version");
+        assert_eq!(segments("/api2/json/nodes/a/qemu/%31%30%30"), "nodes|a|qemu|100");
+        assert_eq!(target("/api2/"), Target::NoFormat("no such uri".to_owned()));
+        assert_eq!(target("/api2/xml/version"), Target::NoFormat("no formatter for uri /version, xml".to_owned()));
+        assert_eq!(target("/nosuchpage"), Target::File("/nosuchpage".to_owned()));
+    }
+}

@@ -1,0 +1,225 @@
+//! What happens to the world at a moment, by somebody else's hand: nodes fail, guests vanish, people
+//! change things beside the API.
+//!
+//! What never enters here: faults on single requests and tasks.
+
+use serde::Deserialize;
+
+use crate::guest::{Guest, Kind, Process};
+use crate::node::Service;
+use crate::route;
+use crate::task::TaskId;
+use crate::update;
+use crate::world::World;
+
+/// A service of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The proxy that other nodes and clients talk to.
+    Proxy,
+    /// The privileged daemon behind it.
+    Daemon,
+    /// The cluster file system.
+    Files,
+}
+
+/// Something that happens to the world.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Act {
+    /// A node loses its power: guests and tasks on it are gone without a word.
+    NodeDown(String),
+    /// A node comes back; guests with `onboot` start.
+    NodeUp(String),
+    /// Nodes are cut off from the rest and run on.
+    Isolate(Vec<String>),
+    /// The network is whole again.
+    Heal,
+    /// A service of a node refuses.
+    ServiceDown(String, Part),
+    /// A service of a node takes requests and does not answer.
+    ServiceHung(String, Part),
+    /// A service of a node works again. What it had taken is carried out.
+    ServiceUp(String, Part),
+    /// Every answer of a node takes so many milliseconds longer; from 30 seconds on the proxy gives up first.
+    Slow(String, u64),
+    /// A guest disappears from every list and path, as if its file were gone.
+    Vanish(u32),
+    /// And is there again.
+    Reappear(u32),
+    /// The number now belongs to another guest: new name, new marks of birth.
+    Recycle(u32),
+    /// A guest is locked, as by a backup.
+    Lock(u32, String),
+    /// The lock is gone.
+    Unlock(u32),
+    /// A key of a guest's config is changed by hand; an empty value removes it.
+    Set(u32, String, String),
+    /// A key of a guest's config becomes pending by hand.
+    SetPending(u32, String, String),
+    /// A guest's process starts by somebody else's hand.
+    Start(u32),
+    /// A guest's process ends by itself.
+    Stop(u32),
+    /// QEMU says another word about its state: `io-error`.
+    Say(u32, String),
+    /// Somebody moved a guest.
+    Move(u32, String),
+    /// A snapshot was begun and never finished.
+    PrepareSnapshot(u32, String),
+    /// The clocks of all nodes jump by so many seconds.
+    ClockJump(i64),
+    /// All entries on a path are taken away.
+    Revoke(String),
+    /// The running task of a guest is killed without a word.
+    KillTask(u32),
+}
+
+/// Let it happen.
+pub(crate) fn carry_out(world: &mut World, act: Act) {
+    match act {
+        Act::NodeDown(name) => node_down(world, &name),
+        Act::NodeUp(name) => node_up(world, &name),
+        Act::Isolate(names) => isolate(world, &names),
+        Act::Heal => world.nodes.values_mut().for_each(|node| node.island = 0),
+        Act::ServiceDown(name, part) => service(world, &name, part, Service::Down),
+        Act::ServiceHung(name, part) => service(world, &name, part, Service::Hung),
+        Act::ServiceUp(name, part) => service(world, &name, part, Service::Up),
+        Act::Slow(name, slow_ms) => world.nodes.get_mut(&name).map_or((), |node| node.slow_ms = slow_ms),
+        Act::Vanish(vmid) => drop(world.hidden.insert(vmid)),
+        Act::Reappear(vmid) => drop(world.hidden.remove(&vmid)),
+        Act::Recycle(vmid) => recycle(world, vmid),
+        Act::Lock(vmid, lock) => set(world, vmid, "lock", &lock),
+        Act::Unlock(vmid) => set(world, vmid, "lock", ""),
+        Act::Set(vmid, key, value) => set(world, vmid, &key, &value),
+        Act::SetPending(vmid, key, value) => drop(world.guest_mut(vmid).map(|guest| guest.pending.insert(key, value))),
+        Act::Start(vmid) => start(world, vmid),
+        Act::Stop(vmid) => stop(world, vmid),
+        Act::Say(vmid, word) => drop(world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
+        Act::Move(vmid, node) => move_guest(world, vmid, &node),
+        Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
+        Act::ClockJump(seconds) => world.skew_ms += seconds * 1_000,
+        Act::Revoke(path) => world.access.grants.retain(|grant| grant.path != path),
+        Act::KillTask(vmid) => kill_task(world, vmid),
+    }
+}
+
+fn node_down(world: &mut World, name: &str) {
+    let Some(node) = world.nodes.get_mut(name) else { return };
+    node.online = false;
+    node.backlog.clear();
+    let running = |task: &crate::task::Task| task.node == name && !task.is_over();
+    let ids: Vec<TaskId> = world.tasks.all.iter().filter(|(_, task)| running(task)).map(|(id, _)| *id).collect();
+    for id in ids {
+        world.kill(id);
+    }
+    for guest in world.guests.values_mut().filter(|guest| guest.node == name) {
+        guest.process = None;
+    }
+}
+
+fn node_up(world: &mut World, name: &str) {
+    let now_ms = world.now_ms;
+    let Some(node) = world.nodes.get_mut(name) else { return };
+    (node.online, node.boot_ms) = (true, now_ms);
+    let here: Vec<(u32, bool)> =
+        world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_on("onboot"))).collect();
+    for (vmid, boots) in here {
+        world.changed.insert(vmid);
+        if boots {
+            start(world, vmid);
+        }
+    }
+}
+
+fn isolate(world: &mut World, names: &[String]) {
+    let island = 1 + world.nodes.values().map(|node| node.island).max().unwrap_or(0);
+    for node in world.nodes.values_mut().filter(|node| names.contains(&node.name)) {
+        node.island = island;
+    }
+}
+
+fn service(world: &mut World, name: &str, part: Part, state: Service) {
+    let Some(node) = world.nodes.get_mut(name) else { return };
+    match part {
+        Part::Proxy => node.proxy = state,
+        Part::Daemon => node.daemon = state,
+        Part::Files => node.files = state,
+    }
+    let wakes = part == Part::Daemon && state == Service::Up;
+    let backlog = if wakes { std::mem::take(&mut node.backlog) } else { Vec::new() };
+    if part == Part::Files {
+        node.files_asked = 0;
+        world.views.forget(name);
+    }
+    for request in backlog {
+        route::carry_out(world, name, &request);
+    }
+}
+
+fn recycle(world: &mut World, vmid: u32) {
+    let Some(old) = world.guests.remove(&vmid) else { return };
+    world.views.freeze(vmid);
+    let mut guest = Guest::new(vmid, old.kind, &old.node);
+    guest.main = old.main;
+    guest.main.insert(old.kind.name_key().to_owned(), format!("other-{vmid}"));
+    if old.kind == Kind::Qemu {
+        let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu(), world.wall_s());
+        guest.main.insert("meta".to_owned(), meta);
+        guest.main.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
+        guest.main.insert("vmgenid".to_owned(), world.random.uuid());
+    }
+    world.guests.insert(vmid, guest);
+    world.changed.insert(vmid);
+}
+
+fn set(world: &mut World, vmid: u32, key: &str, value: &str) {
+    let Some(guest) = world.guest_mut(vmid) else { return };
+    match value {
+        "" => guest.main.remove(key),
+        value => guest.main.insert(key.to_owned(), value.to_owned()),
+    };
+}
+
+fn start(world: &mut World, vmid: u32) {
+    let now_ms = world.now_ms;
+    let Some(name) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
+    let pid = world.nodes.get_mut(&name).map_or(1, crate::node::Node::pid);
+    // A start applies what is pending, whoever starts.
+    let _ = update::apply_pending(world, vmid);
+    if let Some(guest) = world.guest_mut(vmid) {
+        guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
+    }
+}
+
+fn stop(world: &mut World, vmid: u32) {
+    if let Some(guest) = world.guest_mut(vmid) {
+        guest.process = None;
+    }
+    let _ = update::apply_pending(world, vmid);
+}
+
+fn move_guest(world: &mut World, vmid: u32, node: &str) {
+    world.views.freeze(vmid);
+    if let Some(guest) = world.guest_mut(vmid) {
+        node.clone_into(&mut guest.node);
+    }
+}
+
+fn prepare_snapshot(world: &mut World, vmid: u32, name: &str) {
+    let now_s = world.wall_s();
+    let Some(guest) = world.guest_mut(vmid) else { return };
+    let mut values = guest.main.clone();
+    values.insert("snaptime".to_owned(), now_s.to_string());
+    values.insert("snapstate".to_owned(), "prepare".to_owned());
+    values.insert("vmstate".to_owned(), format!("local:{vmid}/vm-{vmid}-state-{name}.raw"));
+    guest.snapshots.insert(name.to_owned(), values);
+    guest.main.insert("lock".to_owned(), "snapshot".to_owned());
+}
+
+fn kill_task(world: &mut World, vmid: u32) {
+    if let Some(id) = world.tasks.holders.get(&vmid).copied() {
+        world.kill(id);
+    }
+}

@@ -1,0 +1,40 @@
+//! Firewalls of guests: options and rules as they are stored.
+//!
+//! What never enters here: packets.
+
+use std::collections::BTreeMap;
+
+use sha1::{Digest, Sha1};
+
+/// The firewall of one guest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Firewall {
+    pub(crate) options: BTreeMap<String, String>,
+    pub(crate) rules: Vec<BTreeMap<String, String>>,
+}
+
+impl Firewall {
+    /// The digest of the shared file.
+    pub(crate) fn digest(&self) -> String {
+        let text = format!("{:?}\n{:?}\n", self.options, self.rules);
+        Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Firewalls by guest; most have none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Firewalls(BTreeMap<u32, Firewall>);
+
+impl Firewalls {
+    pub(crate) fn get(&self, vmid: u32) -> Firewall {
+        self.0.get(&vmid).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn entry(&mut self, vmid: u32) -> &mut Firewall {
+        self.0.entry(vmid).or_default()
+    }
+
+    pub(crate) fn forget(&mut self, vmid: u32) {
+        self.0.remove(&vmid);
+    }
+}

@@ -1,0 +1,243 @@
+//! A guest: its configuration as the file on the node has it, and its process.
+//!
+//! What never enters here: who asks, and tasks. This is the state that tasks change.
+
+pub(crate) mod drive;
+mod file;
+pub(crate) mod size;
+mod view;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::schema::split_number;
+
+/// Keys and values of one section of a config file.
+pub(crate) type Section = BTreeMap<String, String>;
+
+/// A virtual machine or a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A virtual machine.
+    Qemu,
+    /// A container.
+    Lxc,
+}
+
+impl Kind {
+    /// As paths of the API and lists have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu",
+            Self::Lxc => "lxc",
+        }
+    }
+
+    /// As error texts have it.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Qemu => "VM",
+            Self::Lxc => "CT",
+        }
+    }
+
+    /// The folder of its config files.
+    pub(crate) fn folder(self) -> &'static str {
+        match self {
+            Self::Qemu => "qemu-server",
+            Self::Lxc => "lxc",
+        }
+    }
+
+    /// How its tasks begin.
+    pub(crate) fn prefix(self) -> &'static str {
+        match self {
+            Self::Qemu => "qm",
+            Self::Lxc => "vz",
+        }
+    }
+
+    /// The prefix of its id among the resources of high availability.
+    pub(crate) fn service(self) -> &'static str {
+        match self {
+            Self::Qemu => "vm",
+            Self::Lxc => "ct",
+        }
+    }
+
+    /// The key that holds its name.
+    pub(crate) fn name_key(self) -> &'static str {
+        match self {
+            Self::Qemu => "name",
+            Self::Lxc => "hostname",
+        }
+    }
+
+    pub(crate) fn config_template(self) -> &'static str {
+        match self {
+            Self::Qemu => "/nodes/{node}/qemu/{vmid}/config",
+            Self::Lxc => "/nodes/{node}/lxc/{vmid}/config",
+        }
+    }
+
+    /// The file that a worker locks while it changes the guest.
+    pub(crate) fn lock_file(self, vmid: u32) -> String {
+        match self {
+            Self::Qemu => format!("/var/lock/qemu-server/lock-{vmid}.conf"),
+            Self::Lxc => format!("/run/lock/lxc/pve-config-{vmid}.lock"),
+        }
+    }
+
+    pub(crate) fn missing(self, node: &str, vmid: u32) -> String {
+        format!("Configuration file 'nodes/{node}/{}/{vmid}.conf' does not exist", self.folder())
+    }
+}
+
+/// The process of a guest that runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) since_ms: u64,
+    /// QEMU's own word for its state: `running`, `paused`, `io-error`, ...
+    pub(crate) word: String,
+}
+
+/// What the guest's own system does; Proxmox has no say in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// How long it takes to go down when asked; `None`: it does not listen.
+    pub(crate) shutdown_ms: Option<u64>,
+    /// Whether it lets go of a network card that is to be unplugged.
+    pub(crate) releases_cards: bool,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Self { shutdown_ms: Some(4_000), releases_cards: true }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub(crate) vmid: u32,
+    pub(crate) kind: Kind,
+    pub(crate) node: String,
+    /// What is in effect.
+    pub(crate) main: Section,
+    /// What takes effect when the process starts anew.
+    pub(crate) pending: Section,
+    /// Keys that go then; true: and their disks with them.
+    pub(crate) deletions: BTreeMap<String, bool>,
+    pub(crate) snapshots: BTreeMap<String, Section>,
+    /// Raw `lxc.*` lines.
+    pub(crate) raw: Vec<(String, String)>,
+    pub(crate) process: Option<Process>,
+    pub(crate) manner: Manner,
+}
+
+impl Guest {
+    pub(crate) fn new(vmid: u32, kind: Kind, node: &str) -> Self {
+        Self {
+            vmid,
+            kind,
+            node: node.to_owned(),
+            main: Section::new(),
+            pending: Section::new(),
+            deletions: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            raw: Vec::new(),
+            process: None,
+            manner: Manner::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.main.get(key).map(String::as_str)
+    }
+
+    pub(crate) fn is_on(&self, key: &str) -> bool {
+        self.get(key) == Some("1")
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Option<u64> {
+        self.get(key)?.parse().ok()
+    }
+
+    pub(crate) fn lock(&self) -> Option<&str> {
+        self.get("lock")
+    }
+
+    pub(crate) fn is_template(&self) -> bool {
+        self.is_on("template")
+    }
+
+    pub(crate) fn is_protected(&self) -> bool {
+        self.is_on("protection")
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.word == "paused")
+    }
+
+    /// `VM is locked (backup)`, or nothing.
+    pub(crate) fn locked(&self) -> Option<String> {
+        self.lock().map(|lock| format!("{} is locked ({lock})", self.kind.word()))
+    }
+
+    /// The id among the resources of high availability: `vm:100`.
+    pub(crate) fn service(&self) -> String {
+        format!("{}:{}", self.kind.service(), self.vmid)
+    }
+
+    /// What lists show where no name is set.
+    pub(crate) fn shown_name(&self) -> String {
+        let fallback = || match self.kind {
+            Kind::Qemu => format!("VM {}", self.vmid),
+            Kind::Lxc => format!("CT{}", self.vmid),
+        };
+        self.get(self.kind.name_key()).map_or_else(fallback, str::to_owned)
+    }
+
+    /// Put a volume that no key names any more under the first free `unusedN`.
+    pub(crate) fn add_unused(&mut self, volume: &str) {
+        let free = (0..).map(|number| format!("unused{number}")).find(|key| !self.main.contains_key(key));
+        if let Some(key) = free {
+            self.main.insert(key, volume.to_owned());
+        }
+    }
+
+    /// Take a key's pending change back, whatever it was.
+    pub(crate) fn forget_pending(&mut self, key: &str) -> Option<String> {
+        self.deletions.remove(key);
+        self.pending.remove(key)
+    }
+
+    /// Every section that can name a volume.
+    pub(crate) fn sections(&self) -> impl Iterator<Item = &Section> {
+        [&self.main, &self.pending].into_iter().chain(self.snapshots.values())
+    }
+}
+
+/// A key that holds a disk: a drive of QEMU, or a mount point of a container.
+pub(crate) fn is_disk_key(kind: Kind, key: &str) -> bool {
+    let stem = split_number(key).map_or("", |(stem, _)| stem);
+    match kind {
+        Kind::Qemu => matches!(stem, "ide" | "sata" | "scsi" | "virtio" | "efidisk" | "tpmstate"),
+        Kind::Lxc => key == "rootfs" || stem == "mp",
+    }
+}
+
+/// A key that holds a network card.
+pub(crate) fn is_card_key(key: &str) -> bool {
+    split_number(key).is_some_and(|(stem, _)| stem == "net")
+}
+
+pub(crate) fn is_unused_key(key: &str) -> bool {
+    split_number(key).is_some_and(|(stem, _)| stem == "unused")
+}

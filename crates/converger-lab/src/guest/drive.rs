@@ -1,0 +1,148 @@
+//! Values of disk keys: the volume, its options, and what a value asks for.
+//!
+//! What never enters here: volumes themselves (see `storage`).
+
+use crate::flavour::Flavour;
+use crate::schema::property::{self, Properties};
+use crate::schema::{config_key, split_number};
+
+use super::{Guest, Kind, Section, is_disk_key, size};
+
+/// The value of a disk key, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Drive {
+    /// The volume, path, `none`, or for a new disk `storage:GiB`.
+    pub(crate) file: String,
+    pub(crate) options: Properties,
+}
+
+impl Drive {
+    /// Parse a value as it stands in a config.
+    pub(crate) fn parse(value: &str) -> Self {
+        let mut parts = value.split(',');
+        let first = parts.next().unwrap_or_default();
+        let file = first.strip_prefix("file=").or_else(|| first.strip_prefix("volume=")).unwrap_or(first);
+        let options = parts.filter_map(|part| part.split_once('=')).map(|(key, text)| (key.to_owned(), text.to_owned()));
+        Self { file: file.to_owned(), options: options.collect() }
+    }
+
+    /// The volume first, options by name.
+    pub(crate) fn print(&self) -> String {
+        let options = self.options.iter().map(|(key, text)| format!(",{key}={text}"));
+        std::iter::once(self.file.clone()).chain(options).collect()
+    }
+
+    pub(crate) fn is_cdrom(&self) -> bool {
+        self.options.get("media").is_some_and(|media| media == "cdrom") || self.file == "none" || self.file == "cdrom"
+    }
+
+    /// Storage and size of a disk that is still to be made.
+    pub(crate) fn wanted(&self) -> Option<(&str, u64)> {
+        let (storage, amount) = self.file.split_once(':')?;
+        let numeric = !amount.is_empty() && amount.chars().all(|character| character.is_ascii_digit() || character == '.');
+        if numeric { size::gibibytes(amount).map(|bytes| (storage, bytes)) } else { None }
+    }
+
+    /// The storage of an existing volume.
+    pub(crate) fn storage(&self) -> Option<&str> {
+        self.file.split_once(':').map(|(storage, _)| storage).filter(|_| !self.file.starts_with('/'))
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.options.get("size").and_then(|text| size::parse(text)).unwrap_or(0)
+    }
+
+    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+        self.options.insert("size".to_owned(), size::print(bytes));
+    }
+}
+
+/// The value of a disk key as the API got it, with aliases and words resolved.
+pub(crate) fn from_request(kind: Kind, key: &str, value: &str, flavour: Flavour) -> Drive {
+    let shapes = config_key(kind.config_template(), key, flavour).map(|shape| &shape.sub);
+    let parsed = shapes.and_then(|shapes| property::parse(shapes, value, key).ok());
+    let Some(mut options) = parsed else { return Drive::parse(value) };
+    let file = options.remove("file").or_else(|| options.remove("volume")).unwrap_or_default();
+    Drive { file, options }
+}
+
+/// Keys and drives of a section, CD-ROMs among them.
+pub(crate) fn drives(kind: Kind, section: &Section) -> impl Iterator<Item = (&String, Drive)> {
+    section.iter().filter(move |(key, _)| is_disk_key(kind, key)).map(|(key, value)| (key, Drive::parse(value)))
+}
+
+impl Guest {
+    /// The devices of `boot: order=a;b`.
+    pub(crate) fn boot_order(&self) -> Vec<String> {
+        order(self.pending.get("boot").or_else(|| self.main.get("boot")).map_or("", String::as_str))
+    }
+
+    /// The size of what it boots from, which lists show as its disk.
+    pub(crate) fn disk_bytes(&self) -> u64 {
+        let first = match self.kind {
+            Kind::Lxc => self.get("rootfs").map(Drive::parse),
+            Kind::Qemu => {
+                let in_order = order(self.get("boot").unwrap_or_default()).into_iter();
+                let ordered = in_order.filter_map(|key| if is_disk_key(Kind::Qemu, &key) { self.get(&key) } else { None });
+                ordered.map(Drive::parse).find(|drive| !drive.is_cdrom())
+            }
+        };
+        first.map_or(0, |drive| drive.bytes())
+    }
+}
+
+/// The devices of an `order=` value.
+pub(crate) fn order(boot: &str) -> Vec<String> {
+    let list = boot.split(',').find_map(|part| part.strip_prefix("order=")).unwrap_or_default();
+    list.split(';').filter(|device| !device.is_empty()).map(str::to_owned).collect()
+}
+
+/// The boot order that a new guest gets: first disk, first CD-ROM, first card.
+pub(crate) fn default_order(section: &Section) -> Option<String> {
+    let mut disks: Vec<(&String, Drive)> = drives(Kind::Qemu, section).filter(|(key, _)| bootable(key)).collect();
+    disks.sort_by_key(|(key, _)| rank(key));
+    let disk = disks.iter().find(|(_, drive)| !drive.is_cdrom()).map(|(key, _)| key.as_str());
+    let cdrom = disks.iter().find(|(_, drive)| drive.is_cdrom()).map(|(key, _)| key.as_str());
+    let card = section.keys().find(|key| super::is_card_key(key)).map(String::as_str);
+    let devices: Vec<&str> = [disk, cdrom, card].into_iter().flatten().collect();
+    if devices.is_empty() { None } else { Some(format!("order={}", devices.join(";"))) }
+}
+
+fn bootable(key: &str) -> bool {
+    split_number(key).is_some_and(|(stem, _)| !matches!(stem, "efidisk" | "tpmstate"))
+}
+
+/// Proxmox looks at ide, scsi, virtio, sata in that order.
+fn rank(key: &str) -> (usize, u32) {
+    let (stem, number) = split_number(key).unwrap_or((key, 0));
+    let place = ["ide", "scsi", "virtio", "sata"].iter().position(|known| *known == stem);
+    (place.unwrap_or(usize::MAX), number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_disk_is_told_from_an_existing_one() {
+        assert_eq!(Drive::parse("dir1:1.5,format=raw").wanted(), Some(("dir1", 1_610_612_736)));
+        assert_eq!(Drive::parse("dir1:100/vm-100-disk-0.qcow2,size=1G").wanted(), None);
+        assert_eq!(Drive::parse("none,media=cdrom").wanted(), None);
+    }
+
+    #[test]
+    fn the_volume_leads_and_options_follow_by_name() {
+        let drive = from_request(Kind::Qemu, "scsi0", "ssd=on,file=dir1:100/vm-100-disk-0.raw,cache=none", Flavour::V9);
+        assert_eq!(drive.print(), "dir1:100/vm-100-disk-0.raw,cache=none,ssd=1");
+    }
+
+    #[test]
+    fn the_default_order_is_disk_cdrom_card() {
+        let section = Section::from(
+            [("net0", "virtio"), ("scsi0", "a:b,size=1G"), ("ide2", "none,media=cdrom")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        assert_eq!(default_order(&section).as_deref(), Some("order=scsi0;ide2;net0"));
+        assert_eq!(default_order(&Section::new()), None);
+    }
+}

@@ -1,0 +1,97 @@
+//! The config file as text, and its digest: a pure hash of the content, so that A, B, A gives the
+//! same digest twice.
+//!
+//! What never enters here: reading such a file; the lab keeps sections, not text.
+
+use std::fmt::Write;
+
+use sha1::{Digest, Sha1};
+
+use super::{Guest, Kind, Section};
+
+impl Guest {
+    /// The digest that the API shows and that a write may ask for.
+    pub(crate) fn digest(&self) -> String {
+        Sha1::digest(self.file()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// The whole file: main section, pending section, snapshots by name.
+    fn file(&self) -> String {
+        let mut text = section(&self.main);
+        for (key, value) in &self.raw {
+            let _ = writeln!(text, "{key}: {value}");
+        }
+        if !self.pending.is_empty() || !self.deletions.is_empty() {
+            let _ = writeln!(text, "\n[{}]", self.pending_title());
+            text.push_str(&self.deletion_line());
+            text.push_str(&section(&self.pending));
+        }
+        for (name, values) in &self.snapshots {
+            let _ = writeln!(text, "\n[{name}]");
+            text.push_str(&section(values));
+        }
+        text
+    }
+
+    fn pending_title(&self) -> &'static str {
+        match self.kind {
+            Kind::Qemu => "PENDING",
+            Kind::Lxc => "pve:pending",
+        }
+    }
+
+    fn deletion_line(&self) -> String {
+        let word = |(key, force): (&String, &bool)| if *force { format!("!{key}") } else { key.clone() };
+        let words: Vec<String> = self.deletions.iter().map(word).collect();
+        if words.is_empty() { String::new() } else { format!("delete: {}\n", words.join(",")) }
+    }
+}
+
+fn section(values: &Section) -> String {
+    let mut text = String::new();
+    for line in values.get("description").map_or("", String::as_str).lines() {
+        let _ = writeln!(text, "#{}", escaped(line));
+    }
+    for (key, value) in values.iter().filter(|(key, _)| *key != "description") {
+        let _ = writeln!(text, "{key}: {value}");
+    }
+    text
+}
+
+fn escaped(line: &str) -> String {
+    let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'%' && byte != b':';
+    line.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest() -> Guest {
+        let mut guest = Guest::new(100, Kind::Qemu, "pve1");
+        guest.main.insert("cores".to_owned(), "2".to_owned());
+        guest.main.insert("description".to_owned(), "ü: 50%\nline".to_owned());
+        guest
+    }
+
+    #[test]
+    fn any_change_changes_the_digest_and_going_back_restores_it() {
+        let mut guest = guest();
+        let first = guest.digest();
+        guest.pending.insert("cores".to_owned(), "4".to_owned());
+        assert_ne!(guest.digest(), first);
+        guest.pending.clear();
+        guest.snapshots.insert("s1".to_owned(), Section::new());
+        assert_ne!(guest.digest(), first);
+        guest.snapshots.clear();
+        assert_eq!(guest.digest(), first);
+    }
+
+    #[test]
+    fn the_file_reads_as_proxmox_writes_it() {
+        let mut guest = guest();
+        guest.deletions.insert("scsi1".to_owned(), true);
+        guest.deletions.insert("ostype".to_owned(), false);
+        assert_eq!(guest.file(), "#%C3%BC%3A 50%25\n#line\ncores: 2\n\n[PENDING]\ndelete: ostype,!scsi1\n");
+    }
+}

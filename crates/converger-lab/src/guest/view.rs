@@ -1,0 +1,111 @@
+//! A guest's configuration as JSON: the types that Proxmox gives each key.
+//!
+//! What never enters here: run state; that is in the status rooms.
+
+use serde_json::{Map, Value, json};
+
+use super::{Guest, Kind, Section};
+use crate::flavour::Flavour;
+use crate::schema::{Base, config_key};
+
+const HIDDEN: &str = "**********";
+
+impl Guest {
+    /// One value with the type that its key has in JSON: integers and booleans are numbers, `number` stays text.
+    pub(crate) fn typed(&self, key: &str, text: &str, flavour: Flavour) -> Value {
+        let base = match key {
+            "memory" if self.kind == Kind::Qemu && flavour.memory_is_number() => Base::Integer,
+            "snaptime" => Base::Integer,
+            _ => config_key(self.kind.config_template(), key, flavour).map_or(Base::Text, |shape| shape.base),
+        };
+        let number = || text.parse::<i64>().ok().map(Value::from);
+        match (key, base) {
+            ("cipassword", _) => json!(HIDDEN),
+            ("description", _) if self.kind == Kind::Lxc => json!(format!("{}\n", text.trim_end_matches('\n'))),
+            (_, Base::Integer | Base::Boolean) => number().unwrap_or_else(|| json!(text)),
+            _ => json!(text),
+        }
+    }
+
+    /// The configuration with pending values applied, as GET shows it by default.
+    pub(crate) fn merged(&self) -> Section {
+        let mut merged = self.main.clone();
+        merged.extend(self.pending.iter().map(|(key, value)| (key.clone(), value.clone())));
+        // A value that is false stays although it is to go: Proxmox tests the value, not the key.
+        let goes = |key: &str| self.deletions.contains_key(key) && self.get(key) != Some("0");
+        merged.retain(|key, _| !goes(key));
+        merged
+    }
+
+    /// A section as JSON, with the digest and for containers the raw lines.
+    pub(crate) fn section_json(&self, section: &Section, flavour: Flavour) -> Map<String, Value> {
+        let typed = section.iter().map(|(key, text)| (key.clone(), self.typed(key, text, flavour)));
+        let mut fields: Map<String, Value> = typed.collect();
+        if !self.raw.is_empty() {
+            fields.insert("lxc".to_owned(), json!(self.raw));
+        }
+        fields
+    }
+
+    /// What `pending` shows: each key with its value, what it is to become, or that it is to go.
+    pub(crate) fn pending_json(&self, flavour: Flavour) -> Vec<Value> {
+        let keys = self.main.keys().chain(self.pending.keys()).chain(self.deletions.keys());
+        let keys: std::collections::BTreeSet<&String> = keys.collect();
+        let digest = json!({ "key": "digest", "value": self.digest() });
+        keys.into_iter().map(|key| self.pending_item(key, flavour)).chain([digest]).collect()
+    }
+
+    fn pending_item(&self, key: &str, flavour: Flavour) -> Value {
+        let mut item = Map::from_iter([("key".to_owned(), json!(key))]);
+        if let Some(text) = self.main.get(key) {
+            item.insert("value".to_owned(), self.typed(key, text, flavour));
+        }
+        if let Some(text) = self.pending.get(key) {
+            item.insert("pending".to_owned(), self.typed(key, text, flavour));
+        }
+        if let Some(force) = self.deletions.get(key) {
+            item.insert("delete".to_owned(), json!(if *force { 2 } else { 1 }));
+        }
+        Value::Object(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(pairs: &[(&str, &str)]) -> Guest {
+        let mut guest = Guest::new(100, Kind::Qemu, "pve1");
+        guest.main.extend(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        guest
+    }
+
+    #[test]
+    fn types_follow_key_and_release() {
+        let guest = guest(&[]);
+        assert_eq!(guest.typed("cores", "2", Flavour::V9), json!(2));
+        assert_eq!(guest.typed("onboot", "1", Flavour::V9), json!(1));
+        assert_eq!(guest.typed("cpulimit", "2", Flavour::V9), json!("2"));
+        assert_eq!(guest.typed("memory", "128", Flavour::V9), json!("128"));
+        assert_eq!(guest.typed("memory", "128", Flavour::V7), json!(128));
+        assert_eq!(guest.typed("agent", "1", Flavour::V9), json!("1"));
+        assert_eq!(guest.typed("cipassword", "$5$x", Flavour::V9), json!(HIDDEN));
+    }
+
+    #[test]
+    fn a_pending_deletion_of_a_false_value_is_not_shown() {
+        let mut guest = guest(&[("ostype", "l26"), ("numa", "0"), ("cores", "1")]);
+        guest.deletions.extend([("ostype".to_owned(), false), ("numa".to_owned(), false)]);
+        guest.pending.insert("cores".to_owned(), "2".to_owned());
+        let merged = guest.merged();
+        assert_eq!(merged.get("ostype"), None);
+        assert_eq!(merged.get("numa").map(String::as_str), Some("0"));
+        assert_eq!(merged.get("cores").map(String::as_str), Some("2"));
+    }
+
+    #[test]
+    fn a_containers_notes_end_with_a_line_end() {
+        let container = Guest::new(200, Kind::Lxc, "pve1");
+        assert_eq!(container.typed("description", "abc", Flavour::V9), json!("abc\n"));
+    }
+}

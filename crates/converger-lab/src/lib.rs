@@ -1,0 +1,38 @@
+//! A Proxmox VE look-alike: `World::answer(now, request)` is a pure function of what came before.
+//!
+//! It answers as Proxmox VE 7, 8 and 9 do, in texts, codes, types, reason phrases, delays and traps,
+//! so that a program can be tried and tested without a cluster. It uses nothing else of this
+//! workspace, so that agreement with it proves something. What never enters here: a clock, entropy,
+//! files, sockets; whoever runs it brings them.
+
+mod access;
+mod api;
+mod decode;
+mod engine;
+mod fault;
+mod firewall;
+mod flavour;
+mod guest;
+mod ha;
+mod node;
+mod random;
+mod respond;
+mod route;
+mod schema;
+mod setting;
+mod storage;
+mod task;
+mod update;
+mod view;
+mod wire;
+mod work;
+mod world;
+
+pub use fault::{Act, Chance, FaultPlan, Moment, Part, RequestFault, TaskFault, TaskTwist, Twist};
+pub use flavour::Flavour;
+pub use guest::Kind;
+pub use setting::{
+    AclSetting, GuestSetting, HaSetting, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting, UserSetting,
+};
+pub use wire::{Answer, Fate, Request};
+pub use world::{Record, World};

@@ -1,0 +1,84 @@
+//! The permission check that the table states for a method.
+//!
+//! What never enters here: checks that a method makes itself, about single keys or storages.
+
+use serde_json::Value;
+
+use crate::access::{Access, ROOT, Who};
+use crate::respond::Fail;
+use crate::schema::{Method, Params};
+use crate::world::World;
+
+/// Refuse unless the caller passes the method's check.
+pub(super) fn check(world: &World, who: &Who, method: &Method, params: &Params) -> Result<(), Fail> {
+    match &method.permission {
+        Value::String(word) if word == "all" || word == "world" => Ok(()),
+        Value::Array(items) => rule(&world.access, who, items, params),
+        _ if who.is_root() => Ok(()),
+        _ => Err(Fail::Denied(String::new())),
+    }
+}
+
+fn rule(access: &Access, who: &Who, items: &[Value], params: &Params) -> Result<(), Fail> {
+    let word = |index: usize| items.get(index).and_then(Value::as_str).unwrap_or_default();
+    match word(0) {
+        "and" => rules(items).try_for_each(|inner| rule(access, who, inner, params)),
+        "or" if rules(items).any(|inner| rule(access, who, inner, params).is_ok()) => Ok(()),
+        "perm" => perm(access, who, items, params),
+        "perm-modify" => modify(access, who, &filled(word(1), params)),
+        "userid-param" if word(1) == "self" => own(who, params),
+        "userid-param" => access.need(who, "/access/realm", word(1)),
+        "userid-group" => access.need_any(who, "/access/groups", &words(items.get(1))),
+        _ => Err(Fail::Denied(String::new())),
+    }
+}
+
+fn rules(items: &[Value]) -> impl Iterator<Item = &Vec<Value>> {
+    items.iter().skip(1).filter_map(Value::as_array)
+}
+
+fn words(list: Option<&Value>) -> Vec<&str> {
+    list.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+fn perm(access: &Access, who: &Who, items: &[Value], params: &Params) -> Result<(), Fail> {
+    let path = items.get(1).and_then(Value::as_str).unwrap_or_default();
+    let privileges = words(items.get(2));
+    let option = |name: &str| items.iter().position(|item| item.as_str() == Some(name)).and_then(|index| items.get(index + 1));
+    if let Some(needed) = option("require_param").and_then(Value::as_str)
+        && !params.iter().any(|(name, _)| name == needed)
+    {
+        return Err(Fail::Denied(String::new()));
+    }
+    let path = filled(path, params);
+    if option("any").is_some() {
+        return access.need_any(who, &path, &privileges);
+    }
+    privileges.iter().try_for_each(|privilege| access.need(who, &path, privilege))
+}
+
+/// `/vms/{vmid}` with the request's own vmid.
+fn filled(path: &str, params: &Params) -> String {
+    let mut filled = path.to_owned();
+    for (name, given) in params {
+        filled = filled.replace(&format!("{{{name}}}"), &given.text());
+    }
+    filled
+}
+
+/// Whoever may modify permissions somewhere, or owns the kind of thing that lies there.
+fn modify(access: &Access, who: &Who, path: &str) -> Result<(), Fail> {
+    let privileges: &[&str] = match path.split('/').nth(1) {
+        Some("storage") => &["Permissions.Modify", "Datastore.Allocate"],
+        Some("vms") => &["Permissions.Modify", "VM.Allocate"],
+        Some("pool") => &["Permissions.Modify", "Pool.Allocate"],
+        _ => &["Permissions.Modify"],
+    };
+    access.need_any(who, path, privileges)
+}
+
+fn own(who: &Who, params: &Params) -> Result<(), Fail> {
+    let named = params.iter().find(|(name, _)| name == "userid").map(|(_, given)| given.text());
+    let own = who.user == ROOT || (who.token.is_none() && named.as_deref() == Some(who.user.as_str()));
+    if own { Ok(()) } else { Err(Fail::Denied(String::new())) }
+}

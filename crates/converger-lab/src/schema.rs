@@ -1,0 +1,243 @@
+//! The table of what the API takes: paths, methods, parameters with types and bounds, who may call.
+//!
+//! The table (`data/api.json`) was derived once from the official API documentation data of 9.2 and
+//! holds facts only. What never enters here: what a method does.
+
+mod check;
+mod format;
+pub(crate) mod property;
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::flavour::Flavour;
+pub(crate) use check::{Given, Params, check};
+pub(crate) use format::split_list;
+
+/// The kind of a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) enum Base {
+    #[default]
+    #[serde(rename = "s")]
+    Text,
+    #[serde(rename = "i")]
+    Integer,
+    #[serde(rename = "n")]
+    Number,
+    #[serde(rename = "b")]
+    Boolean,
+    #[serde(rename = "a")]
+    List,
+}
+
+/// What one parameter, or one key of a property string, may be.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Shape {
+    #[serde(rename = "t")]
+    pub(crate) base: Base,
+    min: Option<f64>,
+    max: Option<f64>,
+    #[serde(rename = "minl")]
+    length_min: Option<usize>,
+    #[serde(rename = "maxl")]
+    length_max: Option<usize>,
+    #[serde(rename = "enum")]
+    one_of: Vec<String>,
+    #[serde(rename = "fmt")]
+    format: Option<String>,
+    #[serde(rename = "pat")]
+    pattern: Option<String>,
+    /// The keys of a property string; empty for plain values.
+    pub(crate) sub: BTreeMap<String, Shape>,
+    #[serde(rename = "req")]
+    requires: Option<String>,
+    /// How many of a numbered option there are.
+    #[serde(rename = "n")]
+    count: Option<u32>,
+    #[serde(rename = "opt")]
+    optional: u8,
+    #[serde(rename = "key")]
+    default_key: u8,
+    alias: Option<String>,
+    #[serde(rename = "as")]
+    key_alias: Option<String>,
+}
+
+/// One parameter of a method.
+#[derive(Clone, Debug)]
+pub(crate) struct Parameter {
+    pub(crate) shape: &'static Shape,
+    pub(crate) required: bool,
+    since: u8,
+}
+
+/// One method of the API.
+#[derive(Debug)]
+pub(crate) struct Method {
+    pub(crate) verb: String,
+    /// The path with its `{captures}`.
+    pub(crate) template: String,
+    segments: Vec<String>,
+    /// Runs in the privileged daemon: the proxy hands it over.
+    pub(crate) protected: bool,
+    /// Runs on the node that the path names.
+    pub(crate) on_node: bool,
+    pub(crate) token_allowed: bool,
+    /// The permission check, as the documentation data has it.
+    pub(crate) permission: Value,
+    parameters: BTreeMap<String, Parameter>,
+    since: u8,
+}
+
+impl Method {
+    /// The parameter called `name`; `net3` is found under `net#`.
+    pub(crate) fn parameter(&self, name: &str, flavour: Flavour) -> Option<&Parameter> {
+        let found = self.parameters.get(name).or_else(|| self.numbered(name))?;
+        (found.since <= flavour.major()).then_some(found)
+    }
+
+    fn numbered(&self, name: &str) -> Option<&Parameter> {
+        let (stem, number) = split_number(name)?;
+        let found = self.parameters.get(&format!("{stem}#"))?;
+        (number < found.shape.count.unwrap_or(0)).then_some(found)
+    }
+
+    pub(crate) fn required(&self) -> impl Iterator<Item = &str> {
+        self.parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.as_str())
+    }
+
+    /// The captures of `segments`, if the path is this method's.
+    fn captures(&self, segments: &[&str]) -> Option<Vec<(String, String)>> {
+        if self.segments.len() != segments.len() {
+            return None;
+        }
+        let mut captured = Vec::new();
+        for (wanted, given) in self.segments.iter().zip(segments) {
+            match wanted.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
+                Some(name) => captured.push((name.to_owned(), (*given).to_owned())),
+                None if wanted == given => {}
+                None => return None,
+            }
+        }
+        Some(captured)
+    }
+}
+
+/// `net3` is `net` and 3; a leading zero makes another word.
+pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
+    let stem = name.trim_end_matches(|character: char| character.is_ascii_digit());
+    let digits = &name[stem.len()..];
+    let plain = !digits.is_empty() && (digits == "0" || !digits.starts_with('0'));
+    if stem.is_empty() || !plain { None } else { digits.parse().ok().map(|number| (stem, number)) }
+}
+
+/// The method that a path of the API leads to, and what it captured.
+pub(crate) fn find(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&'static Method, Vec<(String, String)>)> {
+    let known = |method: &&Method| method.verb == verb && method.since <= flavour.major();
+    // A fixed word wins over a capture: `/nodes/x/qemu/100/status/current` has no rival today, but order decides nothing.
+    METHODS.iter().filter(known).find_map(|method| method.captures(segments).map(|captured| (method, captured)))
+}
+
+/// The shape of a guest's config key, by the parameters of its config update.
+pub(crate) fn config_key(template: &str, key: &str, flavour: Flavour) -> Option<&'static Shape> {
+    let method = METHODS.iter().find(|method| method.verb == "PUT" && method.template == template)?;
+    method.parameter(key, flavour).map(|parameter| parameter.shape)
+}
+
+/// Every method of the table, for tests that walk it.
+#[cfg(test)]
+pub(crate) fn methods() -> impl Iterator<Item = &'static Method> {
+    METHODS.iter()
+}
+
+static TABLE: LazyLock<Table> = LazyLock::new(|| {
+    let table = serde_json::from_str(include_str!("../data/api.json"));
+    table.unwrap_or_else(|error| panic!("data/api.json is part of the program and must parse: {error}"))
+});
+
+static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().map(method).collect());
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    types: Vec<Shape>,
+    methods: Vec<Row>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    #[serde(rename = "p")]
+    path: String,
+    #[serde(rename = "m")]
+    verb: String,
+    #[serde(rename = "f")]
+    flags: String,
+    #[serde(rename = "c")]
+    check: Value,
+    /// Name (`!` required, `@8` since that release) and the index of its type.
+    #[serde(rename = "a")]
+    parameters: BTreeMap<String, usize>,
+    #[serde(default)]
+    since: u8,
+}
+
+fn method(row: &'static Row) -> Method {
+    Method {
+        verb: row.verb.clone(),
+        template: row.path.clone(),
+        segments: row.path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect(),
+        protected: row.flags.contains('p'),
+        on_node: row.flags.contains('n'),
+        token_allowed: !row.flags.contains('t'),
+        permission: row.check.clone(),
+        parameters: row.parameters.iter().map(|(name, index)| parameter(name, *index)).collect(),
+        since: row.since,
+    }
+}
+
+fn parameter(name: &str, index: usize) -> (String, Parameter) {
+    let (name, since) = name.split_once('@').unwrap_or((name, "0"));
+    let bare = name.trim_end_matches('!');
+    let shape = &TABLE.types[index];
+    (bare.to_owned(), Parameter { shape, required: bare.len() < name.len(), since: since.parse().unwrap_or(0) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn template(verb: &str, path: &str, flavour: Flavour) -> Option<&'static str> {
+        let segments: Vec<&str> = path.split('/').collect();
+        find(verb, &segments, flavour).map(|(method, _)| method.template.as_str())
+    }
+
+    #[test]
+    fn paths_lead_to_methods_and_unknown_ones_nowhere() {
+        let config = Some("/nodes/{node}/qemu/{vmid}/config");
+        assert_eq!(template("PUT", "nodes/pve1/qemu/100/config", Flavour::V9), config);
+        assert_eq!(template("PATCH", "nodes/pve1/qemu/100/config", Flavour::V9), None);
+        assert_eq!(template("POST", "nodes/pve1/lxc/100/config", Flavour::V9), None);
+    }
+
+    #[test]
+    fn what_came_later_is_not_there_before() {
+        assert_eq!(template("PUT", "pools", Flavour::V7), None);
+        assert_eq!(template("PUT", "pools", Flavour::V8), Some("/pools"));
+        let (stop, _) = find("POST", &["nodes", "a", "qemu", "100", "status", "stop"], Flavour::V9).unwrap();
+        assert!(stop.parameter("overrule-shutdown", Flavour::V7).is_none());
+        assert!(stop.parameter("overrule-shutdown", Flavour::V9).is_some());
+    }
+
+    #[test]
+    fn numbered_options_end_where_proxmox_ends_them() {
+        let (config, _) = find("PUT", &["nodes", "a", "qemu", "100", "config"], Flavour::V9).unwrap();
+        for (name, known) in [("net0", true), ("net31", true), ("net32", false), ("net01", false), ("net", false)] {
+            assert_eq!(config.parameter(name, Flavour::V9).is_some(), known, "{name}");
+        }
+    }
+}

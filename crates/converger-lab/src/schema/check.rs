@@ -1,0 +1,239 @@
+//! Parameters held against the table, with the texts that Proxmox gives.
+//!
+//! What never enters here: permissions and state. A value that passes may still be refused by the
+//! method.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{Base, Method, Shape, format, property};
+use crate::flavour::Flavour;
+
+/// A value as the request brought it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    Text(String),
+    /// A key that came more than once, or a JSON array.
+    List(Vec<String>),
+    /// A JSON boolean.
+    Bool(bool),
+    /// A JSON object, which no parameter takes.
+    Object,
+}
+
+impl Given {
+    pub(crate) fn from_json(value: &Value) -> Self {
+        match value {
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Bool(flag) => Self::Bool(*flag),
+            Value::Array(items) => Self::List(items.iter().map(plain).collect()),
+            Value::Object(_) => Self::Object,
+            other => Self::Text(plain(other)),
+        }
+    }
+
+    /// The value as one text, however it came.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::List(items) => items.join(","),
+            Self::Bool(flag) => u8::from(*flag).to_string(),
+            Self::Object => String::new(),
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+/// Parameters in the order in which they came.
+pub(crate) type Params = Vec<(String, Given)>;
+
+const UNKNOWN: &str = "property is not defined in schema and the schema does not allow additional properties";
+const MISSING: &str = "property is missing and it is not optional";
+
+/// The parameters as plain texts, or what is wrong with each.
+pub(crate) fn check(method: &Method, params: &Params, flavour: Flavour) -> Result<Vec<(String, String)>, BTreeMap<String, String>> {
+    let mut errors = BTreeMap::new();
+    let mut values = Vec::new();
+    for (name, given) in params {
+        match one(method, name, given, flavour) {
+            Ok(text) => values.push((name.clone(), text)),
+            Err(error) => {
+                errors.insert(name.clone(), error);
+            }
+        }
+    }
+    missing(method, params, &mut errors);
+    if errors.is_empty() { Ok(values) } else { Err(errors) }
+}
+
+fn missing(method: &Method, params: &Params, errors: &mut BTreeMap<String, String>) {
+    let given = |name: &str| params.iter().any(|(known, _)| known == name);
+    for name in method.required().filter(|name| !given(name)) {
+        errors.insert(name.to_owned(), MISSING.to_owned());
+    }
+    for (name, _) in params {
+        let requires = method.parameters.get(name).and_then(|parameter| parameter.shape.requires.as_ref());
+        if let Some(other) = requires.filter(|other| !given(other)) {
+            errors.insert(other.clone(), format!("missing property - '{name}' requires this property"));
+        }
+    }
+}
+
+fn one(method: &Method, name: &str, given: &Given, flavour: Flavour) -> Result<String, String> {
+    let parameter = method.parameter(name, flavour).ok_or(UNKNOWN)?;
+    if flavour.memory_is_number() && name == "memory" && method.template.contains("/qemu") {
+        return memory_number(given);
+    }
+    typed(parameter.shape, name, given, flavour)
+}
+
+/// Until 7 the memory of QEMU guests was a plain integer of at least 16.
+fn memory_number(given: &Given) -> Result<String, String> {
+    let number = Shape { base: Base::Integer, min: Some(16.0), ..Shape::default() };
+    typed(&number, "memory", given, Flavour::V9)
+}
+
+fn typed(shape: &Shape, name: &str, given: &Given, flavour: Flavour) -> Result<String, String> {
+    match given {
+        Given::Text(text) => value(shape, name, text),
+        Given::Bool(flag) if flavour > Flavour::V7 && shape.base == Base::Boolean => Ok(u8::from(*flag).to_string()),
+        Given::Bool(_) if flavour == Flavour::V7 => Err(wrong_type(shape.base, "JSON::PP::Boolean")),
+        Given::Bool(_) => value(shape, name, &given.text()),
+        Given::List(_) if takes_list(shape) => value(shape, name, &given.text()),
+        Given::List(_) => Err(wrong_type(shape.base, "ARRAY")),
+        Given::Object => Err(wrong_type(shape.base, "HASH")),
+    }
+}
+
+fn takes_list(shape: &Shape) -> bool {
+    shape.base == Base::List || shape.format.as_ref().is_some_and(|format| format.ends_with("-list"))
+}
+
+fn wrong_type(base: Base, got: &str) -> String {
+    format!("type check ('{}') failed - got {got}", type_name(base))
+}
+
+fn type_name(base: Base) -> &'static str {
+    match base {
+        Base::Text => "string",
+        Base::Integer => "integer",
+        Base::Number => "number",
+        Base::Boolean => "boolean",
+        Base::List => "array",
+    }
+}
+
+/// One text against its shape. The order (type, format, pattern, length, bounds, enumeration) is Proxmox's: the first that
+/// fails is the only one reported.
+pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<String, String> {
+    if !fits(shape.base, text) {
+        return Err(wrong_type(shape.base, &format!("'{text}'")));
+    }
+    formatted(shape, path, text)?;
+    length(shape, text)?;
+    bounds(shape, text)?;
+    if !shape.one_of.is_empty() && !shape.one_of.iter().any(|allowed| allowed == text) {
+        let allowed = shape.one_of.join(", ");
+        return Err(format!("value '{text}' does not have a value in the enumeration '{allowed}'"));
+    }
+    Ok(text.to_owned())
+}
+
+fn fits(base: Base, text: &str) -> bool {
+    match base {
+        Base::Text | Base::List => true,
+        Base::Integer => is_integer(text),
+        Base::Number => is_number(text),
+        Base::Boolean => text == "0" || text == "1",
+    }
+}
+
+fn is_integer(text: &str) -> bool {
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    !digits.is_empty() && digits.chars().all(|character| character.is_ascii_digit())
+}
+
+fn is_number(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    unsigned.starts_with(|character: char| character.is_ascii_digit() || character == '.') && unsigned.parse::<f64>().is_ok()
+}
+
+fn formatted(shape: &Shape, path: &str, text: &str) -> Result<(), String> {
+    let wrong = |error: String| format!("invalid format - {error}");
+    if !shape.sub.is_empty() {
+        property::parse(&shape.sub, text, path).map_err(wrong)?;
+    }
+    if let Some(name) = &shape.format {
+        format::check(name, text).map_err(wrong)?;
+    }
+    match &shape.pattern {
+        Some(pattern) if !format::matches(pattern, text) => Err("value does not match the regex pattern".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn length(shape: &Shape, text: &str) -> Result<(), String> {
+    let length = text.chars().count();
+    if let Some(most) = shape.length_max.filter(|most| length > *most) {
+        return Err(format!("value may only be {most} characters long"));
+    }
+    match shape.length_min.filter(|least| length < *least) {
+        Some(least) => Err(format!("value must be at least {least} characters long")),
+        None => Ok(()),
+    }
+}
+
+fn bounds(shape: &Shape, text: &str) -> Result<(), String> {
+    let Ok(number) = text.parse::<f64>() else { return Ok(()) };
+    if let Some(most) = shape.max.filter(|most| number > *most) {
+        return Err(format!("value must have a maximum value of {most}"));
+    }
+    match shape.min.filter(|least| number < *least) {
+        Some(least) => Err(format!("value must have a minimum value of {least}")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn errors(params: &[(&str, &str)], flavour: Flavour) -> BTreeMap<String, String> {
+        let (method, _) = super::super::find("PUT", &["nodes", "a", "qemu", "100", "config"], flavour).unwrap();
+        let path = [("node", "a"), ("vmid", "100")];
+        let given = path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), Given::Text((*text).to_owned()))).collect();
+        check(method, &given, flavour).err().unwrap_or_default()
+    }
+
+    #[test]
+    fn each_wrong_value_has_its_text() {
+        let found = errors(&[("cores", "abc"), ("memory", "-5"), ("onboot", "yes"), ("nosuchkey", "1"), ("name", "a_b")], Flavour::V9);
+        assert_eq!(found["cores"], "type check ('integer') failed - got 'abc'");
+        assert_eq!(found["memory"], "invalid format - format error\nmemory.current: value must have a minimum value of 16\n");
+        assert_eq!(found["onboot"], "type check ('boolean') failed - got 'yes'");
+        assert_eq!(found["nosuchkey"], UNKNOWN);
+        assert_eq!(found["name"], "invalid format - value does not look like a valid DNS name\n");
+    }
+
+    #[test]
+    fn memory_is_an_integer_in_seven_only() {
+        assert_eq!(errors(&[("memory", "current=64")], Flavour::V7)["memory"], "type check ('integer') failed - got 'current=64'");
+        assert!(errors(&[("memory", "current=64")], Flavour::V8).is_empty());
+    }
+
+    #[test]
+    fn nested_errors_keep_their_own_line_ends() {
+        let found = errors(&[("net1", "e1000=01:bb:cc:dd:ee:ff,bridge=vmbr0"), ("net0", "virtio,bridge")], Flavour::V9);
+        let mac = "invalid format - format error\nnet1.macaddr: invalid format - value does not look like a valid unicast MAC address\n\n";
+        assert_eq!(found["net1"], mac);
+        assert_eq!(found["net0"], "invalid format - duplicate key in comma-separated list property: model\n");
+    }
+}

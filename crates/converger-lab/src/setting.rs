@@ -1,0 +1,335 @@
+//! The setting of a world: nodes, guests, storages, people, faults, as a YAML file or as data.
+//!
+//! Strict: an unknown key is refused. What never enters here: answers.
+
+mod build;
+mod seeded;
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+pub(crate) use build::{add_guest, build};
+pub use seeded::Scale;
+
+use crate::fault::FaultPlan;
+use crate::flavour::Flavour;
+use crate::guest::Kind;
+
+/// When a world begins where nothing else is said: 15 November 2026.
+const START_MS: u64 = 1_794_700_800_000;
+
+/// A world before its first moment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Setting {
+    /// The release that is played: 7, 8 or 9.
+    pub flavour: Flavour,
+    /// Where chance comes from: addresses, identities, ids.
+    pub seed: u64,
+    /// The first moment, in milliseconds since 1970.
+    pub start_ms: u64,
+    /// The cluster's name; left out, there is one node that never joined one.
+    pub cluster: Option<String>,
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, NodeSetting>,
+    /// Storages by name; left out, every node has `local`.
+    pub storages: BTreeMap<String, StorageSetting>,
+    /// Guests.
+    pub guests: Vec<GuestSetting>,
+    /// Users by name (`ops@pve`); `root@pam` is always there.
+    pub users: BTreeMap<String, UserSetting>,
+    /// Members by group.
+    pub groups: BTreeMap<String, Vec<String>>,
+    /// Privileges by role, besides the built-in ones.
+    pub roles: BTreeMap<String, Vec<String>>,
+    /// API tokens by full name (`root@pam!probe`).
+    pub tokens: BTreeMap<String, TokenSetting>,
+    /// Who has which role where.
+    pub acl: Vec<AclSetting>,
+    /// Pools by name.
+    pub pools: BTreeMap<String, PoolSetting>,
+    /// Guests under high availability (`vm:100`).
+    pub ha: BTreeMap<String, HaSetting>,
+    /// How long tasks take.
+    pub pace: Pace,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+}
+
+impl Default for Setting {
+    fn default() -> Self {
+        Self {
+            flavour: Flavour::default(),
+            seed: 1,
+            start_ms: START_MS,
+            cluster: None,
+            nodes: BTreeMap::new(),
+            storages: BTreeMap::new(),
+            guests: Vec::new(),
+            users: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            acl: Vec::new(),
+            pools: BTreeMap::new(),
+            ha: BTreeMap::new(),
+            pace: Pace::default(),
+            faults: FaultPlan::default(),
+        }
+    }
+}
+
+impl Setting {
+    /// Read a setting from YAML.
+    ///
+    /// # Errors
+    /// What is wrong and where, in the words of the YAML reader.
+    pub fn from_yaml(text: &str) -> Result<Self, String> {
+        serde_saphyr::from_str(text).map_err(|error| error.to_string())
+    }
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeSetting {
+    /// Processors.
+    pub cpus: Option<u64>,
+    /// Memory in bytes.
+    pub memory: Option<u64>,
+    /// Root disk in bytes.
+    pub disk: Option<u64>,
+    /// Address.
+    pub ip: Option<String>,
+    /// Bridges; left out, there is `vmbr0`.
+    pub bridges: Option<Vec<String>>,
+    /// SHA-256 of its certificate; left out, one comes from the seed.
+    pub fingerprint: Option<String>,
+    /// When in each ten seconds it tells the others about its guests.
+    pub cycle_offset_ms: u64,
+    /// How long it has been up at the start.
+    pub uptime_s: u64,
+}
+
+/// A storage.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StorageSetting {
+    /// `dir` where nothing is said.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Where it lies, for storages with files.
+    pub path: Option<String>,
+    /// What it holds; left out, images and containers.
+    pub content: Vec<String>,
+    /// Whether every node sees the same.
+    pub shared: bool,
+    /// Where it exists; left out, everywhere.
+    pub nodes: Option<Vec<String>>,
+    /// Size in bytes.
+    pub total: Option<u64>,
+    /// Settings that are only shown.
+    pub extra: BTreeMap<String, String>,
+}
+
+/// A value of a config key: written as text, number or truth.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true` is 1, `false` is 0.
+    Flag(bool),
+    /// A whole number.
+    Number(i64),
+    /// A fraction, as `cpulimit` takes it.
+    Fraction(f64),
+    /// Anything else.
+    Text(String),
+}
+
+impl Scalar {
+    fn text(&self) -> String {
+        match self {
+            Self::Flag(flag) => u8::from(*flag).to_string(),
+            Self::Number(number) => number.to_string(),
+            Self::Fraction(fraction) => fraction.to_string(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// A guest.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestSetting {
+    /// Its number.
+    pub vmid: u32,
+    /// `qemu` or `lxc`.
+    pub kind: Kind,
+    /// The node that it is on.
+    pub node: String,
+    /// Its name.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// `stopped`, `running`, or any word of QEMU for its state.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// How long it has been running.
+    #[serde(default)]
+    pub uptime_s: u64,
+    /// Keys in effect.
+    #[serde(default)]
+    pub config: BTreeMap<String, Scalar>,
+    /// Keys that wait for the next start.
+    #[serde(default)]
+    pub pending: BTreeMap<String, Scalar>,
+    /// Keys that go at the next start.
+    #[serde(default)]
+    pub pending_delete: Vec<String>,
+    /// Snapshots by name, with their keys.
+    #[serde(default)]
+    pub snapshots: BTreeMap<String, BTreeMap<String, Scalar>>,
+    /// Raw `lxc.*` lines.
+    #[serde(default)]
+    pub raw: Vec<(String, String)>,
+    /// Nothing is added: no marks of birth, no disk.
+    #[serde(default)]
+    pub bare: bool,
+    /// How long it takes to go down when asked.
+    #[serde(default)]
+    pub shutdown_ms: Option<u64>,
+    /// It does not listen when asked to go down.
+    #[serde(default)]
+    pub deaf: bool,
+    /// It does not let go of network cards.
+    #[serde(default)]
+    pub holds_cards: bool,
+}
+
+impl GuestSetting {
+    /// A stopped guest with nothing said about it.
+    #[must_use]
+    pub fn new(vmid: u32, kind: Kind, node: &str) -> Self {
+        Self {
+            vmid,
+            kind,
+            node: node.to_owned(),
+            name: None,
+            state: None,
+            uptime_s: 0,
+            config: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            pending_delete: Vec::new(),
+            snapshots: BTreeMap::new(),
+            raw: Vec::new(),
+            bare: false,
+            shutdown_ms: None,
+            deaf: false,
+            holds_cards: false,
+        }
+    }
+}
+
+/// A user.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UserSetting {
+    /// For logging in; left out, there is no way in by password.
+    pub password: Option<String>,
+    /// Seconds since 1970; 0 is never.
+    pub expire_s: u64,
+    /// Switched off.
+    pub disabled: bool,
+}
+
+/// An API token.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenSetting {
+    /// The secret.
+    pub secret: String,
+    /// It has its owner's privileges; left out, only its own.
+    pub full: bool,
+    /// Seconds since 1970; 0 is never.
+    pub expire_s: u64,
+}
+
+/// Who has which role where: one of user, group and token.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AclSetting {
+    /// The path.
+    pub path: String,
+    /// The role.
+    pub role: String,
+    /// A user.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// A group.
+    #[serde(default)]
+    pub group: Option<String>,
+    /// A token.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// It holds for this path only.
+    #[serde(default)]
+    pub here_only: bool,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolSetting {
+    /// Its guests.
+    pub guests: Vec<u32>,
+    /// Its storages.
+    pub storages: Vec<String>,
+}
+
+/// A guest under high availability.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HaSetting {
+    /// What is wanted: `started` where nothing is said.
+    pub state: Option<String>,
+    /// What the manager believes; given, it stays so.
+    pub believed: Option<String>,
+}
+
+/// How long tasks take, in milliseconds.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "each field is named after its task")]
+pub struct Pace {
+    pub start_ms: u64,
+    pub stop_ms: u64,
+    pub signal_ms: u64,
+    pub config_ms: u64,
+    pub create_ms: u64,
+    pub destroy_ms: u64,
+    pub clone_ms: u64,
+    pub template_ms: u64,
+    pub snapshot_ms: u64,
+    pub resize_ms: u64,
+    pub migrate_ms: u64,
+    pub manage_ms: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            start_ms: 600,
+            stop_ms: 500,
+            signal_ms: 100,
+            config_ms: 40,
+            create_ms: 300,
+            destroy_ms: 200,
+            clone_ms: 400,
+            template_ms: 100,
+            snapshot_ms: 200,
+            resize_ms: 150,
+            migrate_ms: 3_000,
+            manage_ms: 100,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Storages and the volumes on them, as far as guests need them: names, sizes, who uses what.
+//!
+//! What never enters here: bytes of disks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Storage {
+    /// `dir`, `nfs`, `lvmthin`, `zfspool`, ...
+    pub(crate) kind: String,
+    pub(crate) path: Option<String>,
+    pub(crate) content: BTreeSet<String>,
+    pub(crate) shared: bool,
+    /// Where it exists; `None`: on every node.
+    pub(crate) nodes: Option<BTreeSet<String>>,
+    pub(crate) enabled: bool,
+    pub(crate) total: u64,
+    /// Settings that are only shown.
+    pub(crate) extra: BTreeMap<String, String>,
+}
+
+impl Storage {
+    fn has_files(&self) -> bool {
+        matches!(self.kind.as_str(), "dir" | "nfs" | "cifs" | "cephfs" | "btrfs")
+    }
+
+    pub(crate) fn is_on(&self, node: &str) -> bool {
+        self.enabled && self.nodes.as_ref().is_none_or(|nodes| nodes.contains(node))
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Volume {
+    pub(crate) vmid: u32,
+    pub(crate) bytes: u64,
+    pub(crate) format: String,
+    /// The base volume of a linked clone.
+    pub(crate) base: Option<String>,
+}
+
+/// All storages, all volumes by their id (`storage:name`).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Storages {
+    pub(crate) all: BTreeMap<String, Storage>,
+    pub(crate) volumes: BTreeMap<String, Volume>,
+}
+
+impl Storages {
+    pub(crate) fn find(&self, name: &str) -> Result<&Storage, String> {
+        self.all.get(name).ok_or_else(|| format!("storage '{name}' does not exist"))
+    }
+
+    /// Make a volume for a guest and return its id.
+    pub(crate) fn allocate(&mut self, storage: &str, vmid: u32, bytes: u64, format: &str) -> Result<String, String> {
+        self.find(storage)?;
+        let free = (0..).map(|number| format!("vm-{vmid}-disk-{number}")).find(|stem| !self.is_taken(storage, vmid, stem));
+        let stem = free.unwrap_or_default();
+        let id = self.volume_id(storage, vmid, &stem, format);
+        self.volumes.insert(id.clone(), Volume { vmid, bytes, format: format.to_owned(), base: None });
+        Ok(id)
+    }
+
+    fn volume_id(&self, storage: &str, vmid: u32, stem: &str, format: &str) -> String {
+        let files = self.all.get(storage).is_some_and(Storage::has_files);
+        if files { format!("{storage}:{vmid}/{stem}.{format}") } else { format!("{storage}:{stem}") }
+    }
+
+    fn is_taken(&self, storage: &str, vmid: u32, stem: &str) -> bool {
+        let same = |id: &String| id.starts_with(&format!("{storage}:")) && name(id).split('.').next() == Some(stem);
+        self.volumes.iter().any(|(id, volume)| volume.vmid == vmid && same(id))
+    }
+
+    /// Where a volume lies on the node, for logs.
+    pub(crate) fn path(&self, id: &str) -> String {
+        let (storage, rest) = id.split_once(':').unwrap_or(("", id));
+        let root = self.all.get(storage).and_then(|storage| storage.path.as_deref()).unwrap_or("/dev");
+        format!("{root}/images/{rest}")
+    }
+
+    /// Whether a linked clone still stands on this volume.
+    pub(crate) fn is_base_in_use(&self, id: &str) -> bool {
+        self.volumes.values().any(|volume| volume.base.as_deref() == Some(id))
+    }
+
+    pub(crate) fn has_snapshots(&self, id: &str) -> bool {
+        let (storage, _) = id.split_once(':').unwrap_or(("", ""));
+        let kind = self.all.get(storage).map_or("", |storage| storage.kind.as_str());
+        let qcow2 = self.volumes.get(id).is_some_and(|volume| volume.format == "qcow2");
+        qcow2 || matches!(kind, "lvmthin" | "zfspool" | "rbd" | "btrfs")
+    }
+
+    /// Turn a volume into a base volume: `vm-110-disk-0` becomes `base-110-disk-0`.
+    pub(crate) fn make_base(&mut self, id: &str) -> String {
+        let (head, tail) = id.rsplit_once("vm-").unwrap_or(("", id));
+        let renamed = if head.is_empty() { id.to_owned() } else { format!("{head}base-{tail}") };
+        if let Some(volume) = self.volumes.remove(id) {
+            self.volumes.insert(renamed.clone(), volume);
+        }
+        renamed
+    }
+}
+
+/// The last part of a volume id: `vm-100-disk-0.qcow2`.
+pub(crate) fn name(id: &str) -> &str {
+    let rest = id.split_once(':').map_or(id, |(_, rest)| rest);
+    rest.rsplit('/').next().unwrap_or(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn storages() -> Storages {
+        let storage = |kind: &str| Storage {
+            kind: kind.to_owned(),
+            path: Some("/mnt/dir1".to_owned()),
+            content: BTreeSet::new(),
+            shared: false,
+            nodes: None,
+            enabled: true,
+            total: 1 << 40,
+            extra: BTreeMap::new(),
+        };
+        Storages {
+            all: BTreeMap::from([("dir1".to_owned(), storage("dir")), ("thin".to_owned(), storage("lvmthin"))]),
+            ..Storages::default()
+        }
+    }
+
+    #[test]
+    fn volumes_get_the_first_free_number() {
+        let mut storages = storages();
+        assert_eq!(storages.allocate("dir1", 100, 1, "qcow2").unwrap(), "dir1:100/vm-100-disk-0.qcow2");
+        assert_eq!(storages.allocate("dir1", 100, 1, "raw").unwrap(), "dir1:100/vm-100-disk-1.raw");
+        assert_eq!(storages.allocate("thin", 100, 1, "raw").unwrap(), "thin:vm-100-disk-0");
+        assert_eq!(storages.allocate("nosuch", 100, 1, "raw").unwrap_err(), "storage 'nosuch' does not exist");
+    }
+
+    #[test]
+    fn a_base_volume_is_renamed_and_in_use_while_a_clone_stands_on_it() {
+        let mut storages = storages();
+        let id = storages.allocate("dir1", 110, 1, "qcow2").unwrap();
+        let base = storages.make_base(&id);
+        assert_eq!(base, "dir1:110/base-110-disk-0.qcow2");
+        let clone = storages.allocate("dir1", 115, 1, "qcow2").unwrap();
+        assert!(!storages.is_base_in_use(&base));
+        storages.volumes.get_mut(&clone).unwrap().base = Some(base.clone());
+        assert!(storages.is_base_in_use(&base));
+    }
+}

@@ -1,0 +1,96 @@
+//! What is written is not always what is read back: cards get addresses, tags are sorted, lists are
+//! joined anew.
+//!
+//! What never enters here: keys that are kept as they were sent; most are.
+
+use std::collections::BTreeSet;
+
+use crate::flavour::Flavour;
+use crate::guest::{Kind, drive};
+use crate::random::Random;
+use crate::schema::property::{self, Properties};
+use crate::schema::{config_key, split_list};
+
+/// A card of a QEMU guest: the model leads, with the address as its value; a card without one gets a new one each time.
+pub(crate) fn card(key: &str, value: &str, flavour: Flavour, random: &mut Random) -> String {
+    let Some(mut properties) = parsed(Kind::Qemu, key, value, flavour) else { return value.to_owned() };
+    let model = properties.remove("model").unwrap_or_default();
+    let address = properties.remove("macaddr").unwrap_or_else(|| random.mac(flavour.mac_prefix()));
+    let rest = properties.iter().map(|(key, text)| format!(",{key}={text}"));
+    std::iter::once(format!("{model}={address}")).chain(rest).collect()
+}
+
+/// A card of a container: its name leads, type and address are added.
+pub(crate) fn container_card(key: &str, value: &str, flavour: Flavour, random: &mut Random) -> String {
+    let Some(mut properties) = parsed(Kind::Lxc, key, value, flavour) else { return value.to_owned() };
+    properties.entry("type".to_owned()).or_insert_with(|| "veth".to_owned());
+    properties.entry("hwaddr".to_owned()).or_insert_with(|| random.mac(flavour.mac_prefix()));
+    let name = properties.remove("name").unwrap_or_default();
+    let rest = properties.iter().map(|(key, text)| format!(",{key}={text}"));
+    std::iter::once(format!("name={name}")).chain(rest).collect()
+}
+
+fn parsed(kind: Kind, key: &str, value: &str, flavour: Flavour) -> Option<Properties> {
+    let shape = config_key(kind.config_template(), key, flavour)?;
+    property::parse(&shape.sub, value, key).ok()
+}
+
+/// Lower case, sorted, each once, joined by semicolons. No tag at all reads back as one blank.
+pub(crate) fn tags(value: &str) -> String {
+    let tags: BTreeSet<String> = split_list(value).map(str::to_ascii_lowercase).collect();
+    kept(&tags.into_iter().collect::<Vec<_>>().join(";"))
+}
+
+/// Any value that is empty in the file reads back as one blank.
+pub(super) fn kept(value: &str) -> String {
+    let trimmed = value.trim();
+    if trimmed.is_empty() { " ".to_owned() } else { trimmed.to_owned() }
+}
+
+/// A list of addresses or domains, joined by single blanks.
+pub(super) fn spaced(value: &str) -> String {
+    split_list(value).collect::<Vec<_>>().join(" ")
+}
+
+/// The share of processor time has bounds that are applied silently.
+pub(super) fn cpu_units(value: &str) -> String {
+    value.parse::<u64>().map_or_else(|_| value.to_owned(), |units| units.clamp(1, 10_000).to_string())
+}
+
+/// A boot order printed anew.
+pub(super) fn boot(value: &str) -> String {
+    let devices = drive::order(value);
+    if devices.is_empty() { value.to_owned() } else { format!("order={}", devices.join(";")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_sorted_lowered_and_deduplicated() {
+        assert_eq!(tags("Zed, alpha;beta Alpha"), "alpha;beta;zed");
+        assert_eq!(tags(""), " ");
+    }
+
+    #[test]
+    fn a_card_without_address_gets_another_one_each_time() {
+        let mut random = Random::new(1);
+        let mut write = || card("net0", "virtio,bridge=vmbr0", Flavour::V9, &mut random);
+        let (first, second) = (write(), write());
+        assert!(first.starts_with("virtio=BC:24:11:") && first.ends_with(",bridge=vmbr0"), "{first}");
+        assert_ne!(first, second);
+    }
+
+    #[test]
+    fn a_given_address_keeps_its_case() {
+        let printed = card("net0", "e1000=aa:bb:cc:dd:ee:ff,tag=5,bridge=vmbr0,firewall=0", Flavour::V9, &mut Random::new(1));
+        assert_eq!(printed, "e1000=aa:bb:cc:dd:ee:ff,bridge=vmbr0,firewall=0,tag=5");
+    }
+
+    #[test]
+    fn a_containers_card_is_named_first() {
+        let printed = container_card("net0", "ip=dhcp,hwaddr=BC:24:11:00:00:01,bridge=vmbr0,name=eth0", Flavour::V9, &mut Random::new(1));
+        assert_eq!(printed, "name=eth0,bridge=vmbr0,hwaddr=BC:24:11:00:00:01,ip=dhcp,type=veth");
+    }
+}

@@ -1,0 +1,155 @@
+//! What each node knows of the others' guests: old by up to ten seconds, gone after five minutes.
+//!
+//! A node tells the others about its guests in a cycle; `cluster/resources` is answered from what
+//! arrived. What never enters here: configuration, which all nodes share at once.
+
+use std::collections::BTreeMap;
+
+use crate::guest::{Guest, Kind, size};
+use crate::node::Service;
+use crate::world::World;
+
+/// What was told is forgotten after so long.
+const FORGOTTEN_MS: u64 = 300_000;
+
+/// What a node told about a guest.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) node: String,
+    pub(crate) status: String,
+    pub(crate) name: String,
+    pub(crate) template: bool,
+    pub(crate) maxcpu: u64,
+    pub(crate) maxmem: u64,
+    pub(crate) maxdisk: u64,
+    pub(crate) since_ms: Option<u64>,
+    /// When it was told for the last time, once its node no longer tells.
+    frozen_ms: Option<u64>,
+}
+
+/// What one node has heard.
+#[derive(Clone, Debug, Default)]
+struct View {
+    rows: BTreeMap<u32, Row>,
+    heard: BTreeMap<String, u64>,
+}
+
+/// What every node has heard.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Views(BTreeMap<String, View>);
+
+impl Views {
+    /// What `entry` knows about a guest, and of when it is.
+    pub(crate) fn row(&self, entry: &str, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
+        let view = self.0.get(entry)?;
+        let row = view.rows.get(&vmid)?;
+        let told_ms = row.frozen_ms.or_else(|| view.heard.get(&row.node).copied())?;
+        (told_ms + FORGOTTEN_MS > now_ms).then_some((row, told_ms))
+    }
+
+    /// When `entry` last heard from a node, if that is not too long ago.
+    pub(crate) fn heard(&self, entry: &str, node: &str, now_ms: u64) -> Option<u64> {
+        let told_ms = *self.0.get(entry)?.heard.get(node)?;
+        (told_ms + FORGOTTEN_MS > now_ms).then_some(told_ms)
+    }
+
+    /// The node's memory is lost, as after a restart of its cluster file system.
+    pub(crate) fn forget(&mut self, entry: &str) {
+        self.0.remove(entry);
+    }
+
+    /// A guest is no longer where it was: what was told about it stays until it is too old, or told anew.
+    pub(crate) fn freeze(&mut self, vmid: u32) {
+        for view in self.0.values_mut() {
+            let Some(row) = view.rows.get_mut(&vmid) else { continue };
+            row.frozen_ms = row.frozen_ms.or_else(|| view.heard.get(&row.node).copied());
+        }
+    }
+}
+
+impl World {
+    /// Every node whose cycle has come tells all that it reaches.
+    pub(crate) fn tell(&mut self) {
+        let due: Vec<(String, u64)> = self.nodes.values().filter_map(|node| self.due(&node.name)).collect();
+        for (node, at_ms) in due {
+            self.tell_from(&node, at_ms);
+        }
+    }
+
+    fn due(&self, name: &str) -> Option<(String, u64)> {
+        let node = self.nodes.get(name).filter(|node| node.online && node.files == Service::Up)?;
+        let at_ms = node.last_cycle(self.now_ms)?;
+        (node.told_ms.is_none_or(|told| told < at_ms)).then(|| (name.to_owned(), at_ms))
+    }
+
+    fn tell_from(&mut self, name: &str, at_ms: u64) {
+        let listeners: Vec<String> = self.nodes.keys().filter(|other| self.listens(other, name)).cloned().collect();
+        let here = |vmid: &u32| self.guests.get(vmid).is_none_or(|guest| guest.node == name);
+        let changed: Vec<u32> = self.changed.iter().filter(|vmid| here(vmid)).copied().collect();
+        for listener in listeners {
+            self.hear(&listener, name, at_ms, &changed);
+        }
+        for vmid in &changed {
+            self.changed.remove(vmid);
+        }
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.told_ms = Some(at_ms);
+        }
+    }
+
+    fn listens(&self, listener: &str, speaker: &str) -> bool {
+        self.reaches(listener, speaker) && self.nodes.get(listener).is_some_and(|node| node.files == Service::Up)
+    }
+
+    /// A listener that missed something (new, restarted, or long cut off) hears about every guest, others about what changed.
+    fn hear(&mut self, listener: &str, speaker: &str, at_ms: u64, changed: &[u32]) {
+        let told_ms = self.nodes.get(speaker).and_then(|node| node.told_ms);
+        let view = self.views.0.entry(listener.to_owned()).or_default();
+        let missed = view.heard.get(speaker).copied() != told_ms || told_ms.is_none();
+        view.heard.insert(speaker.to_owned(), at_ms);
+        let cpus = self.nodes.get(speaker).map_or(1, |node| node.cpus);
+        if missed {
+            let guests = self.guests.values().filter(|guest| guest.node == speaker);
+            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus))));
+        } else {
+            let guests = changed.iter().filter_map(|vmid| self.guests.get(vmid));
+            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus))));
+        }
+    }
+}
+
+fn row(guest: &Guest, host_cpus: u64) -> Row {
+    let word = guest.process.as_ref().map_or("stopped", |process| process.word.as_str());
+    Row {
+        node: guest.node.clone(),
+        status: word.to_owned(),
+        name: guest.shown_name(),
+        template: guest.is_template(),
+        maxcpu: guest.cpus(host_cpus),
+        maxmem: guest.memory_bytes(),
+        maxdisk: guest.disk_bytes(),
+        since_ms: guest.process.as_ref().map(|process| process.since_ms),
+        frozen_ms: None,
+    }
+}
+
+impl Guest {
+    /// The processors that it can use: never more than the host has.
+    pub(crate) fn cpus(&self, host_cpus: u64) -> u64 {
+        let number = |key: &str| self.number(key);
+        match self.kind {
+            Kind::Lxc => number("cores").or_else(|| number("cpulimit")).filter(|cpus| *cpus > 0).unwrap_or(host_cpus),
+            Kind::Qemu => {
+                let all = number("sockets").unwrap_or(1) * number("cores").unwrap_or(1);
+                number("vcpus").unwrap_or(all.min(host_cpus))
+            }
+        }
+    }
+
+    /// The memory that it may have at most.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let text = self.get("memory").unwrap_or("512");
+        let mebibytes = text.strip_prefix("current=").unwrap_or(text);
+        size::parse(&format!("{mebibytes}M")).unwrap_or(0)
+    }
+}

@@ -1,0 +1,83 @@
+//! What passes over the wire: a request as it arrived, an answer as it leaves, and what the network
+//! does to it.
+//!
+//! What never enters here: sockets, and what a request means.
+
+/// One HTTP request, as the server read it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The method in capitals.
+    pub method: String,
+    /// Path and query, still percent-encoded.
+    pub path: String,
+    /// Header lines in order, names in any case.
+    pub headers: Vec<(String, String)>,
+    /// The body, without any transfer coding.
+    pub body: Vec<u8>,
+}
+
+impl Request {
+    /// A request without headers and body.
+    #[must_use]
+    pub fn new(method: &str, path: &str) -> Self {
+        Self { method: method.to_owned(), path: path.to_owned(), headers: Vec::new(), body: Vec::new() }
+    }
+
+    /// The same request with one header line more.
+    #[must_use]
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// The same request, signed with an API token (`user@realm!name=secret`).
+    #[must_use]
+    pub fn token(self, token: &str) -> Self {
+        self.header("Authorization", &format!("PVEAPIToken={token}"))
+    }
+
+    /// The same request with a form body.
+    #[must_use]
+    pub fn form(mut self, body: &str) -> Self {
+        self.body = body.as_bytes().to_vec();
+        self.header("Content-Type", "application/x-www-form-urlencoded")
+    }
+
+    /// The first header of that name.
+    pub(crate) fn find(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+}
+
+/// One HTTP answer, and how the wire treats it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// The status code; zero where the wire delivers none.
+    pub status: u16,
+    /// The reason phrase: one line.
+    pub reason: String,
+    /// Header lines in order. `Connection` can stand there twice, as Proxmox's proxy sends it.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// How long the client waits before the first byte.
+    pub delay_ms: u64,
+    /// What the wire does with it.
+    pub fate: Fate,
+}
+
+/// What the wire does with a request and its answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fate {
+    /// The answer arrives.
+    #[default]
+    Deliver,
+    /// The request never arrived: nothing happened, the connection just breaks.
+    LostBefore,
+    /// The request was carried out, and the answer was lost: the connection breaks after the effect.
+    LostAfter,
+    /// The head arrives with the full length announced, and then only so many bytes of the body.
+    Truncated(usize),
+    /// The server itself closes without a word, as it does on too many headers.
+    CloseWithoutAnswer,
+}

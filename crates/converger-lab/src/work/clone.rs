@@ -1,0 +1,186 @@
+//! Clones: full copies and linked ones.
+//!
+//! What never enters here: templates themselves.
+
+use crate::guest::drive::{Drive, drives};
+use crate::guest::{Guest, Kind, Section, is_card_key, is_unused_key};
+use crate::storage::{Volume, name};
+use crate::task::TaskId;
+use crate::world::World;
+
+use super::create::formatting;
+
+/// A clone on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Cloning {
+    pub(crate) source: u32,
+    pub(crate) kind: Kind,
+    pub(crate) target: u32,
+    /// The node that gets it.
+    pub(crate) node: String,
+    pub(crate) name: Option<String>,
+    pub(crate) description: Option<String>,
+    pub(crate) full: bool,
+    pub(crate) snapshot: Option<String>,
+    pub(crate) storage: Option<String>,
+    pub(crate) pool: Option<String>,
+}
+
+/// Keys that a clone does not inherit.
+const NOT_COPIED: &[&str] = &["lock", "template", "parent", "snaptime", "vmstate", "snapstate", "runningmachine", "runningcpu"];
+
+pub(super) fn begin(world: &mut World, id: TaskId, cloning: &Cloning) -> Result<u64, String> {
+    let Cloning { source, target, kind, .. } = cloning;
+    let node = world.tasks.get(id).map(|task| task.node.clone()).unwrap_or_default();
+    if *kind == Kind::Qemu {
+        world.tasks.log(id, format!("creating a clone of VM {source} with ID {target}"));
+    }
+    if world.guests.contains_key(target) {
+        let file = format!("/etc/pve/nodes/{node}/{}/{target}.conf", kind.folder());
+        return Err(format!("close (rename) atomic file '{file}' failed: File exists"));
+    }
+    let Some(original) = world.guests.get(source) else { return Err(kind.missing(&node, *source)) };
+    let mut copy = Guest::new(*target, *kind, &node);
+    copy.manner = original.manner.clone();
+    copy.main.insert("lock".to_owned(), "clone".to_owned());
+    world.guests.insert(*target, copy);
+    world.changed.insert(*target);
+    log_drives(world, id, cloning);
+    Ok(world.pace.clone_ms)
+}
+
+/// The section that is copied: the guest as it is, or one of its snapshots.
+fn original(world: &World, cloning: &Cloning) -> Section {
+    let Some(guest) = world.guests.get(&cloning.source) else { return Section::new() };
+    let snapshot = cloning.snapshot.as_ref().and_then(|name| guest.snapshots.get(name));
+    snapshot.unwrap_or(&guest.main).clone()
+}
+
+fn log_drives(world: &mut World, id: TaskId, cloning: &Cloning) {
+    let section = original(world, cloning);
+    let disks: Vec<(String, Drive)> =
+        drives(cloning.kind, &section).filter(|(_, drive)| !drive.is_cdrom()).map(|(key, drive)| (key.clone(), drive)).collect();
+    for (key, drive) in disks.iter().filter(|_| cloning.kind == Kind::Qemu) {
+        let volume = target_volume(cloning, drive);
+        let lines =
+            if cloning.full { full_lines(world, key, drive, &volume) } else { linked_lines(world, key, drive, &volume, cloning.target) };
+        for line in lines {
+            world.tasks.log(id, line);
+        }
+    }
+}
+
+/// The name that the copy of a volume will have, on storages with files.
+fn target_volume(cloning: &Cloning, drive: &Drive) -> String {
+    let storage = cloning.storage.as_deref().or_else(|| drive.storage()).unwrap_or_default();
+    let stem = name(&drive.file).replace(&format!("-{}-", cloning.source), &format!("-{}-", cloning.target)).replace("base-", "vm-");
+    format!("{storage}:{}/{stem}", cloning.target)
+}
+
+fn full_lines(world: &World, key: &str, drive: &Drive, volume: &str) -> Vec<String> {
+    let size = gibibytes(drive.bytes());
+    vec![
+        format!("create full clone of drive {key} ({})", drive.file),
+        formatting(world, volume, drive.bytes()),
+        format!("allocated target volume '{volume}'"),
+        format!("transferred 0.0 B of {size} (0.00%)"),
+        format!("transferred {size} of {size} (100.00%)"),
+    ]
+}
+
+fn linked_lines(world: &World, key: &str, drive: &Drive, volume: &str, target: u32) -> Vec<String> {
+    let (_, base) = drive.file.split_once(':').unwrap_or_default();
+    let stem = name(volume);
+    let path = world.storages.path(volume);
+    let options = "cluster_size=131072 extended_l2=on preallocation=metadata compression_type=zlib";
+    let backing = format!("backing_file=../{base} backing_fmt=qcow2");
+    vec![
+        format!("create linked clone of drive {key} ({})", drive.file),
+        format!("clone {base}: images, {stem}, {target} to {stem} (base=../{base})"),
+        format!("Formatting '{path}', fmt=qcow2 {options} size={} {backing} lazy_refcounts=off refcount_bits=16", drive.bytes()),
+    ]
+}
+
+/// `1073741824` is `1.0 GiB`.
+pub(super) fn gibibytes(bytes: u64) -> String {
+    format!("{}.{} GiB", bytes >> 30, (bytes >> 20) % 1_024 * 10 / 1_024)
+}
+
+pub(super) fn finish(world: &mut World, cloning: &Cloning) -> Result<(), String> {
+    let mut section = original(world, cloning);
+    section.retain(|key, _| !NOT_COPIED.contains(&key.as_str()) && !is_unused_key(key));
+    copy_disks(world, cloning, &mut section)?;
+    new_identity(world, cloning, &mut section);
+    if let Some(guest) = world.guest_mut(cloning.target) {
+        guest.main = section;
+        guest.node.clone_from(&cloning.node);
+    }
+    if let Some(pool) = cloning.pool.as_ref().and_then(|pool| world.access.pools.get_mut(pool)) {
+        pool.guests.insert(cloning.target);
+    }
+    Ok(())
+}
+
+fn copy_disks(world: &mut World, cloning: &Cloning, section: &mut Section) -> Result<(), String> {
+    let disks: Vec<(String, Drive)> = drives(cloning.kind, section).map(|(key, drive)| (key.clone(), drive)).collect();
+    for (key, mut drive) in disks.into_iter().filter(|(_, drive)| !drive.is_cdrom()) {
+        let base = drive.file.clone();
+        let volume = world.storages.volumes.get(&base).cloned();
+        let volume = volume.unwrap_or(Volume { vmid: cloning.source, bytes: drive.bytes(), format: "raw".to_owned(), base: None });
+        let storage = cloning.storage.clone().or_else(|| drive.storage().map(str::to_owned)).unwrap_or_default();
+        let made = world.storages.allocate(&storage, cloning.target, volume.bytes, &volume.format)?;
+        let linked = (!cloning.full).then(|| base.clone());
+        if let Some(copy) = world.storages.volumes.get_mut(&made) {
+            copy.base.clone_from(&linked);
+        }
+        drive.file = made;
+        drive.set_bytes(volume.bytes);
+        section.insert(key, drive.print());
+    }
+    Ok(())
+}
+
+/// New addresses, new identities, a name of its own. Everything else is inherited, tags and protection too.
+fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
+    let prefix = world.flavour.mac_prefix();
+    for (key, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
+        let address = world.random.mac(prefix);
+        *value = with_address(cloning.kind, key, value, &address);
+    }
+    let name_key = cloning.kind.name_key();
+    let fallback = match cloning.kind {
+        Kind::Qemu => section.get("name").map_or(format!("Copy-of-VM-{}", cloning.source), |name| format!("Copy-of-VM-{name}")),
+        Kind::Lxc => section.get("hostname").map_or(format!("CT{}", cloning.target), |name| format!("Copy-of-CT-{name}")),
+    };
+    section.insert(name_key.to_owned(), cloning.name.clone().unwrap_or(fallback));
+    if let Some(text) = &cloning.description {
+        section.insert("description".to_owned(), text.clone());
+    }
+    if cloning.kind == Kind::Qemu {
+        section.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
+        section.insert("vmgenid".to_owned(), world.random.uuid());
+    }
+}
+
+fn with_address(kind: Kind, _key: &str, value: &str, address: &str) -> String {
+    let mut parts = value.split(',');
+    let first = parts.next().unwrap_or_default();
+    match kind {
+        Kind::Qemu => {
+            let model = first.split('=').next().unwrap_or_default();
+            std::iter::once(format!("{model}={address}")).chain(parts.map(str::to_owned)).collect::<Vec<_>>().join(",")
+        }
+        Kind::Lxc => {
+            let renewed = |part: &str| if part.starts_with("hwaddr=") { format!("hwaddr={address}") } else { part.to_owned() };
+            value.split(',').map(renewed).collect::<Vec<_>>().join(",")
+        }
+    }
+}
+
+/// A clone that was told to stop leaves nothing behind.
+pub(super) fn abandon(world: &mut World, cloning: &Cloning) {
+    let unfinished = world.guests.get(&cloning.target).is_some_and(|guest| guest.lock() == Some("clone"));
+    if unfinished {
+        world.guests.remove(&cloning.target);
+    }
+}

@@ -1,0 +1,189 @@
+//! Starting, stopping, pausing: the process of a guest.
+//!
+//! What never enters here: what a call refuses before it forks a task.
+
+use crate::access::{ROOT, Who};
+use crate::engine::Fork;
+use crate::guest::{Guest, Kind, Process, is_card_key};
+use crate::task::{State, TaskId};
+use crate::update;
+use crate::work::Work;
+use crate::world::World;
+
+/// A guest that does not listen is ended by force, and that takes a moment more.
+const FORCE_MS: u64 = 300;
+
+/// An orderly shutdown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shutdown {
+    pub(crate) kind: Kind,
+    pub(crate) vmid: u32,
+    pub(crate) timeout_ms: u64,
+    /// End it by force after the timeout.
+    pub(crate) force: bool,
+    /// Start it again once it is down.
+    pub(crate) reboot: bool,
+}
+
+pub(super) fn begin_start(world: &mut World, node: &str, kind: Kind, vmid: u32) -> Result<u64, String> {
+    let guest = world.guest_on(node, kind, vmid).ok_or_else(|| kind.missing(node, vmid))?;
+    if guest.is_template() {
+        let what = if kind == Kind::Qemu { "vm" } else { "CT" };
+        return Err(format!("you can't start a {what} if it's a template"));
+    }
+    // Under a backup the start of a running guest only resumes it; a hibernated one wakes up.
+    let resumes = guest.is_running() && guest.lock() == Some("backup") && kind == Kind::Qemu;
+    let allowed = guest.lock() == Some("suspended") || (kind == Kind::Lxc && guest.lock() == Some("mounted"));
+    match guest.locked() {
+        Some(_) if resumes => return Ok(world.pace.signal_ms),
+        Some(locked) if !allowed => return Err(locked),
+        _ if guest.is_running() => return Err(format!("{} {vmid} already running", kind.word())),
+        _ => {}
+    }
+    missing_bridge(world, node, guest)?;
+    update::apply_pending(world, vmid)?;
+    Ok(world.pace.start_ms)
+}
+
+fn missing_bridge(world: &World, node: &str, guest: &Guest) -> Result<(), String> {
+    let bridges = world.nodes.get(node).map(|node| &node.bridges);
+    let cards = guest.merged().into_iter().filter(|(key, _)| is_card_key(key));
+    let mut named = cards.filter_map(|(_, card)| card.split(',').find_map(|part| part.strip_prefix("bridge=").map(str::to_owned)));
+    let missing = named.find(|bridge| bridges.is_none_or(|known| !known.contains(bridge)));
+    missing.map_or(Ok(()), |bridge| Err(format!("bridge '{bridge}' does not exist")))
+}
+
+pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
+    let now_ms = world.now_ms;
+    let Some(node) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return Ok(()) };
+    let pid = world.nodes.get_mut(&node).map_or(1, crate::node::Node::pid);
+    if let Some(guest) = world.guest_mut(vmid).filter(|guest| !guest.is_running()) {
+        guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
+        if guest.lock() == Some("suspended") {
+            guest.main.remove("lock");
+            guest.main.remove("vmstate");
+        }
+    }
+    Ok(())
+}
+
+/// The guest that is to go down; one that is down already is fine.
+fn running(world: &World, id: TaskId, kind: Kind, vmid: u32) -> Result<Option<&Guest>, String> {
+    let node = world.tasks.get(id).map(|task| task.node.as_str()).unwrap_or_default();
+    let gone = || format!("unable to find configuration file for VM {vmid} on node '{node}'");
+    let guest = world.guest_on(node, kind, vmid).ok_or_else(gone)?;
+    if !guest.is_running() {
+        return Ok(None);
+    }
+    match guest.locked() {
+        Some(locked) if guest.lock() != Some("mounted") => Err(locked),
+        _ => Ok(Some(guest)),
+    }
+}
+
+pub(super) fn begin_stop(world: &mut World, id: TaskId, kind: Kind, vmid: u32, overrules: bool) -> Result<u64, String> {
+    if overrules {
+        overrule(world, id, vmid);
+    }
+    let stop_ms = world.pace.stop_ms;
+    Ok(running(world, id, kind, vmid)?.map_or(0, |_| stop_ms))
+}
+
+/// The stop that overrules shutdowns names them in its log; the call has ended them already.
+fn overrule(world: &mut World, id: TaskId, vmid: u32) {
+    let interrupted = |task: &crate::task::Task| {
+        task.about == vmid.to_string()
+            && task.kind.ends_with("shutdown")
+            && matches!(&task.state, State::Ended { status, listed_ms, .. } if status == "received interrupt" && *listed_ms == world.now_ms)
+    };
+    let names: Vec<String> = world.tasks.all.values().filter(|task| interrupted(task)).map(|task| task.upid.clone()).collect();
+    if !names.is_empty() {
+        world.tasks.log(id, format!("overruled qmshutdown tasks: {}", names.join(", ")));
+    }
+}
+
+pub(super) fn begin_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown) -> Result<u64, String> {
+    let Some(guest) = running(world, id, shutdown.kind, shutdown.vmid)? else { return Ok(0) };
+    let listens_ms = guest.manner.shutdown_ms.filter(|needed_ms| *needed_ms <= shutdown.timeout_ms && !guest.is_paused());
+    match (listens_ms, shutdown.force) {
+        (Some(needed_ms), _) => Ok(needed_ms),
+        (None, true) => Ok(shutdown.timeout_ms + FORCE_MS),
+        (None, false) => Ok(shutdown.timeout_ms),
+    }
+}
+
+pub(super) fn finish_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown) -> Result<(), String> {
+    let vmid = shutdown.vmid;
+    let Some(guest) = running(world, id, shutdown.kind, vmid)? else { return Ok(()) };
+    let listens = guest.manner.shutdown_ms.is_some_and(|needed_ms| needed_ms <= shutdown.timeout_ms) && !guest.is_paused();
+    if !listens && !shutdown.force {
+        let text = if shutdown.kind == Kind::Qemu { "VM quit/powerdown failed - got timeout" } else { "container did not stop" };
+        return Err(text.to_owned());
+    }
+    if !listens && shutdown.kind == Kind::Qemu {
+        world.tasks.log(id, "VM still running - terminating now with SIGTERM");
+    }
+    finish_stop(world, id, shutdown.kind, vmid)?;
+    if shutdown.reboot {
+        start_again(world, shutdown.kind, vmid);
+    }
+    Ok(())
+}
+
+/// The node starts a rebooted guest itself, after the reboot task has ended.
+fn start_again(world: &mut World, kind: Kind, vmid: u32) {
+    let Some(node) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
+    let name = format!("{}start", kind.prefix());
+    world.fork(Fork::holding(&node, &Who::user(ROOT), &name, vmid, Work::Start { kind, vmid }));
+}
+
+/// The process is gone, and what was pending takes effect, unless the files cannot be written.
+pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: Kind, vmid: u32) -> Result<(), String> {
+    let Some(guest) = world.guest_mut(vmid).filter(|guest| guest.is_running()) else { return Ok(()) };
+    guest.process = None;
+    let waits = !guest.pending.is_empty() || !guest.deletions.is_empty();
+    let node = guest.node.clone();
+    if !waits {
+        return Ok(());
+    }
+    if world.is_quorate(&node) {
+        return update::apply_pending(world, vmid);
+    }
+    let pid = world.tasks.get(id).map(|task| task.pid);
+    let line = update::read_only(world, &node, kind, vmid, pid);
+    world.tasks.log(id, line);
+    Ok(())
+}
+
+/// Reset, pause and hibernate need a guest that is free.
+pub(super) fn begin_signal(world: &World, node: &str, vmid: u32) -> Result<u64, String> {
+    let guest = world.guests.get(&vmid).filter(|guest| guest.node == node).ok_or_else(|| Kind::Qemu.missing(node, vmid))?;
+    match guest.locked() {
+        Some(locked) if guest.lock() != Some("backup") => Err(locked),
+        _ => Ok(world.pace.signal_ms),
+    }
+}
+
+pub(super) fn begin_resume(world: &World, vmid: u32) -> Result<u64, String> {
+    match world.guests.get(&vmid) {
+        Some(guest) if guest.lock().is_some_and(|lock| lock != "backup" && lock != "suspended") => Err(guest.locked().unwrap_or_default()),
+        _ => Ok(world.pace.signal_ms),
+    }
+}
+
+/// The process says another word about itself.
+pub(super) fn say(world: &mut World, vmid: u32, word: &str) -> Result<(), String> {
+    if let Some(process) = world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()) {
+        word.clone_into(&mut process.word);
+    }
+    Ok(())
+}
+
+/// Suspended to disk: the process is gone, a lock stays.
+pub(super) fn finish_hibernate(world: &mut World, vmid: u32) -> Result<(), String> {
+    if let Some(guest) = world.guest_mut(vmid) {
+        guest.process = None;
+        guest.main.insert("lock".to_owned(), "suspended".to_owned());
+    }
+    Ok(())
+}

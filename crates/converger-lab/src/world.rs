@@ -1,0 +1,236 @@
+//! The world: everything that the lab knows, and the one function that answers a request.
+//!
+//! What never enters here: a clock, entropy, sockets. Time is an argument, chance comes from the
+//! seed; the same requests at the same times get the same answers.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::access::{Access, Tickets};
+use crate::engine::Event;
+use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
+use crate::firewall::Firewalls;
+use crate::flavour::Flavour;
+use crate::guest::{Guest, Kind};
+use crate::ha::HaResources;
+use crate::node::Node;
+use crate::random::Random;
+use crate::route;
+use crate::setting::{GuestSetting, Pace, Setting};
+use crate::storage::Storages;
+use crate::task::Tasks;
+use crate::view::Views;
+use crate::wire::{Answer, Request};
+
+/// So many requests are remembered; older ones are only counted.
+const RECORDS_MAX: usize = 1 << 20;
+
+/// One request as the world saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When it arrived.
+    pub at_ms: u64,
+    /// The node that it came to.
+    pub entry: String,
+    /// The method in capitals.
+    pub method: String,
+    /// Path and query, still encoded.
+    pub path: String,
+    /// The caller, token included; empty where nobody could be told.
+    pub user: String,
+    /// The status of the answer; zero where the wire delivered none.
+    pub status: u16,
+}
+
+/// A Proxmox VE host or cluster that exists only here.
+pub struct World {
+    pub(crate) flavour: Flavour,
+    /// The cluster's name; `None`: one node that never joined one.
+    pub(crate) cluster: Option<String>,
+    pub(crate) nodes: BTreeMap<String, Node>,
+    pub(crate) guests: BTreeMap<u32, Guest>,
+    pub(crate) storages: Storages,
+    pub(crate) access: Access,
+    pub(crate) tickets: Tickets,
+    pub(crate) ha: HaResources,
+    pub(crate) firewalls: Firewalls,
+    pub(crate) tasks: Tasks,
+    pub(crate) views: Views,
+    /// Guests that changed since their node told the others.
+    pub(crate) changed: BTreeSet<u32>,
+    pub(crate) events: BTreeMap<(u64, u64), Event>,
+    pub(crate) events_made: u64,
+    pub(crate) random: Random,
+    pub(crate) pace: Pace,
+    pub(crate) now_ms: u64,
+    /// How far the nodes' clocks are off.
+    pub(crate) skew_ms: i64,
+    /// Guests that a fault has hidden from every list and every path.
+    pub(crate) hidden: BTreeSet<u32>,
+    /// What goes wrong, and when.
+    pub(crate) faults: Faults,
+    records: VecDeque<Record>,
+    requests: u64,
+}
+
+impl World {
+    /// A world as a setting describes it.
+    ///
+    /// # Errors
+    /// The first thing in the setting that cannot be: a guest on an unknown node, a grant of an unknown role.
+    pub fn new(setting: &Setting) -> Result<Self, String> {
+        crate::setting::build(setting)
+    }
+
+    /// An empty world; `setting::build` fills it.
+    pub(crate) fn empty(flavour: Flavour, seed: u64, start_ms: u64) -> Self {
+        Self {
+            flavour,
+            cluster: None,
+            nodes: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            storages: Storages::default(),
+            access: Access::new(flavour),
+            tickets: Tickets::new(seed),
+            ha: HaResources::default(),
+            firewalls: Firewalls::default(),
+            tasks: Tasks::default(),
+            views: Views::default(),
+            changed: BTreeSet::new(),
+            events: BTreeMap::new(),
+            events_made: 0,
+            random: Random::new(seed),
+            pace: Pace::default(),
+            now_ms: start_ms,
+            skew_ms: 0,
+            hidden: BTreeSet::new(),
+            faults: Faults::default(),
+            records: VecDeque::new(),
+            requests: 0,
+        }
+    }
+
+    /// Answer a request that arrives at `now_ms` (milliseconds since 1970) at the first node.
+    ///
+    /// Time never goes back: an earlier `now_ms` than the last one counts as the last one.
+    pub fn answer(&mut self, now_ms: u64, request: &Request) -> Answer {
+        let entry = self.nodes.keys().next().cloned().unwrap_or_default();
+        self.answer_at(now_ms, &entry, request)
+    }
+
+    /// Answer a request that arrives at a certain node.
+    pub fn answer_at(&mut self, now_ms: u64, entry: &str, request: &Request) -> Answer {
+        self.advance(now_ms);
+        self.requests += 1;
+        let (who, answer) = route::answer(self, entry, request);
+        self.record(Record {
+            at_ms: now_ms,
+            entry: entry.to_owned(),
+            method: request.method.clone(),
+            path: request.path.clone(),
+            user: who.map(|who| who.id()).unwrap_or_default(),
+            status: answer.status,
+        });
+        answer
+    }
+
+    fn record(&mut self, record: Record) {
+        if self.records.len() == RECORDS_MAX {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+
+    /// Every request so far, in order.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter()
+    }
+
+    /// How many requests there were, also those that are no longer remembered.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Forget the requests so far, for a test that counts from here on.
+    pub fn clear_records(&mut self) {
+        self.records.clear();
+        self.requests = 0;
+    }
+
+    /// Let something happen, at `now_ms` and by somebody else's hand.
+    pub fn act(&mut self, now_ms: u64, act: Act) {
+        self.advance(now_ms);
+        fault::carry_out(self, act);
+    }
+
+    /// Put a guest into a world that is under way.
+    ///
+    /// # Errors
+    /// The guest is on an unknown node, or its number is taken.
+    pub fn add_guest(&mut self, now_ms: u64, guest: &GuestSetting) -> Result<(), String> {
+        self.advance(now_ms);
+        crate::setting::add_guest(self, guest)
+    }
+
+    /// From now on this happens to requests that fit.
+    pub fn add_request_fault(&mut self, fault: RequestFault) {
+        self.faults.add_request(fault);
+    }
+
+    /// From now on this happens to tasks that fit.
+    pub fn add_task_fault(&mut self, fault: TaskFault) {
+        self.faults.add_task(fault);
+    }
+
+    /// A ticket and its companion, as a login would give them.
+    #[must_use]
+    pub fn ticket(&self, user: &str) -> (String, String) {
+        let now_s = self.wall_s();
+        (self.tickets.make(user, now_s), self.tickets.companion(user, now_s))
+    }
+
+    /// The names of the nodes, each of which can be an entry.
+    pub fn node_names(&self) -> impl Iterator<Item = &str> {
+        self.nodes.keys().map(String::as_str)
+    }
+
+    /// The release that this world plays.
+    #[must_use]
+    pub fn flavour(&self) -> Flavour {
+        self.flavour
+    }
+
+    /// Seconds on the nodes' clocks.
+    pub(crate) fn wall_s(&self) -> u64 {
+        self.now_ms.saturating_add_signed(self.skew_ms) / 1_000
+    }
+
+    /// A guest, if it is on that node, of that kind, and not hidden.
+    pub(crate) fn guest_on(&self, node: &str, kind: Kind, vmid: u32) -> Option<&Guest> {
+        let here = |guest: &&Guest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
+        self.guests.get(&vmid).filter(here)
+    }
+
+    /// A guest to change. Whoever asks this way has the guest told anew to the other nodes.
+    pub(crate) fn guest_mut(&mut self, vmid: u32) -> Option<&mut Guest> {
+        self.changed.insert(vmid);
+        self.guests.get_mut(&vmid)
+    }
+
+    /// Guests that can be seen at all.
+    pub(crate) fn visible_guests(&self) -> impl Iterator<Item = &Guest> {
+        self.guests.values().filter(|guest| !self.hidden.contains(&guest.vmid))
+    }
+
+    /// Whether the nodes that `entry` reaches are more than half of the cluster.
+    pub(crate) fn is_quorate(&self, entry: &str) -> bool {
+        let reached = self.nodes.keys().filter(|node| self.reaches(entry, node)).count();
+        self.cluster.is_none() || reached * 2 > self.nodes.len()
+    }
+
+    /// Whether one node sees another: both on, on one island.
+    pub(crate) fn reaches(&self, from: &str, to: &str) -> bool {
+        let island = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.island);
+        island(from).is_some() && island(from) == island(to)
+    }
+}
