@@ -32,7 +32,8 @@ pub use fault::{Act, Chance, FaultPlan, Moment, Part, RequestFault, TaskFault, T
 pub use flavour::Flavour;
 pub use guest::Kind;
 pub use setting::{
-    AclSetting, GuestSetting, HaSetting, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting, UserSetting,
+    AclSetting, GuestSetting, HaSetting, NewGuests, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting,
+    UserSetting,
 };
 pub use wire::{Answer, Fate, Request};
 pub use world::{Record, World};

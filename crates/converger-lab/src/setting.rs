@@ -51,6 +51,8 @@ pub struct Setting {
     pub pools: BTreeMap<String, PoolSetting>,
     /// Guests under high availability (`vm:100`).
     pub ha: BTreeMap<String, HaSetting>,
+    /// How guests behave that are made in this world.
+    pub new_guests: NewGuests,
     /// How long tasks take.
     pub pace: Pace,
     /// What goes wrong.
@@ -74,6 +76,7 @@ impl Default for Setting {
             acl: Vec::new(),
             pools: BTreeMap::new(),
             ha: BTreeMap::new(),
+            new_guests: NewGuests::default(),
             pace: Pace::default(),
             faults: FaultPlan::default(),
         }
@@ -228,6 +231,18 @@ impl GuestSetting {
             holds_cards: false,
         }
     }
+}
+
+/// How guests behave that are made through the API.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NewGuests {
+    /// How long they take to go down when asked.
+    pub shutdown_ms: Option<u64>,
+    /// They do not listen when asked to go down.
+    pub deaf: bool,
+    /// They do not let go of network cards.
+    pub holds_cards: bool,
 }
 
 /// A user.

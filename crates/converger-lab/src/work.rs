@@ -11,7 +11,7 @@ mod migrate;
 mod power;
 mod snapshot;
 
-use crate::guest::Kind;
+use crate::guest::{Kind, Section};
 use crate::task::{Task, TaskId};
 use crate::update::{self, Update};
 use crate::world::World;
@@ -33,7 +33,7 @@ pub(crate) enum Work {
     Hibernate { vmid: u32 },
     Resume { kind: Kind, vmid: u32 },
     Config(Box<Update>),
-    Create { vmid: u32, start: bool },
+    Create { vmid: u32, section: Section, start: bool },
     Destroy { vmid: u32, purge: bool },
     Clone(Box<Cloning>),
     Template { vmid: u32 },
@@ -58,7 +58,7 @@ pub(crate) fn begin(world: &mut World, id: TaskId) -> Begun {
         Work::Reset { vmid } | Work::Pause { vmid } | Work::Hibernate { vmid } => power::begin_signal(world, &node, vmid),
         Work::Resume { vmid, .. } => power::begin_resume(world, vmid),
         Work::Config(update) => begin_config(world, id, &update),
-        Work::Create { vmid, .. } => create::begin(world, id, vmid),
+        Work::Create { vmid, section, .. } => create::begin(world, id, vmid, section),
         Work::Destroy { vmid, purge } => destroy::begin(world, id, vmid, purge),
         Work::Clone(cloning) => clone::begin(world, id, &cloning),
         Work::Template { .. } => Ok(world.pace.template_ms),
@@ -82,7 +82,7 @@ pub(crate) fn finish(world: &mut World, id: TaskId) -> Result<(), String> {
         Work::Hibernate { vmid } => power::finish_hibernate(world, vmid),
         Work::Resume { vmid, .. } => power::say(world, vmid, "running"),
         Work::Config(update) => finish_config(world, id, &update),
-        Work::Create { vmid, start } => create::finish(world, id, vmid, start),
+        Work::Create { vmid, start, .. } => create::finish(world, id, vmid, start),
         Work::Destroy { vmid, purge } => destroy::finish(world, vmid, purge),
         Work::Clone(cloning) => clone::finish(world, &cloning),
         Work::Template { vmid } => create::finish_template(world, vmid),

@@ -10,7 +10,7 @@ use crate::engine::Event;
 use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
 use crate::firewall::Firewalls;
 use crate::flavour::Flavour;
-use crate::guest::{Guest, Kind};
+use crate::guest::{Guest, Kind, Manner};
 use crate::ha::HaResources;
 use crate::node::Node;
 use crate::random::Random;
@@ -61,6 +61,8 @@ pub struct World {
     pub(crate) events_made: u64,
     pub(crate) random: Random,
     pub(crate) pace: Pace,
+    /// How guests behave that are made here.
+    pub(crate) new_manner: Manner,
     pub(crate) now_ms: u64,
     /// How far the nodes' clocks are off.
     pub(crate) skew_ms: i64,
@@ -100,6 +102,7 @@ impl World {
             events_made: 0,
             random: Random::new(seed),
             pace: Pace::default(),
+            new_manner: Manner::default(),
             now_ms: start_ms,
             skew_ms: 0,
             hidden: BTreeSet::new(),

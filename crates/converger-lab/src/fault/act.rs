@@ -141,6 +141,7 @@ fn isolate(world: &mut World, names: &[String]) {
 }
 
 fn service(world: &mut World, name: &str, part: Part, state: Service) {
+    let now_ms = world.now_ms;
     let Some(node) = world.nodes.get_mut(name) else { return };
     match part {
         Part::Proxy => node.proxy = state,
@@ -150,7 +151,8 @@ fn service(world: &mut World, name: &str, part: Part, state: Service) {
     let wakes = part == Part::Daemon && state == Service::Up;
     let backlog = if wakes { std::mem::take(&mut node.backlog) } else { Vec::new() };
     if part == Part::Files {
-        node.files_asked = 0;
+        // What it knew is lost, and it hears nothing before the next round.
+        (node.files_asked, node.told_ms) = (0, node.last_cycle(now_ms));
         world.views.forget(name);
     }
     for request in backlog {

@@ -22,6 +22,8 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
     world.cluster.clone_from(&setting.cluster);
     world.pace = setting.pace.clone();
+    let new = setting.new_guests;
+    world.new_manner = manner(new.deaf, new.shutdown_ms, new.holds_cards);
     nodes(&mut world, setting)?;
     storages(&mut world, setting);
     people(&mut world, setting)?;
@@ -155,7 +157,7 @@ pub(crate) fn add_guest(world: &mut World, setting: &GuestSetting) -> Result<(),
     guest.deletions = setting.pending_delete.iter().map(|key| (key.clone(), false)).collect();
     guest.snapshots = setting.snapshots.iter().map(|(name, values)| (name.clone(), section(values))).collect();
     guest.raw.clone_from(&setting.raw);
-    guest.manner = manner(setting);
+    guest.manner = manner(setting.deaf, setting.shutdown_ms, setting.holds_cards);
     if !setting.bare {
         complete(world, &mut guest);
     }
@@ -166,10 +168,9 @@ pub(crate) fn add_guest(world: &mut World, setting: &GuestSetting) -> Result<(),
     Ok(())
 }
 
-fn manner(setting: &GuestSetting) -> Manner {
-    let usual = Manner::default();
-    let shutdown_ms = if setting.deaf { None } else { setting.shutdown_ms.or(usual.shutdown_ms) };
-    Manner { shutdown_ms, releases_cards: !setting.holds_cards }
+fn manner(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> Manner {
+    let shutdown_ms = if deaf { None } else { shutdown_ms.or(Manner::default().shutdown_ms) };
+    Manner { shutdown_ms, releases_cards: !holds_cards }
 }
 
 fn process(world: &mut World, setting: &GuestSetting) -> Option<Process> {

@@ -5,25 +5,24 @@
 use crate::access::Who;
 use crate::engine::Fork;
 use crate::guest::drive::{self, Drive};
-use crate::guest::{Kind, is_disk_key};
+use crate::guest::{Kind, Section, is_disk_key};
 use crate::task::TaskId;
 use crate::update;
 use crate::work::Work;
 use crate::world::World;
 
-/// Make the disks. The config with its lock was written before the task was forked.
-pub(super) fn begin(world: &mut World, id: TaskId, vmid: u32) -> Result<u64, String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
-    let disks: Vec<(String, String)> = guest.main.iter().filter(|(key, _)| is_disk_key(guest.kind, key)).map(pair).collect();
-    for (key, value) in disks {
-        let is_new = Drive::parse(&value).wanted().is_some();
-        let made = update::make_disk(world, vmid, &value).inspect_err(|_| forget(world, vmid))?;
+/// Make the disks. Until the task ends the guest's config is nothing but its lock.
+pub(super) fn begin(world: &mut World, id: TaskId, vmid: u32, mut section: Section) -> Result<u64, String> {
+    let Some(kind) = world.guests.get(&vmid).map(|guest| guest.kind) else { return Err(format!("guest {vmid} vanished")) };
+    for (key, value) in section.iter_mut().filter(|(key, _)| is_disk_key(kind, key)) {
+        let is_new = Drive::parse(value).wanted().is_some();
+        *value = update::make_disk(world, vmid, value).inspect_err(|_| forget(world, vmid))?;
         if is_new {
-            log_disk(world, id, &key, &made);
+            log_disk(world, id, key, value);
         }
-        if let Some(guest) = world.guest_mut(vmid) {
-            guest.main.insert(key, made);
-        }
+    }
+    if let Some(Work::Create { section: made, .. }) = world.tasks.all.get_mut(&id).map(|task| &mut task.work) {
+        *made = section;
     }
     Ok(world.pace.create_ms)
 }
@@ -57,8 +56,9 @@ pub(super) fn formatting(world: &World, volume: &str, bytes: u64) -> String {
 }
 
 pub(super) fn finish(world: &mut World, id: TaskId, vmid: u32, start: bool) -> Result<(), String> {
+    let Some(Work::Create { section, .. }) = world.tasks.get(id).map(|task| task.work.clone()) else { return Ok(()) };
     let Some(guest) = world.guest_mut(vmid) else { return Ok(()) };
-    guest.main.remove("lock");
+    guest.main = section;
     if guest.kind == Kind::Qemu && !guest.main.contains_key("boot") {
         let order = drive::default_order(&guest.main);
         guest.main.extend(order.map(|order| ("boot".to_owned(), order)));

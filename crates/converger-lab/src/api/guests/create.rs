@@ -47,9 +47,9 @@ pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
     }
     let section = section(world, call)?;
     storages_exist(world, call.kind, &section)?;
-    add_guest(world, call, vmid, section);
+    add_guest(world, call, vmid);
     let name = format!("{}create", call.kind.prefix());
-    let work = Work::Create { vmid, start: call.flag("start") };
+    let work = Work::Create { vmid, section, start: call.flag("start") };
     Ok(world.fork(Fork::holding(&call.node, &call.who, &name, vmid, work)).into())
 }
 
@@ -137,10 +137,11 @@ fn storages_exist(world: &World, kind: Kind, section: &Section) -> Result<(), Fa
     Ok(())
 }
 
-fn add_guest(world: &mut World, call: &Call, vmid: u32, mut section: Section) {
-    section.insert("lock".to_owned(), "create".to_owned());
+/// The guest is there at once, and nothing is known of it but that it is being made.
+fn add_guest(world: &mut World, call: &Call, vmid: u32) {
     let mut guest = Guest::new(vmid, call.kind, &call.node);
-    guest.main = section;
+    guest.main.insert("lock".to_owned(), "create".to_owned());
+    guest.manner = world.new_manner.clone();
     world.guests.insert(vmid, guest);
     world.changed.insert(vmid);
     if let Some(pool) = call.text("pool").and_then(|pool| world.access.pools.get_mut(pool)) {

@@ -1,0 +1,155 @@
+//! An answer against what is expected of it: same status, reason, shape, types and texts.
+//!
+//! Lists are compared without their order, which is arbitrary in Proxmox. What never enters here:
+//! tolerance; what may differ has a marker in the fixture.
+
+use converger_lab::{Answer, Fate};
+use serde_json::Value;
+
+use crate::fixture::{Body, Outcome};
+
+/// Stands for a run of characters that differ each time: digits, hexadecimal, colons, dashes.
+const ANY: char = '…';
+
+pub(crate) fn compare(outcome: &Outcome, answer: &Answer) -> Result<(), String> {
+    match outcome {
+        Outcome::Uncovered(_) => Ok(()),
+        Outcome::Closed if answer.fate == Fate::CloseWithoutAnswer => Ok(()),
+        Outcome::Closed => Err(format!("closed without answer expected, got {}", answer.status)),
+        Outcome::Answered { status, reason, connection, body } => {
+            head(*status, reason, connection, answer)?;
+            match body {
+                Body::Empty if answer.body.is_empty() => Ok(()),
+                Body::Empty => Err(format!("no body expected, got {}", shown(answer))),
+                Body::Text(wanted) if fits(wanted, &shown(answer)) => Ok(()),
+                Body::Text(wanted) => Err(format!("expected {wanted:?}, got {:?}", shown(answer))),
+                Body::Json(wanted) => json(wanted, answer),
+            }
+        }
+    }
+}
+
+fn shown(answer: &Answer) -> String {
+    String::from_utf8_lossy(&answer.body).into_owned()
+}
+
+fn head(status: u16, reason: &str, connection: &[String], answer: &Answer) -> Result<(), String> {
+    if answer.status != status || !fits(reason, &answer.reason) {
+        return Err(format!("expected {status} {reason:?}, got {} {:?} {}", answer.status, answer.reason, shown(answer)));
+    }
+    let found: Vec<&str> = answer.headers.iter().filter(|(name, _)| name == "Connection").map(|(_, value)| value.as_str()).collect();
+    if found == connection { Ok(()) } else { Err(format!("expected Connection {connection:?}, got {found:?}")) }
+}
+
+fn json(wanted: &Value, answer: &Answer) -> Result<(), String> {
+    let found: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("{error}: {}", shown(answer)))?;
+    value("", wanted, &found)
+}
+
+/// Whether two values agree; the error names the place.
+fn value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    let differs = || Err(format!("{place}: expected {wanted}, got {found}"));
+    match (wanted, found) {
+        (Value::String(marker), _) if marker.starts_with('<') => {
+            if marks(marker, found) {
+                Ok(())
+            } else {
+                differs()
+            }
+        }
+        (Value::String(wanted), Value::String(found)) => {
+            if fits(wanted, found) {
+                Ok(())
+            } else {
+                differs()
+            }
+        }
+        (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") => {
+            items.iter().enumerate().try_for_each(|(index, item)| each(&format!("{place}[{index}]"), &wanted["<each>"], item))
+        }
+        (Value::Object(_), Value::Object(_)) => object(place, wanted, found),
+        (Value::Array(wanted), Value::Array(found)) => list(place, wanted, found),
+        _ if wanted == found => Ok(()),
+        _ => differs(),
+    }
+}
+
+fn object(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Ok(()) };
+    if let Some(key) = found.keys().find(|key| !wanted.contains_key(*key)) {
+        return Err(format!("{place}: unexpected `{key}`: {}", found[key]));
+    }
+    for (key, inner) in wanted {
+        let Some(here) = found.get(key) else { return Err(format!("{place}: `{key}` is missing, expected {inner}")) };
+        value(&format!("{place}.{key}"), inner, here)?;
+    }
+    Ok(())
+}
+
+/// An item of a list that is described by its keys: `name?` may be absent.
+fn each(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    let (Value::Object(wanted), Value::Object(found)) = (wanted, found) else { return Err(format!("{place}: no object")) };
+    let known = |key: &String| wanted.contains_key(key) || wanted.contains_key(&format!("{key}?"));
+    if let Some(key) = found.keys().find(|key| !known(key)) {
+        return Err(format!("{place}: unexpected `{key}`"));
+    }
+    for (key, marker) in wanted {
+        match (found.get(key.trim_end_matches('?')), key.ends_with('?')) {
+            (Some(here), _) => value(&format!("{place}.{key}"), marker, here)?,
+            (None, true) => {}
+            (None, false) => return Err(format!("{place}: `{key}` is missing")),
+        }
+    }
+    Ok(())
+}
+
+/// Each expected item takes the first one that agrees with it.
+fn list(place: &str, wanted: &[Value], found: &[Value]) -> Result<(), String> {
+    let mut rest: Vec<&Value> = found.iter().collect();
+    for item in wanted {
+        match rest.iter().position(|candidate| value(place, item, candidate).is_ok()) {
+            Some(index) => drop(rest.remove(index)),
+            None => return Err(nearest(place, item, &rest)),
+        }
+    }
+    if rest.is_empty() { Ok(()) } else { Err(format!("{place}: unexpected items {rest:?}")) }
+}
+
+/// For the report: why the likeliest candidate does not agree.
+fn nearest(place: &str, item: &Value, rest: &[&Value]) -> String {
+    let same = |key: &str| rest.iter().find(|candidate| item.get(key).is_some() && candidate.get(key) == item.get(key));
+    let candidate = ["key", "vmid", "name", "id", "n", "storage", "node"].iter().find_map(|key| same(key));
+    let detail = candidate.and_then(|candidate| value(place, item, candidate).err());
+    detail.unwrap_or_else(|| format!("{place}: nothing agrees with {item} among {rest:?}"))
+}
+
+fn marks(marker: &str, found: &Value) -> bool {
+    let text = found.as_str();
+    let (name, argument) = marker.trim_matches(['<', '>']).split_once(' ').unwrap_or((marker.trim_matches(['<', '>']), ""));
+    match name {
+        "int" => found.is_i64() || found.is_u64(),
+        "number" => found.is_number(),
+        "text" => text.is_some(),
+        "digest" => text.is_some_and(|text| text.len() == 40 && text.chars().all(|character| character.is_ascii_hexdigit())),
+        "fingerprint" => text.is_some_and(|text| text.split(':').count() == 32),
+        "words" => text.is_some_and(|text| sorted(text) == argument),
+        "privileges" => found.as_object().is_some_and(|held| held.len().to_string() == argument && held.values().all(|flag| flag == 1)),
+        _ => false,
+    }
+}
+
+fn sorted(text: &str) -> String {
+    let mut words: Vec<&str> = text.split(',').collect();
+    words.sort_unstable();
+    words.join(",")
+}
+
+/// Whether a text agrees with another that has [`ANY`] in it.
+fn fits(wanted: &str, found: &str) -> bool {
+    let Some((head, tail)) = wanted.split_once(ANY) else { return wanted == found };
+    let Some(rest) = found.strip_prefix(head) else { return false };
+    let run =
+        rest.find(|character: char| !(character.is_ascii_alphanumeric() || character == ':' || character == '-')).unwrap_or(rest.len());
+    // The run may end earlier than it could: the rest decides.
+    (1..=run).rev().any(|length| rest.is_char_boundary(length) && fits(tail, &rest[length..]))
+}
