@@ -39,6 +39,8 @@ pub(crate) struct Node {
     pub(crate) files: Service,
     /// Calls that met the silent file system; the first waits longer.
     pub(crate) files_asked: u32,
+    /// Its list of guests is silently empty.
+    pub(crate) blind: bool,
     /// Every answer of this node takes so much longer.
     pub(crate) slow_ms: u64,
     /// When in each ten seconds it tells the others about its guests.
@@ -70,6 +72,7 @@ impl Node {
             daemon: Service::Up,
             files: Service::Up,
             files_asked: 0,
+            blind: false,
             slow_ms: 0,
             cycle_offset_ms: 0,
             told_ms: None,

@@ -62,8 +62,8 @@ impl From<String> for Data {
 /// Why a method returned nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fail {
-    /// 400: parameters, each with its text.
-    Params(BTreeMap<String, String>),
+    /// 400: parameters, each with its text, and how long it took.
+    Params(BTreeMap<String, String>, u64),
     /// 403, with what stands in the brackets; empty for the bare text.
     Denied(String),
     /// 401 from a login.
@@ -82,7 +82,7 @@ impl Fail {
     }
 
     pub(crate) fn param(name: &str, text: impl Into<String>) -> Self {
-        Self::Params(BTreeMap::from([(name.to_owned(), text.into())]))
+        Self::Params(BTreeMap::from([(name.to_owned(), text.into())]), 0)
     }
 
     pub(crate) fn denied(path: &str, privilege: &str) -> Self {
@@ -102,7 +102,7 @@ impl Fail {
 
     fn status(&self) -> u16 {
         match self {
-            Self::Params(_) => 400,
+            Self::Params(..) => 400,
             Self::Denied(_) => 403,
             Self::Login(_) => 401,
             Self::Died(..) => 500,
@@ -114,7 +114,7 @@ impl Fail {
     /// The full text, with its line end where Proxmox has one.
     fn message(&self) -> String {
         match self {
-            Self::Params(_) => "Parameter verification failed.\n".to_owned(),
+            Self::Params(..) => "Parameter verification failed.\n".to_owned(),
             Self::Denied(what) if what.is_empty() => "Permission check failed\n".to_owned(),
             Self::Denied(what) => format!("Permission check failed ({what})\n"),
             Self::Login(text) | Self::Died(text, _) => format!("{text}\n"),
@@ -126,7 +126,7 @@ impl Fail {
     /// The whole text on one line, as the exit status of a task has it.
     pub(crate) fn one_line(&self) -> String {
         let details = match self {
-            Self::Params(errors) => errors.iter().map(|(name, text)| format!("{name}: {text}\n")).collect(),
+            Self::Params(errors, _) => errors.iter().map(|(name, text)| format!("{name}: {text}\n")).collect(),
             _ => String::new(),
         };
         let text = format!("{}{details}", self.message());
@@ -136,7 +136,7 @@ impl Fail {
     fn delay_ms(&self) -> u64 {
         match self {
             Self::Login(_) => 3_000,
-            Self::Died(_, delay_ms) | Self::Raw { delay_ms, .. } => *delay_ms,
+            Self::Params(_, delay_ms) | Self::Died(_, delay_ms) | Self::Raw { delay_ms, .. } => *delay_ms,
             _ => 0,
         }
     }
@@ -144,7 +144,7 @@ impl Fail {
 
 impl From<BTreeMap<String, String>> for Fail {
     fn from(errors: BTreeMap<String, String>) -> Self {
-        Self::Params(errors)
+        Self::Params(errors, 0)
     }
 }
 
@@ -205,7 +205,7 @@ fn success(format: Format, data: Data) -> Vec<u8> {
 /// Before 8 the text is in the reason phrase alone.
 fn failed_json(flavour: Flavour, fail: &Fail) -> Answer {
     let mut body = Map::from_iter([("data".to_owned(), Value::Null)]);
-    if let Fail::Params(errors) = fail {
+    if let Fail::Params(errors, _) = fail {
         body.insert("errors".to_owned(), json!(errors));
     }
     if flavour.says_message() {
@@ -219,11 +219,11 @@ fn failed_json(flavour: Flavour, fail: &Fail) -> Answer {
 /// Exceptions carry their code as text, a plain death as a number.
 fn failed_extjs(way: Way, fail: &Fail) -> Answer {
     let status = match fail {
-        Fail::Params(_) | Fail::Denied(_) => json!(fail.status().to_string()),
+        Fail::Params(..) | Fail::Denied(_) => json!(fail.status().to_string()),
         _ => json!(fail.status()),
     };
     let mut body = json!({ "data": null, "success": 0, "status": status, "message": fail.message() });
-    if let (Fail::Params(errors), Value::Object(fields)) = (fail, &mut body) {
+    if let (Fail::Params(errors, _), Value::Object(fields)) = (fail, &mut body) {
         fields.insert("errors".to_owned(), json!(errors));
     }
     let answer = json_answer(200, "OK".to_owned(), way.connection(), body.to_string().into_bytes());

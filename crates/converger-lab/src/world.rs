@@ -68,6 +68,8 @@ pub struct World {
     pub(crate) skew_ms: i64,
     /// Guests that a fault has hidden from every list and every path.
     pub(crate) hidden: BTreeSet<u32>,
+    /// Guests that a fault has taken out of lists only.
+    pub(crate) unlisted: BTreeSet<u32>,
     /// What goes wrong, and when.
     pub(crate) faults: Faults,
     records: VecDeque<Record>,
@@ -106,6 +108,7 @@ impl World {
             now_ms: start_ms,
             skew_ms: 0,
             hidden: BTreeSet::new(),
+            unlisted: BTreeSet::new(),
             faults: Faults::default(),
             records: VecDeque::new(),
             requests: 0,
@@ -223,6 +226,12 @@ impl World {
     /// Guests that can be seen at all.
     pub(crate) fn visible_guests(&self) -> impl Iterator<Item = &Guest> {
         self.guests.values().filter(|guest| !self.hidden.contains(&guest.vmid))
+    }
+
+    /// Whether a node's list of all guests has this one. The list can lie; the guest's own path does not.
+    pub(crate) fn is_listed(&self, entry: &str, vmid: u32) -> bool {
+        let blind = self.nodes.get(entry).is_some_and(|node| node.blind);
+        !blind && !self.unlisted.contains(&vmid) && !self.hidden.contains(&vmid) && self.guests.contains_key(&vmid)
     }
 
     /// Whether the nodes that `entry` reaches are more than half of the cluster.

@@ -144,7 +144,8 @@ fn zone(world: &World, node: &str) -> Value {
 /// The guests that the caller may see, written straight to JSON: there can be ten thousand.
 fn guest_rows(world: &World, call: &Call) -> Vec<u8> {
     let pools = pools_by_guest(world, call);
-    let rows = world.visible_guests().filter(may_see(world, call));
+    let listed = world.visible_guests().filter(|guest| world.is_listed(&call.entry, guest.vmid));
+    let rows = listed.filter(may_see(world, call));
     let rows: Vec<Resource<'_>> =
         rows.map(|guest| Resource { pool: pools.get(&guest.vmid).copied(), ..resource(world, &call.entry, guest) }).collect();
     serde_json::to_vec(&rows).unwrap_or_default()
@@ -192,7 +193,7 @@ fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
 
 /// Looks at every id, whoever asks. The list behind it can be silently empty: so can the answer be wrong.
 fn nextid(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let taken = |vmid: u32| world.guests.contains_key(&vmid) && !world.hidden.contains(&vmid);
+    let taken = |vmid: u32| world.is_listed(&call.entry, vmid);
     match call.text("vmid") {
         Some(text) if taken(text.parse().unwrap_or(0)) => Err(Fail::param("vmid", format!("VM {text} already exists"))),
         Some(text) => Ok(text.to_owned().into()),

@@ -48,6 +48,14 @@ pub enum Act {
     Vanish(u32),
     /// And is there again.
     Reappear(u32),
+    /// A guest is missing in the lists and free for `nextid`, but there under its own path: the list was read badly.
+    Unlist(u32),
+    /// And is listed again.
+    Relist(u32),
+    /// A node's list of guests is empty: its cluster file system is just restarting, and nothing says so.
+    Blind(String),
+    /// And it sees again.
+    Seeing(String),
     /// The number now belongs to another guest: new name, new marks of birth.
     Recycle(u32),
     /// A guest is locked, as by a backup.
@@ -89,6 +97,10 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Slow(name, slow_ms) => world.nodes.get_mut(&name).map_or((), |node| node.slow_ms = slow_ms),
         Act::Vanish(vmid) => drop(world.hidden.insert(vmid)),
         Act::Reappear(vmid) => drop(world.hidden.remove(&vmid)),
+        Act::Unlist(vmid) => drop(world.unlisted.insert(vmid)),
+        Act::Relist(vmid) => drop(world.unlisted.remove(&vmid)),
+        Act::Blind(name) => world.nodes.get_mut(&name).map_or((), |node| node.blind = true),
+        Act::Seeing(name) => world.nodes.get_mut(&name).map_or((), |node| node.blind = false),
         Act::Recycle(vmid) => recycle(world, vmid),
         Act::Lock(vmid, lock) => set(world, vmid, "lock", &lock),
         Act::Unlock(vmid) => set(world, vmid, "lock", ""),

@@ -49,19 +49,20 @@ pub(super) fn plug(world: &mut World, node: &str, vmid: u32, touched: &[String])
     for key in keys {
         match one(world, node, vmid, &key) {
             Ok(took) => took_ms += took,
-            Err(error) => {
+            Err((error, waited_ms)) => {
+                took_ms += waited_ms;
                 errors.insert(key, format!("hotplug problem - {error}\n"));
             }
         }
     }
-    if errors.is_empty() { Ok(took_ms) } else { Err(errors.into()) }
+    if errors.is_empty() { Ok(took_ms) } else { Err(Fail::Params(errors, took_ms)) }
 }
 
 fn is_at_once(key: &str) -> bool {
     AT_ONCE.contains(&key) || split_number(key).is_some_and(|(stem, _)| stem == "ipconfig")
 }
 
-fn one(world: &mut World, node: &str, vmid: u32, key: &str) -> Result<u64, String> {
+fn one(world: &mut World, node: &str, vmid: u32, key: &str) -> Result<u64, (String, u64)> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(0) };
     let goes = guest.deletions.contains_key(key);
     if !is_at_once(key) && !takes(guest, key) {
@@ -108,18 +109,18 @@ fn disk_is_plugged(guest: &Guest, key: &str) -> bool {
 }
 
 /// Cards change live in part; another model or address means to unplug and plug, which the guest and the bridge must allow.
-fn card(world: &World, node: &str, vmid: u32, key: &str) -> Result<u64, String> {
+fn card(world: &World, node: &str, vmid: u32, key: &str) -> Result<u64, (String, u64)> {
     let Some(guest) = world.guests.get(&vmid) else { return Ok(0) };
     let (now, then) = (guest.get(key), guest.pending.get(key).map(String::as_str));
     let same_device = now.zip(then).is_some_and(|(now, then)| device(now) == device(then));
     let unplugs = now.is_some() && !same_device;
     if unplugs && !guest.manner.releases_cards {
-        return Err(format!("error on hot-unplugging device '{key}' - still busy in guest?"));
+        return Err((format!("error on hot-unplugging device '{key}' - still busy in guest?"), UNPLUG_MS));
     }
     match then.and_then(bridge) {
         Some(bridge) if !same_device && !has_bridge(world, node, bridge) => {
             let script = "network script /usr/libexec/qemu-server/pve-bridge-hotplug failed with status 512";
-            Err(format!("VM {vmid} qmp command 'netdev_add' failed - {script}"))
+            Err((format!("VM {vmid} qmp command 'netdev_add' failed - {script}"), 1_000))
         }
         _ => Ok(if unplugs { UNPLUG_MS / 10 } else { 0 }),
     }

@@ -148,9 +148,10 @@ fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
         *value = with_address(cloning.kind, key, value, &address);
     }
     let name_key = cloning.kind.name_key();
+    let name = section.get(name_key).cloned();
     let fallback = match cloning.kind {
-        Kind::Qemu => section.get("name").map_or(format!("Copy-of-VM-{}", cloning.source), |name| format!("Copy-of-VM-{name}")),
-        Kind::Lxc => section.get("hostname").map_or(format!("CT{}", cloning.target), |name| format!("Copy-of-CT-{name}")),
+        Kind::Qemu => format!("Copy-of-VM-{}", name.unwrap_or_else(|| cloning.source.to_string())),
+        Kind::Lxc => name.unwrap_or_else(|| format!("CT{}", cloning.target)),
     };
     section.insert(name_key.to_owned(), cloning.name.clone().unwrap_or(fallback));
     if let Some(text) = &cloning.description {

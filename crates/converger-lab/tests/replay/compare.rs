@@ -16,8 +16,9 @@ pub(crate) fn compare(outcome: &Outcome, answer: &Answer) -> Result<(), String> 
         Outcome::Uncovered(_) => Ok(()),
         Outcome::Closed if answer.fate == Fate::CloseWithoutAnswer => Ok(()),
         Outcome::Closed => Err(format!("closed without answer expected, got {}", answer.status)),
-        Outcome::Answered { status, reason, connection, body } => {
+        Outcome::Answered { status, reason, connection, delay_ms, body } => {
             head(*status, reason, connection, answer)?;
+            delay(*delay_ms, answer.delay_ms)?;
             match body {
                 Body::Empty if answer.body.is_empty() => Ok(()),
                 Body::Empty => Err(format!("no body expected, got {}", shown(answer))),
@@ -39,6 +40,12 @@ fn head(status: u16, reason: &str, connection: &[String], answer: &Answer) -> Re
     }
     let found: Vec<&str> = answer.headers.iter().filter(|(name, _)| name == "Connection").map(|(_, value)| value.as_str()).collect();
     if found == connection { Ok(()) } else { Err(format!("expected Connection {connection:?}, got {found:?}")) }
+}
+
+/// Long waits are part of the answer; a fifth more or less is the machine's.
+fn delay(wanted_ms: u64, found_ms: u64) -> Result<(), String> {
+    let near = wanted_ms == 0 || (wanted_ms * 4 / 5..=wanted_ms * 6 / 5).contains(&found_ms);
+    if near { Ok(()) } else { Err(format!("expected after {wanted_ms} ms, got after {found_ms} ms")) }
 }
 
 fn json(wanted: &Value, answer: &Answer) -> Result<(), String> {

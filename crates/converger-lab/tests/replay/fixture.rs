@@ -2,7 +2,7 @@
 //!
 //! `@` number, label and time · `x` why it is not covered · `!` something happens beside the API ·
 //! `+` a guest appears · `~` wait for a task · `>` request · `h` header · `b` body · `<` status,
-//! reason and connection · `=` JSON with markers · `t` plain text. What never enters here: meaning.
+//! reason and connection · `d` how long it took, where that is long · `=` JSON with markers · `t` plain text. What never enters here: meaning.
 
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ pub(crate) struct Wanted {
 pub(crate) enum Outcome {
     Uncovered(String),
     Closed,
-    Answered { status: u16, reason: String, connection: Vec<String>, body: Body },
+    Answered { status: u16, reason: String, connection: Vec<String>, delay_ms: u64, body: Body },
 }
 
 pub(crate) enum Body {
@@ -85,6 +85,11 @@ fn read(exchange: &mut Exchange, letter: &str, rest: &str) {
         "b" => rest.clone_into(&mut exchange.request.body),
         "<" if rest == "closed" => exchange.outcome = Outcome::Closed,
         "<" => exchange.outcome = answered(rest),
+        "d" => {
+            if let Outcome::Answered { delay_ms, .. } = &mut exchange.outcome {
+                *delay_ms = rest.parse().unwrap_or(0);
+            }
+        }
         "=" => set_body(exchange, Body::Json(json(rest))),
         "t" => set_body(exchange, Body::Text(json(rest).as_str().unwrap_or_default().to_owned())),
         other => panic!("unknown line `{other}`: {rest}"),
@@ -111,7 +116,7 @@ fn answered(rest: &str) -> Outcome {
     let (head, connection) = rest.rsplit_once(" | ").unwrap_or((rest, ""));
     let (status, reason) = head.split_once(' ').unwrap_or((head, ""));
     let connection = connection.split(' ').map(str::to_owned).collect();
-    Outcome::Answered { status: status.parse().unwrap_or(0), reason: reason.to_owned(), connection, body: Body::Empty }
+    Outcome::Answered { status: status.parse().unwrap_or(0), reason: reason.to_owned(), connection, delay_ms: 0, body: Body::Empty }
 }
 
 fn set_body(exchange: &mut Exchange, wanted: Body) {

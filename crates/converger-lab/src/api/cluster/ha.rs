@@ -105,10 +105,11 @@ pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
 pub(super) fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let quorate = world.is_quorate(&call.entry);
     let word = if quorate { "OK" } else { "No quorum on node" };
-    let mut entries = vec![
-        json!({ "id": "quorum", "type": "quorum", "node": call.entry, "status": word, "quorate": u8::from(quorate) }),
-        json!({ "id": "fencing", "type": "fencing", "node": call.entry, "status": "standby (CRM watchdog standby)", "armed-state": "standby" }),
-    ];
+    let mut entries = vec![json!({ "id": "quorum", "type": "quorum", "node": call.entry, "status": word, "quorate": u8::from(quorate) })];
+    if world.flavour.major() >= 9 {
+        let standby = "standby (CRM watchdog standby)";
+        entries.push(json!({ "id": "fencing", "type": "fencing", "node": call.entry, "status": standby, "armed-state": "standby" }));
+    }
     entries.extend(world.ha.iter().map(|(sid, resource)| service(world, sid, resource)));
     Ok(json!(entries).into())
 }
@@ -117,6 +118,10 @@ fn service(world: &World, sid: &str, resource: &HaResource) -> Value {
     let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
     let node = world.guests.get(&vmid).map_or("", |guest| guest.node.as_str());
     let state = resource.believed.as_deref().unwrap_or("queued");
-    json!({ "id": format!("service:{sid}"), "type": "service", "sid": sid, "node": node, "state": state,
-        "request_state": resource.state, "status": format!("{sid} ({node}, {state})"), "max_restart": 1, "max_relocate": 1, "failback": 1 })
+    let mut fields = json!({ "id": format!("service:{sid}"), "type": "service", "sid": sid, "node": node, "state": state,
+        "request_state": resource.state, "status": format!("{sid} ({node}, {state})"), "max_restart": 1, "max_relocate": 1 });
+    if world.flavour.major() >= 9 {
+        fields["failback"] = json!(1);
+    }
+    fields
 }

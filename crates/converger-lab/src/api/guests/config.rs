@@ -18,7 +18,7 @@ pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let snapshot = call.text("snapshot");
     if call.flag("current") && snapshot.is_some() {
         let text = "cannot use 'snapshot' parameter with 'current'".to_owned();
-        return Err(Fail::Params([("current".to_owned(), text.clone()), ("snapshot".to_owned(), text)].into()));
+        return Err(Fail::Params([("current".to_owned(), text.clone()), ("snapshot".to_owned(), text)].into(), 0));
     }
     let section = match snapshot {
         Some(name) => guest.snapshots.get(name).cloned().ok_or_else(|| Fail::died(format!("snapshot '{name}' does not exist")))?,

@@ -67,7 +67,7 @@ fn entry(world: &World, guest: &Guest, full: bool) -> Map<String, Value> {
     }
     match guest.kind {
         Kind::Qemu => qemu(guest, &mut fields, full, world.flavour),
-        Kind::Lxc => lxc(guest, &mut fields),
+        Kind::Lxc => lxc(guest, &mut fields, world.flavour),
     }
     fields
 }
@@ -76,6 +76,9 @@ fn qemu(guest: &Guest, fields: &mut Map<String, Value>, full: bool, flavour: Fla
     let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
     if flavour >= Flavour::V9 {
         put("memhost", json!(0));
+    } else {
+        put("diskread", json!(0));
+        put("diskwrite", json!(0));
     }
     if let Some(target) = guest.number("balloon").filter(|target| *target > 0) {
         put("balloon_min", json!(target << 20));
@@ -88,21 +91,26 @@ fn qemu(guest: &Guest, fields: &mut Map<String, Value>, full: bool, flavour: Fla
     let Some(process) = &guest.process else { return };
     put("pid", json!(process.pid));
     if flavour >= Flavour::V9 {
-        for key in ["cpu", "io", "memory"] {
-            put(&format!("pressure{key}some"), json!(0));
-            put(&format!("pressure{key}full"), json!(0));
+        for key in PRESSURES {
+            put(&format!("pressure{key}"), json!(0));
         }
     }
 }
 
-fn lxc(guest: &Guest, fields: &mut Map<String, Value>) {
+/// How long a running guest had to wait, and for what; since 9.
+const PRESSURES: &[&str] = &["cpufull", "cpusome", "iofull", "iosome", "memoryfull", "memorysome"];
+
+fn lxc(guest: &Guest, fields: &mut Map<String, Value>, flavour: Flavour) {
     let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
     put("type", json!("lxc"));
     put("swap", json!(0));
     put("maxswap", json!(guest.number("swap").unwrap_or(0) << 20));
     put("diskread", json!(0));
     put("diskwrite", json!(0));
-    if let Some(process) = &guest.process {
-        put("pid", json!(process.pid));
+    let Some(process) = &guest.process else { return };
+    put("pid", json!(process.pid));
+    // A container never waits fully for a processor.
+    for key in PRESSURES.iter().filter(|key| flavour >= Flavour::V9 && **key != "cpufull") {
+        put(&format!("pressure{key}"), json!(0));
     }
 }
