@@ -22,7 +22,9 @@ mod schema;
 mod setting;
 mod storage;
 mod task;
+mod truth;
 mod update;
+mod verify;
 mod view;
 mod wire;
 mod work;
@@ -35,5 +37,7 @@ pub use setting::{
     AclSetting, GuestSetting, HaSetting, NewGuests, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting,
     UserSetting,
 };
+pub use truth::Truth;
+pub use verify::verify_request;
 pub use wire::{Answer, Fate, Request};
 pub use world::{Record, World};

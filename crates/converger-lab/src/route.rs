@@ -111,7 +111,7 @@ fn reached(
     permission::check(world, &who, method, &params)?;
     let handler = api::handler(method).ok_or_else(missing)?;
     let node = proxy(world, entry, request, method, &params, trip, trace)?;
-    let params = forwarded(world, request, trace.way, params);
+    let params = forwarded(world, request, method, trace.way, params);
     let values = schema::check(method, &params, world.flavour)?;
     let call = Call { method, values, who, entry: entry.to_owned(), node, kind: kind(method) };
     let slow_ms = world.nodes.get(&call.node).map_or(0, |node| node.slow_ms);
@@ -119,13 +119,12 @@ fn reached(
 }
 
 /// Until 7 a JSON body was lost on the way to another node; what the path says arrives.
-fn forwarded(world: &World, request: &Request, way: Way, params: Params) -> Params {
+fn forwarded(world: &World, request: &Request, method: &Method, way: Way, params: Params) -> Params {
     let json = request.find("Content-Type").is_some_and(|content| content.starts_with("application/json"));
     if !(way.remote && json && world.flavour == Flavour::V7) {
         return params;
     }
-    let (path, _) = decode::split_query(&request.path);
-    params.into_iter().filter(|(_, given)| path.contains(&format!("/{}", given.text()))).collect()
+    params.into_iter().filter(|(name, _)| method.template.contains(&format!("{{{name}}}"))).collect()
 }
 
 fn kind(method: &Method) -> Kind {

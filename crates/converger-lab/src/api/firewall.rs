@@ -1,6 +1,7 @@
 //! `firewall/options` and `firewall/rules` of guests.
 //!
-//! What never enters here: firewalls of nodes and of the cluster.
+//! They are shared files: any node answers, and nobody asks whether the guest exists. What never
+//! enters here: firewalls of nodes and of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ fn typed(world: &World, call: &Call, settings: &BTreeMap<String, String>) -> Map
 }
 
 fn options(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let firewall = world.firewalls.get(call.guest(world)?.vmid);
+    let firewall = world.firewalls.get(call.vmid());
     let numbers = |text: &String| text.parse::<i64>().map_or_else(|_| json!(text), Value::from);
     let mut fields: Map<String, Value> = firewall.options.iter().map(|(key, text)| (key.clone(), numbers(text))).collect();
     fields.insert("digest".to_owned(), json!(firewall.digest()));
@@ -61,7 +62,7 @@ fn settings(call: &Call) -> impl Iterator<Item = (String, String)> + '_ {
 }
 
 fn set_options(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let vmid = call.guest(world)?.vmid;
+    let vmid = call.vmid();
     unchanged(world, call)?;
     let firewall = world.firewalls.entry(vmid);
     for key in call.text("delete").map(split_list).into_iter().flatten() {
@@ -79,14 +80,14 @@ fn shown(world: &World, call: &Call, pos: usize, rule: &BTreeMap<String, String>
 }
 
 fn rules(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let firewall = world.firewalls.get(call.guest(world)?.vmid);
+    let firewall = world.firewalls.get(call.vmid());
     let entries: Vec<Value> = firewall.rules.iter().enumerate().map(|(pos, rule)| shown(world, call, pos, rule)).collect();
     Ok(json!(entries).into())
 }
 
 /// The place that the path names.
 fn place(world: &World, call: &Call) -> Result<usize, Fail> {
-    let vmid = call.guest(world)?.vmid;
+    let vmid = call.vmid();
     let pos = call.number("pos").and_then(|pos| usize::try_from(pos).ok()).unwrap_or(usize::MAX);
     if pos < world.firewalls.get(vmid).rules.len() { Ok(pos) } else { Err(Fail::param("pos", format!("no rule at position {pos}"))) }
 }
@@ -99,7 +100,7 @@ fn rule(world: &mut World, call: &Call) -> Result<Data, Fail> {
 
 /// A new rule stands before all others unless told otherwise.
 fn add_rule(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let vmid = call.guest(world)?.vmid;
+    let vmid = call.vmid();
     unchanged(world, call)?;
     let pos = call.number("pos").and_then(|pos| usize::try_from(pos).ok()).unwrap_or(0);
     let firewall = world.firewalls.entry(vmid);

@@ -1,0 +1,76 @@
+//! What is really so, for tests that hold a claim against it. No API gives this away.
+//!
+//! What never enters here: anything that a caller could see and this world does not know.
+
+use std::collections::BTreeMap;
+
+use crate::guest::{Guest, Kind};
+use crate::world::World;
+
+/// A guest as it really is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Truth {
+    /// Its number.
+    pub vmid: u32,
+    /// Virtual machine or container.
+    pub kind: Kind,
+    /// The node that it is on.
+    pub node: String,
+    /// Its name, where it has one.
+    pub name: Option<String>,
+    /// The word of its process; `None`: it is stopped.
+    pub process: Option<String>,
+    /// Keys in effect.
+    pub config: BTreeMap<String, String>,
+    /// Keys that wait for the next start.
+    pub pending: BTreeMap<String, String>,
+    /// Keys that go at the next start.
+    pub pending_delete: Vec<String>,
+    /// Names of its snapshots.
+    pub snapshots: Vec<String>,
+    /// The digest of its config.
+    pub digest: String,
+    /// A fault has hidden it from everybody.
+    pub hidden: bool,
+}
+
+impl World {
+    /// Every guest as it really is, hidden ones too.
+    pub fn truths(&self) -> impl Iterator<Item = Truth> {
+        self.guests.values().map(|guest| self.truth_of(guest))
+    }
+
+    /// One guest as it really is.
+    #[must_use]
+    pub fn truth(&self, vmid: u32) -> Option<Truth> {
+        self.guests.get(&vmid).map(|guest| self.truth_of(guest))
+    }
+
+    /// Whether the nodes that this one reaches are more than half of the cluster.
+    #[must_use]
+    pub fn quorate(&self, node: &str) -> bool {
+        self.is_quorate(node)
+    }
+
+    /// Whether one node sees another.
+    #[must_use]
+    pub fn sees(&self, from: &str, to: &str) -> bool {
+        self.reaches(from, to)
+    }
+
+    fn truth_of(&self, guest: &Guest) -> Truth {
+        Truth {
+            vmid: guest.vmid,
+            kind: guest.kind,
+            node: guest.node.clone(),
+            name: guest.get(guest.kind.name_key()).map(str::to_owned),
+            process: guest.process.as_ref().map(|process| process.word.clone()),
+            config: guest.main.clone(),
+            pending: guest.pending.clone(),
+            pending_delete: guest.deletions.keys().cloned().collect(),
+            snapshots: guest.snapshots.keys().cloned().collect(),
+            digest: guest.digest(),
+            hidden: self.hidden.contains(&guest.vmid),
+        }
+    }
+}

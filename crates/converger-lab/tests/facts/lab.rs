@@ -1,0 +1,136 @@
+//! A lab to ask: a world, its clock, and requests in short.
+//!
+//! What never enters here: expectations.
+
+use converger_lab::{Act, Answer, Request, Setting, World};
+use serde_json::Value;
+
+/// A world under way.
+pub(crate) struct Lab {
+    pub(crate) world: World,
+    pub(crate) now_ms: u64,
+    token: String,
+}
+
+/// One node with a stopped virtual machine 100 and a stopped container 200.
+pub(crate) const SMALL: &str = "
+nodes: { pve1: {} }
+storages:
+  local: { path: /var/lib/vz }
+  tank: { type: rbd, shared: true }
+tokens: { root@pam!t: { secret: s, full: true } }
+guests:
+  - { vmid: 100, kind: qemu, node: pve1, name: web, config: { cores: 2, memory: 1024, scsi0: 'tank:vm-100-disk-0,size=8G', net0: 'virtio,bridge=vmbr0' } }
+  - { vmid: 200, kind: lxc, node: pve1, name: dns, config: { cores: 1, memory: 512, rootfs: 'tank:vm-200-disk-0,size=4G' } }
+";
+
+/// Three nodes, a virtual machine on each.
+pub(crate) const CLUSTER: &str = "
+cluster: lab
+nodes: { a: {}, b: {}, c: {} }
+storages: { tank: { type: rbd, shared: true } }
+tokens: { root@pam!t: { secret: s, full: true } }
+guests:
+  - { vmid: 101, kind: qemu, node: a, name: one, state: running }
+  - { vmid: 102, kind: qemu, node: b, name: two, state: running }
+  - { vmid: 103, kind: qemu, node: c, name: three, state: running }
+";
+
+impl Lab {
+    pub(crate) fn new(yaml: &str) -> Self {
+        let setting = Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+        Self::of(&setting)
+    }
+
+    pub(crate) fn of(setting: &Setting) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
+        // A first round has been told.
+        Self { world, now_ms: setting.start_ms + 20_000, token }
+    }
+
+    /// The same lab, asked by another token.
+    pub(crate) fn by(mut self, token: &str) -> Self {
+        token.clone_into(&mut self.token);
+        self
+    }
+
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.now_ms += ms;
+    }
+
+    pub(crate) fn act(&mut self, act: Act) {
+        self.world.act(self.now_ms, act);
+    }
+
+    pub(crate) fn ask(&mut self, method: &str, path: &str, form: &str) -> Answer {
+        let mut request = Request::new(method, &format!("/api2/json{path}")).token(&self.token);
+        if !form.is_empty() {
+            request = request.form(form);
+        }
+        self.world.answer(self.now_ms, &request)
+    }
+
+    pub(crate) fn ask_at(&mut self, entry: &str, path: &str) -> Answer {
+        let request = Request::new("GET", &format!("/api2/json{path}")).token(&self.token);
+        self.world.answer_at(self.now_ms, entry, &request)
+    }
+
+    /// The data of an answer that must be a 200.
+    pub(crate) fn get(&mut self, path: &str) -> Value {
+        let answer = self.ask("GET", path, "");
+        assert_eq!(answer.status, 200, "{path}: {}", answer.reason);
+        data(&answer)
+    }
+
+    /// The reason of an answer that must be an error.
+    pub(crate) fn error(&mut self, method: &str, path: &str, form: &str) -> String {
+        let answer = self.ask(method, path, form);
+        assert!(answer.status >= 400, "{method} {path} {form} must fail");
+        format!("{} {}", answer.status, answer.reason)
+    }
+
+    /// Carry a call out whose task ends well.
+    pub(crate) fn done(&mut self, method: &str, path: &str, form: &str) -> Value {
+        let answer = self.ask(method, path, form);
+        assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
+        let data = data(&answer);
+        if let Some(upid) = data.as_str().filter(|text| text.starts_with("UPID:")) {
+            assert_eq!(self.wait(upid), "OK", "{method} {path} {form}");
+        }
+        data
+    }
+
+    /// The exit status of a call's task.
+    pub(crate) fn task(&mut self, method: &str, path: &str, form: &str) -> String {
+        let answer = self.ask(method, path, form);
+        assert_eq!(answer.status, 200, "{method} {path} {form}: {}", answer.reason);
+        let upid = data(&answer).as_str().map(str::to_owned).unwrap_or_else(|| panic!("{path} starts no task"));
+        self.wait(&upid)
+    }
+
+    /// Let time pass until a task is over.
+    pub(crate) fn wait(&mut self, upid: &str) -> String {
+        let node = upid.split(':').nth(1).unwrap_or_default();
+        let path = format!("/nodes/{node}/tasks/{upid}/status");
+        for _ in 0..5_000 {
+            let status = self.get(&path);
+            if status["status"] == "stopped" {
+                return status["exitstatus"].as_str().unwrap_or_default().to_owned();
+            }
+            self.pass(100);
+        }
+        panic!("{upid} does not end")
+    }
+
+    /// The row of a guest in `cluster/resources`.
+    pub(crate) fn row(&mut self, vmid: u32) -> Value {
+        let rows = self.get("/cluster/resources?type=vm");
+        rows.as_array().into_iter().flatten().find(|row| row["vmid"] == vmid).cloned().unwrap_or_default()
+    }
+}
+
+pub(crate) fn data(answer: &Answer) -> Value {
+    let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    body["data"].clone()
+}

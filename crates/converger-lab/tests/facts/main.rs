@@ -1,0 +1,16 @@
+//! Facts about Proxmox that no recording shows, each as a named test against the lab: containers that
+//! run, moves, high availability, releases 7 and 8, faults, worlds from files and seeds.
+//!
+//! What never enters here: what the replay proves already.
+
+mod access;
+mod cluster;
+mod config;
+mod containers;
+mod disks;
+mod faults;
+mod flavours;
+mod lab;
+mod shapes;
+mod tasks;
+mod worlds;
