@@ -5,6 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::json;
+
+use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, size};
 use crate::node::Service;
 use crate::world::World;
@@ -17,11 +20,8 @@ const FORGOTTEN_MS: u64 = 300_000;
 pub(crate) struct Row {
     pub(crate) node: String,
     pub(crate) status: String,
-    pub(crate) name: String,
-    pub(crate) template: bool,
-    pub(crate) maxcpu: u64,
-    pub(crate) maxmem: u64,
-    pub(crate) maxdisk: u64,
+    /// Everything else as JSON fields, each with a comma before it.
+    pub(crate) text: String,
     pub(crate) since_ms: Option<u64>,
     /// When it was told for the last time, once its node no longer tells.
     frozen_ms: Option<u64>,
@@ -29,9 +29,18 @@ pub(crate) struct Row {
 
 /// What one node has heard.
 #[derive(Clone, Debug, Default)]
-struct View {
+pub(crate) struct View {
     rows: BTreeMap<u32, Row>,
     heard: BTreeMap<String, u64>,
+}
+
+impl View {
+    /// What was told about a guest, and when.
+    pub(crate) fn row(&self, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
+        let row = self.rows.get(&vmid)?;
+        let told_ms = row.frozen_ms.or_else(|| self.heard.get(&row.node).copied())?;
+        (told_ms + FORGOTTEN_MS > now_ms).then_some((row, told_ms))
+    }
 }
 
 /// What every node has heard.
@@ -39,12 +48,9 @@ struct View {
 pub(crate) struct Views(BTreeMap<String, View>);
 
 impl Views {
-    /// What `entry` knows about a guest, and of when it is.
-    pub(crate) fn row(&self, entry: &str, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
-        let view = self.0.get(entry)?;
-        let row = view.rows.get(&vmid)?;
-        let told_ms = row.frozen_ms.or_else(|| view.heard.get(&row.node).copied())?;
-        (told_ms + FORGOTTEN_MS > now_ms).then_some((row, told_ms))
+    /// What a node has heard.
+    pub(crate) fn of(&self, entry: &str) -> Option<&View> {
+        self.0.get(entry)
     }
 
     /// When `entry` last heard from a node, if that is not too long ago.
@@ -108,29 +114,36 @@ impl World {
         let missed = view.heard.get(speaker).copied() != told_ms || told_ms.is_none();
         view.heard.insert(speaker.to_owned(), at_ms);
         let cpus = self.nodes.get(speaker).map_or(1, |node| node.cpus);
+        let flavour = self.flavour;
         if missed {
             let guests = self.guests.values().filter(|guest| guest.node == speaker);
-            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus))));
+            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus, flavour))));
         } else {
             let guests = changed.iter().filter_map(|vmid| self.guests.get(vmid));
-            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus))));
+            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus, flavour))));
         }
     }
 }
 
-fn row(guest: &Guest, host_cpus: u64) -> Row {
+fn row(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Row {
     let word = guest.process.as_ref().map_or("stopped", |process| process.word.as_str());
     Row {
         node: guest.node.clone(),
         status: word.to_owned(),
-        name: guest.shown_name(),
-        template: guest.is_template(),
-        maxcpu: guest.cpus(host_cpus),
-        maxmem: guest.memory_bytes(),
-        maxdisk: guest.disk_bytes(),
+        text: told(guest, host_cpus, flavour),
         since_ms: guest.process.as_ref().map(|process| process.since_ms),
         frozen_ms: None,
     }
+}
+
+fn told(guest: &Guest, host_cpus: u64, flavour: Flavour) -> String {
+    let name = json!(guest.shown_name());
+    let template = u8::from(guest.is_template());
+    let (cpus, memory, disk) = (guest.cpus(host_cpus), guest.memory_bytes(), guest.disk_bytes());
+    let memhost = if flavour >= Flavour::V9 { ",\"memhost\":0" } else { "" };
+    let load = ",\"cpu\":0,\"mem\":0,\"disk\":0,\"netin\":0,\"netout\":0,\"diskread\":0,\"diskwrite\":0";
+    let size = format!(",\"maxcpu\":{cpus},\"maxmem\":{memory},\"maxdisk\":{disk}");
+    format!(",\"name\":{name},\"template\":{template}{size}{load}{memhost}")
 }
 
 impl Guest {

@@ -61,8 +61,13 @@ fn summary(name: &str, pool: &Pool) -> Value {
 /// Members are shown whoever asks, without tags and locks.
 fn members(world: &World, call: &Call, pool: &Pool) -> Value {
     let guests = pool.guests.iter().filter_map(|vmid| world.guests.get(vmid));
-    let rows = guests.filter_map(|guest| serde_json::to_value(cluster::resource(world, &call.entry, guest)).ok());
-    let members: Vec<Value> = rows.map(|row| without(row, &["tags", "lock", "hastate"])).collect();
+    let view = world.views.of(&call.entry);
+    let row = |guest| {
+        let mut json = Vec::new();
+        cluster::write_row(world, view, guest, None, &mut json);
+        serde_json::from_slice::<Value>(&json).unwrap_or_default()
+    };
+    let members: Vec<Value> = guests.map(|guest| without(row(guest), &["tags", "lock", "hastate"])).collect();
     let mut entry = json!({ "members": members });
     if let Some(comment) = &pool.comment {
         entry["comment"] = json!(comment);
