@@ -4,11 +4,13 @@
 //! enters here: chance that does not come from a seed.
 
 mod act;
+mod seeded;
 
 use serde::Deserialize;
 
 pub(crate) use act::carry_out;
 pub use act::{Act, Part};
+pub use seeded::BadDay;
 
 use crate::random::Random;
 use crate::task::{TaskId, Tasks};

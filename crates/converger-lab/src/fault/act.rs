@@ -133,7 +133,7 @@ fn node_down(world: &mut World, name: &str) {
 
 fn node_up(world: &mut World, name: &str) {
     let now_ms = world.now_ms;
-    let Some(node) = world.nodes.get_mut(name) else { return };
+    let Some(node) = world.nodes.get_mut(name).filter(|node| !node.online) else { return };
     (node.online, node.boot_ms) = (true, now_ms);
     let here: Vec<(u32, bool)> =
         world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_on("onboot"))).collect();
@@ -155,10 +155,13 @@ fn isolate(world: &mut World, names: &[String]) {
 fn service(world: &mut World, name: &str, part: Part, state: Service) {
     let now_ms = world.now_ms;
     let Some(node) = world.nodes.get_mut(name) else { return };
-    match part {
-        Part::Proxy => node.proxy = state,
-        Part::Daemon => node.daemon = state,
-        Part::Files => node.files = state,
+    let field = match part {
+        Part::Proxy => &mut node.proxy,
+        Part::Daemon => &mut node.daemon,
+        Part::Files => &mut node.files,
+    };
+    if std::mem::replace(field, state) == state {
+        return;
     }
     let wakes = part == Part::Daemon && state == Service::Up;
     let backlog = if wakes { std::mem::take(&mut node.backlog) } else { Vec::new() };

@@ -13,4 +13,5 @@ mod flavours;
 mod lab;
 mod shapes;
 mod tasks;
+mod walk;
 mod worlds;

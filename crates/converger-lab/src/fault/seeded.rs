@@ -1,0 +1,71 @@
+//! Bad days from a seed: a story of faults that heals at its end.
+//!
+//! What never enters here: anything that the seed and the setting do not decide.
+
+use super::{Act, Chance, FaultPlan, Moment, Part};
+use crate::random::Random;
+use crate::setting::Setting;
+
+/// How bad a seeded day is.
+#[derive(Clone, Copy, Debug)]
+pub struct BadDay {
+    /// How long it lasts; after that everything works again.
+    pub span_ms: u64,
+    /// How many things happen.
+    pub events: u32,
+    /// How many of a thousand requests are hit on the wire.
+    pub per_thousand: u64,
+}
+
+impl FaultPlan {
+    /// A bad day for a setting: the same seed gives the same day. Whatever can be made good again is made good at its end.
+    #[must_use]
+    pub fn seeded(seed: u64, setting: &Setting, day: BadDay) -> Self {
+        let mut random = Random::new(seed);
+        let nodes: Vec<String> = setting.nodes.keys().cloned().collect();
+        let guests: Vec<u32> = setting.guests.iter().map(|guest| guest.vmid).collect();
+        let mut moments = Vec::new();
+        for _ in 0..day.events {
+            let at_ms = random.below(day.span_ms);
+            let healed_ms = at_ms + random.below(day.span_ms.saturating_sub(at_ms));
+            let (act, healing) = event(&mut random, &nodes, &guests);
+            moments.push(Moment { at_ms, act });
+            moments.extend(healing.map(|act| Moment { at_ms: healed_ms, act }));
+        }
+        moments.extend(end(&nodes, &guests).map(|act| Moment { at_ms: day.span_ms, act }));
+        Self { moments, chance: Some(Chance { seed: random.next(), per_thousand: day.per_thousand }), ..Self::default() }
+    }
+}
+
+/// Something bad, and what makes it good again.
+fn event(random: &mut Random, nodes: &[String], guests: &[u32]) -> (Act, Option<Act>) {
+    let node = random.pick(nodes).cloned().unwrap_or_default();
+    let vmid = random.pick(guests).copied().unwrap_or(0);
+    let part = random.pick(&[Part::Proxy, Part::Daemon, Part::Files]).copied().unwrap_or(Part::Daemon);
+    match random.below(14) {
+        0 => (Act::NodeDown(node.clone()), Some(Act::NodeUp(node))),
+        1 => (Act::Isolate(vec![node]), Some(Act::Heal)),
+        2 => (Act::ServiceDown(node.clone(), part), Some(Act::ServiceUp(node, part))),
+        3 => (Act::ServiceHung(node.clone(), Part::Daemon), Some(Act::ServiceUp(node, Part::Daemon))),
+        4 => (Act::Slow(node.clone(), random.below(60_000)), Some(Act::Slow(node, 0))),
+        5 => (Act::Vanish(vmid), Some(Act::Reappear(vmid))),
+        6 => (Act::Unlist(vmid), Some(Act::Relist(vmid))),
+        7 => (Act::Blind(node.clone()), Some(Act::Seeing(node))),
+        8 => (Act::Recycle(vmid), None),
+        9 => (Act::Lock(vmid, "backup".to_owned()), Some(Act::Unlock(vmid))),
+        10 => (Act::Start(vmid), None),
+        11 => (Act::Stop(vmid), None),
+        12 => (Act::ClockJump(i64::try_from(random.below(7_200)).unwrap_or(0) - 3_600), None),
+        _ => (Act::Move(vmid, node), None),
+    }
+}
+
+/// Everything that makes something good again, once for all.
+fn end<'a>(nodes: &'a [String], guests: &'a [u32]) -> impl Iterator<Item = Act> + 'a {
+    let of_node = |node: &String| {
+        let up = [Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part));
+        [Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node.clone())].into_iter().chain(up)
+    };
+    let of_guest = |vmid: &u32| [Act::Reappear(*vmid), Act::Relist(*vmid), Act::Unlock(*vmid)];
+    std::iter::once(Act::Heal).chain(nodes.iter().flat_map(of_node)).chain(guests.iter().flat_map(of_guest))
+}
