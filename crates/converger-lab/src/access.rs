@@ -106,9 +106,8 @@ impl Access {
     pub(crate) fn token(&self, text: &str, now_s: u64) -> Option<Who> {
         let (id, secret) = text.rsplit_once('=')?;
         let (user, name) = id.split_once('!')?;
-        let token = self.tokens.get(id).filter(|token| token.secret == secret && alive(token.expire_s, now_s))?;
-        let _ = token;
-        self.user_enabled(user, now_s).then(|| Who { user: user.to_owned(), token: Some(name.to_owned()) })
+        let genuine = self.tokens.get(id).is_some_and(|token| token.secret == secret && alive(token.expire_s, now_s));
+        (genuine && self.user_enabled(user, now_s)).then(|| Who { user: user.to_owned(), token: Some(name.to_owned()) })
     }
 
     pub(crate) fn user_enabled(&self, user: &str, now_s: u64) -> bool {

@@ -22,6 +22,9 @@ use crate::world::World;
 /// The proxy waits so long for a node or a daemon.
 const PROXY_MS: u64 = 30_000;
 
+/// What people see who open the address in a browser.
+const PAGE: &str = "<!DOCTYPE html><html><head><title>Proxmox Virtual Environment</title></head><body></body></html>";
+
 /// Whether a request comes for the first time, or is carried out late because a node was slow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trip {
@@ -67,6 +70,9 @@ fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
 }
 
 fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Option<Who>, Answer) {
+    if !listens(world, entry) {
+        return (None, Answer { fate: Fate::LostBefore, ..Answer::default() });
+    }
     if caller::too_much_head(request) {
         return (None, Answer { delay_ms: 5_000, fate: Fate::CloseWithoutAnswer, ..Answer::default() });
     }
@@ -76,6 +82,11 @@ fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Opti
     let mut trace = Trace { who: None, way: Way::default() };
     let outcome = reached(world, entry, request, &target, query, trip, &mut trace);
     (trace.who, respond::answer(format, world.flavour, trace.way, outcome))
+}
+
+/// A node that is off, or whose proxy is, takes no requests.
+fn listens(world: &World, entry: &str) -> bool {
+    world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == Service::Up)
 }
 
 /// What is known so far about a request on its way.
@@ -133,6 +144,7 @@ fn kind(method: &Method) -> Kind {
 
 fn outside(target: &Target) -> Fail {
     match target {
+        Target::File(path) if path == "/" => Fail::Raw { status: 200, reason: "OK".to_owned(), body: PAGE.to_owned(), delay_ms: 0 },
         Target::NoFormat(text) => Fail::plain(501, text.clone()),
         Target::File(path) => {
             let reason = format!("no such file '{path}'");

@@ -18,6 +18,7 @@ use crate::world::World;
 pub(crate) use hotplug::apply_pending;
 pub(crate) use normal::{card, container_card, tags};
 pub(crate) use qemu::make_disk;
+pub(crate) use rights::resources;
 
 /// What a caller wants of a guest's configuration, checked as far as the request alone allows.
 #[derive(Clone, Debug)]

@@ -42,6 +42,7 @@ pub struct Record {
 }
 
 /// A Proxmox VE host or cluster that exists only here.
+#[derive(Clone)]
 pub struct World {
     pub(crate) flavour: Flavour,
     /// The cluster's name; `None`: one node that never joined one.

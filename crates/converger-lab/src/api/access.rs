@@ -158,7 +158,8 @@ fn set_acl(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 fn groups(world: &mut World, _: &Call) -> Result<Data, Fail> {
-    let entry = |(group, members): (&String, &BTreeSet<String>)| json!({ "groupid": group, "users": members.iter().cloned().collect::<Vec<_>>().join(",") });
+    let users = |members: &BTreeSet<String>| members.iter().cloned().collect::<Vec<_>>().join(",");
+    let entry = |(group, members): (&String, &BTreeSet<String>)| json!({ "groupid": group, "users": users(members) });
     Ok(json!(world.access.groups.iter().map(entry).collect::<Vec<_>>()).into())
 }
 

@@ -128,10 +128,9 @@ fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(Data::null())
 }
 
-fn usage(world: &World, call: &Call, name: &str, storage: &Storage) -> Value {
+fn usage(call: &Call, name: &str, storage: &Storage) -> Value {
     let active = u8::from(storage.is_on(&call.node));
     let (total, used) = (storage.total, storage.total / USED_TENTH);
-    let _ = world;
     json!({ "storage": name, "type": storage.kind, "content": words(&storage.content), "enabled": u8::from(storage.enabled),
         "active": active, "shared": u8::from(storage.shared), "total": total, "used": used, "avail": total - used, "used_fraction": 0.1 })
 }
@@ -142,13 +141,13 @@ fn on_node(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let wanted = |name: &str, storage: &Storage| storage.is_on(&call.node) && holds(storage) && may_audit(world, call, name);
     let here = world.storages.all.iter().filter(|(name, storage)| wanted(name, storage));
     let one = |name: &str| call.text("storage").is_none_or(|wanted| wanted == name);
-    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage(world, call, name, storage)).collect();
+    let entries: Vec<Value> = here.filter(|(name, _)| one(name)).map(|(name, storage)| usage(call, name, storage)).collect();
     Ok(json!(entries).into())
 }
 
 fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let (name, storage) = named(world, call)?;
-    let mut fields = usage(world, call, name, storage);
+    let mut fields = usage(call, name, storage);
     if let Value::Object(map) = &mut fields {
         map.remove("storage");
         map.remove("used_fraction");

@@ -204,7 +204,7 @@ fn start(world: &mut World, vmid: u32) {
     let Some(name) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return };
     let pid = world.nodes.get_mut(&name).map_or(1, crate::node::Node::pid);
     // A start applies what is pending, whoever starts.
-    let _ = update::apply_pending(world, vmid);
+    update::apply_pending(world, vmid);
     if let Some(guest) = world.guest_mut(vmid) {
         guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
     }
@@ -214,7 +214,7 @@ fn stop(world: &mut World, vmid: u32) {
     if let Some(guest) = world.guest_mut(vmid) {
         guest.process = None;
     }
-    let _ = update::apply_pending(world, vmid);
+    update::apply_pending(world, vmid);
 }
 
 fn move_guest(world: &mut World, vmid: u32, node: &str) {

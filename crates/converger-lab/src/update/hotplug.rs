@@ -142,13 +142,12 @@ pub(super) fn has_bridge(world: &World, node: &str, bridge: &str) -> bool {
 }
 
 /// Everything pending takes effect, as when the process stops or starts.
-pub(crate) fn apply_pending(world: &mut World, vmid: u32) -> Result<(), String> {
-    let Some(guest) = world.guests.get(&vmid) else { return Ok(()) };
+pub(crate) fn apply_pending(world: &mut World, vmid: u32) {
+    let Some(guest) = world.guests.get(&vmid) else { return };
     let keys: Vec<String> = guest.deletions.keys().chain(guest.pending.keys()).cloned().collect();
     for key in keys {
         apply_one(world, vmid, &key);
     }
-    Ok(())
 }
 
 /// One key takes effect. A disk that leaves is set aside, or destroyed where that was asked.

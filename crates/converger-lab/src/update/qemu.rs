@@ -93,8 +93,11 @@ pub(super) fn write(world: &mut World, node: &str, update: &Update) -> Result<u6
     }
     let Some(guest) = world.guest_mut(vmid) else { return Ok(0) };
     drop_unchanged(guest);
-    let running = guest.is_running();
-    if running { hotplug::plug(world, node, vmid, &touched) } else { hotplug::apply_pending(world, vmid).map(|()| 0).map_err(Fail::died) }
+    if guest.is_running() {
+        return hotplug::plug(world, node, vmid, &touched);
+    }
+    hotplug::apply_pending(world, vmid);
+    Ok(0)
 }
 
 fn revert(world: &mut World, update: &Update) {

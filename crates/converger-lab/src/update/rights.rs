@@ -47,7 +47,16 @@ pub(super) fn check(world: &World, call: &Call, update: &Update) -> Result<(), F
             Kind::Lxc => lxc(world, call, update.vmid, key, value)?,
         }
     }
-    update.sets.iter().try_for_each(|(key, value)| bridge(world, call, key, value))
+    update.sets.iter().try_for_each(|(key, value)| resources(world, call, update.kind, key, value))
+}
+
+/// A new disk needs space on its storage, and since 8 a card needs the use of its bridge.
+pub(crate) fn resources(world: &World, call: &Call, kind: Kind, key: &str, value: &str) -> Result<(), Fail> {
+    let drive = Drive::parse(value);
+    match drive.wanted().filter(|_| is_disk_key(kind, key)) {
+        Some((storage, _)) => world.access.need(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace"),
+        None => bridge(world, call, key, value),
+    }
 }
 
 fn qemu(world: &World, call: &Call, vmid: u32, key: &str, value: &str) -> Result<(), Fail> {
@@ -107,7 +116,6 @@ fn root_in_person(call: &Call, text: &str) -> Result<(), Fail> {
     if call.who.is_root() { Ok(()) } else { Err(Fail::Denied(text.to_owned())) }
 }
 
-/// Since 8 a card needs the use of its bridge.
 fn bridge(world: &World, call: &Call, key: &str, value: &str) -> Result<(), Fail> {
     if !is_card_key(key) || world.flavour.major() < 8 {
         return Ok(());

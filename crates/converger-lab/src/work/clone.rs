@@ -143,9 +143,9 @@ fn copy_disks(world: &mut World, cloning: &Cloning, section: &mut Section) -> Re
 /// New addresses, new identities, a name of its own. Everything else is inherited, tags and protection too.
 fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
     let prefix = world.flavour.mac_prefix();
-    for (key, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
+    for (_, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
         let address = world.random.mac(prefix);
-        *value = with_address(cloning.kind, key, value, &address);
+        *value = with_address(cloning.kind, value, &address);
     }
     let name_key = cloning.kind.name_key();
     let name = section.get(name_key).cloned();
@@ -163,7 +163,7 @@ fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
     }
 }
 
-fn with_address(kind: Kind, _key: &str, value: &str, address: &str) -> String {
+fn with_address(kind: Kind, value: &str, address: &str) -> String {
     let mut parts = value.split(',');
     let first = parts.next().unwrap_or_default();
     match kind {

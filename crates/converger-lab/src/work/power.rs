@@ -41,7 +41,7 @@ pub(super) fn begin_start(world: &mut World, node: &str, kind: Kind, vmid: u32) 
         _ => {}
     }
     missing_bridge(world, node, guest)?;
-    update::apply_pending(world, vmid)?;
+    update::apply_pending(world, vmid);
     Ok(world.pace.start_ms)
 }
 
@@ -147,7 +147,8 @@ pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: Kind, vmid: u32) 
         return Ok(());
     }
     if world.is_quorate(&node) {
-        return update::apply_pending(world, vmid);
+        update::apply_pending(world, vmid);
+        return Ok(());
     }
     let pid = world.tasks.get(id).map(|task| task.pid);
     let line = update::read_only(world, &node, kind, vmid, pid);

@@ -155,7 +155,7 @@ fn whatever_is_asked_the_world_answers_and_heals() {
         let told: Vec<String> = (1..=20).flat_map(|seed| walk(seed, flavour)).collect();
         let fine = told.iter().filter(|line| line.starts_with("200 ")).count();
         // A walk that only meets errors would prove nothing.
-        assert!(fine * 3 > told.len(), "{flavour:?}: {fine} of {}", told.len());
+        assert!(fine * 4 > told.len(), "{flavour:?}: {fine} of {}", told.len());
     }
 }
 

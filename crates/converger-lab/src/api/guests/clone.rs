@@ -21,7 +21,7 @@ pub(super) fn clone(world: &mut World, call: &Call) -> Result<Data, Fail> {
     }
     let target = call.text("newid").and_then(|text| text.parse().ok()).unwrap_or(0);
     let cloning = cloning(call, guest, target);
-    may_clone(world, guest, &cloning)?;
+    may_clone(world, call, guest, &cloning)?;
     let here = world.guests.get(&target).is_some_and(|other| other.node == call.node && other.kind == call.kind);
     if here {
         let word = call.kind.word();
@@ -47,7 +47,7 @@ fn cloning(call: &Call, guest: &Guest, target: u32) -> Cloning {
     }
 }
 
-fn may_clone(world: &World, guest: &Guest, cloning: &Cloning) -> Result<(), Fail> {
+fn may_clone(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Result<(), Fail> {
     if let Some(snapshot) = cloning.snapshot.as_ref().filter(|snapshot| !guest.snapshots.contains_key(*snapshot)) {
         return Err(Fail::died(format!("snapshot '{snapshot}' does not exist")));
     }
@@ -56,6 +56,7 @@ fn may_clone(world: &World, guest: &Guest, cloning: &Cloning) -> Result<(), Fail
     }
     if let Some(storage) = &cloning.storage {
         world.storages.find(storage).map_err(Fail::died)?;
+        world.access.need(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
     }
     if !world.nodes.contains_key(&cloning.node) {
         return Err(Fail::died(format!("no such cluster node '{}'", cloning.node)));

@@ -46,6 +46,7 @@ pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
         return Err(Fail::died(if call.kind == Kind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }));
     }
     let section = section(world, call)?;
+    section.iter().try_for_each(|(key, value)| update::resources(world, call, call.kind, key, value))?;
     storages_exist(world, call.kind, &section)?;
     add_guest(world, call, vmid);
     let name = format!("{}create", call.kind.prefix());
