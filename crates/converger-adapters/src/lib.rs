@@ -5,6 +5,7 @@
 //!
 //! [`Observation`]: converger_core::observe::Observation
 
+pub mod proxmox;
 pub mod replay;
 
 #[cfg(any(test, feature = "conformance"))]

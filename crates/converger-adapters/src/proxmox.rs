@@ -1,0 +1,6 @@
+//! Proxmox VE 7, 8 and 9: how it is read, and what can be asked of it.
+//!
+//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading. None of the types
+//! in here crosses the seam: a reading is made of the words of the core (G9).
+
+pub mod codec;

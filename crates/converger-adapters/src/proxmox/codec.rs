@@ -1,0 +1,28 @@
+//! The codec: a command becomes a request, and the answer to it an event. Pure, without sockets and without a clock, so that
+//! the client, the simulator and the tests drive the very same code.
+//!
+//! What never enters: who is asked, with which credentials, when and how often.
+
+mod answer;
+mod command;
+mod config;
+mod event;
+mod field;
+mod property;
+mod reason;
+mod request;
+mod scalar;
+mod upid;
+mod words;
+
+pub use answer::{Delivery, Failure, HttpAnswer};
+pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};
+pub use config::GuestConfig;
+pub use event::{
+    Accepted, Cluster, Event, GuestStatus, HaResource, NextId, NodeState, Permissions, Resource, Snapshot, Task, TaskState, Version, decode,
+};
+pub use field::Unwritable;
+pub use reason::{Cause, classify};
+pub use request::{BASE, HttpRequest, Method, percent_encode};
+pub use upid::Upid;
+pub use words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName};

@@ -1,0 +1,288 @@
+//! What came back: status, reason phrase and body become a typed value, or a failure that says whether the request was
+//! delivered, may have run, or was refused.
+//!
+//! Both shapes of the API are understood: `extjs`, which this program asks for, and `json`, which servers fall back to
+//! before their handlers run. What never enters: sockets and clocks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::reason::{Cause, classify};
+use super::scalar::Scalar;
+
+/// Texts of others are kept up to this many characters.
+const TEXT_CHARS_MAX: usize = 2000;
+
+/// One answer, as it came over the wire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpAnswer {
+    /// The status code.
+    pub status: u16,
+    /// The reason phrase, which for some errors is all that there is.
+    pub reason: String,
+    /// The body, whole.
+    pub body: Vec<u8>,
+}
+
+/// What became of a request that was not carried out as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Nobody acted on it: sending it again is safe.
+    NotDelivered,
+    /// It may have been carried out, in part or whole: only reading tells.
+    MayHaveRun,
+    /// Proxmox decided against it, and nothing changed.
+    No,
+}
+
+/// A request that was not carried out as asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What became of it.
+    pub delivery: Delivery,
+    /// What kind of failure it is.
+    pub cause: Cause,
+    /// The status, of the answer or inside of it; none where there was no answer.
+    pub status: Option<u16>,
+    /// The words for it, of Proxmox or of the connection. Never trusted, and escaped where shown.
+    pub text: Box<str>,
+    /// What is wrong with which parameter.
+    pub errors: BTreeMap<Box<str>, Box<str>>,
+}
+
+impl Failure {
+    /// A request that did not get as far as an answer.
+    #[must_use]
+    pub fn lost(delivery: Delivery, cause: Cause, text: impl Into<Box<str>>) -> Self {
+        Self { delivery, cause, status: None, text: text.into(), errors: BTreeMap::new() }
+    }
+
+    pub(super) fn malformed(effect: Effect, status: u16, text: impl Into<Box<str>>) -> Self {
+        let delivery = match effect {
+            Effect::None => Delivery::NotDelivered,
+            Effect::Task | Effect::Direct => Delivery::MayHaveRun,
+        };
+        Self { delivery, cause: Cause::Malformed, status: Some(status), text: text.into(), errors: BTreeMap::new() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(status) = self.status {
+            write!(formatter, "{status} ")?;
+        }
+        write!(formatter, "{}", self.text.escape_debug())?;
+        for (key, text) in &self.errors {
+            write!(formatter, " ({}: {})", key.escape_debug(), text.escape_debug())?;
+        }
+        Ok(())
+    }
+}
+
+/// What a call does when it is carried out, which decides what a failure of it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// It reads.
+    None,
+    /// It checks, and then starts a task that acts.
+    Task,
+    /// It acts before it answers.
+    Direct,
+}
+
+#[derive(Deserialize)]
+struct Envelope<T> {
+    #[serde(default = "none")]
+    data: Option<T>,
+    #[serde(default)]
+    success: Scalar,
+    #[serde(default)]
+    status: Scalar,
+    #[serde(default)]
+    message: Scalar,
+    #[serde(default)]
+    errors: Option<BTreeMap<Box<str>, Scalar>>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+/// The data of an answer, or why there is none. `Ok(None)` is a success without data.
+pub(super) fn data<T: DeserializeOwned>(effect: Effect, answer: &HttpAnswer) -> Result<Option<T>, Failure> {
+    if answer.status != 200 {
+        return Err(failure(effect, answer.status, outside(answer)));
+    }
+    let envelope: Envelope<T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
+    if envelope.success.flag() == Some(false) {
+        let status = envelope.status.number().and_then(|number| u16::try_from(number).ok()).unwrap_or(500);
+        return Err(failure(effect, status, said(envelope)));
+    }
+    Ok(envelope.data)
+}
+
+/// What an answer says about its failure.
+struct Said {
+    text: Box<str>,
+    errors: BTreeMap<Box<str>, Box<str>>,
+}
+
+fn said<T>(envelope: Envelope<T>) -> Said {
+    let errors = envelope.errors.unwrap_or_default().into_iter();
+    Said {
+        text: envelope.message.into_text().map_or_else(|| "no reason given".into(), |text| shortened(&text)),
+        errors: errors.filter_map(|(key, text)| Some((key, shortened(text.text()?)))).collect(),
+    }
+}
+
+/// What an answer with an error status says: in its body since some version 8, in its reason phrase always.
+fn outside(answer: &HttpAnswer) -> Said {
+    let envelope: Option<Envelope<serde::de::IgnoredAny>> = serde_json::from_slice(&answer.body).ok();
+    match envelope {
+        Some(envelope) if envelope.message.text().is_some() => said(envelope),
+        Some(envelope) => Said { text: shortened(&answer.reason), ..said(envelope) },
+        None => Said { text: shortened(&answer.reason), errors: BTreeMap::new() },
+    }
+}
+
+fn shortened(text: &str) -> Box<str> {
+    text.trim().chars().take(TEXT_CHARS_MAX).collect::<String>().into()
+}
+
+fn failure(effect: Effect, status: u16, said: Said) -> Failure {
+    let cause = cause(status, &said);
+    Failure { delivery: delivery(effect, status, cause), cause, status: Some(status), text: said.text, errors: said.errors }
+}
+
+fn cause(status: u16, said: &Said) -> Cause {
+    match status {
+        300..=399 => Cause::Redirected,
+        401 => Cause::Unauthenticated,
+        403 => Cause::Forbidden,
+        501 => Cause::NotImplemented,
+        595 => Cause::NodeUnreachable,
+        502..=504 | 596..=599 => Cause::Interrupted,
+        _ => {
+            let texts = std::iter::once(&said.text).chain(said.errors.values());
+            let found = texts.map(|text| classify(text)).find(|cause| *cause != Cause::Other);
+            found.unwrap_or(if status == 400 { Cause::BadParameter } else { Cause::Other })
+        }
+    }
+}
+
+/// Section 1.4 of the facts, and 0.1 and 0.23 for calls that act before they answer.
+fn delivery(effect: Effect, status: u16, cause: Cause) -> Delivery {
+    match (status, effect) {
+        (595, _) | (300..=399, _) | (401, _) => Delivery::NotDelivered,
+        (500, _) if cause == Cause::ClusterDown => Delivery::NotDelivered,
+        (_, Effect::None) if cause == Cause::Interrupted => Delivery::NotDelivered,
+        _ if cause == Cause::Interrupted => Delivery::MayHaveRun,
+        (400, Effect::Direct) if cause == Cause::HotplugFailed => Delivery::MayHaveRun,
+        (400 | 403 | 501, _) => Delivery::No,
+        (500, Effect::Direct) if !cause.is_before_any_effect() => Delivery::MayHaveRun,
+        (500, _) => Delivery::No,
+        // A status that Proxmox does not give: somebody in between, who may have passed the request on.
+        (_, Effect::None) => Delivery::NotDelivered,
+        (_, Effect::Task | Effect::Direct) => Delivery::MayHaveRun,
+    }
+}
+
+fn not_json(effect: Effect, answer: &HttpAnswer, error: &serde_json::Error) -> Failure {
+    let start = answer.body.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(0);
+    let text = match answer.body.get(start) {
+        Some(b'<') => "the answer is a web page, not one of Proxmox's API".to_owned(),
+        None => "the answer is empty".to_owned(),
+        Some(_) if error.is_eof() => "the answer is cut off".to_owned(),
+        Some(_) if error.is_data() => format!("the answer is not what this call gives: {error}"),
+        Some(_) => format!("the answer is not JSON: {error}"),
+    };
+    Failure::malformed(effect, answer.status, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(status: u16, reason: &str, body: &str) -> HttpAnswer {
+        HttpAnswer { status, reason: reason.into(), body: body.into() }
+    }
+
+    fn fails(effect: Effect, status: u16, reason: &str, body: &str) -> (Delivery, Cause, String) {
+        let failure = data::<String>(effect, &answer(status, reason, body)).expect_err("a failure");
+        (failure.delivery, failure.cause, failure.to_string())
+    }
+
+    #[test]
+    fn success_in_both_shapes() {
+        assert_eq!(data::<u32>(Effect::None, &answer(200, "OK", r#"{"data":5}"#)), Ok(Some(5)));
+        assert_eq!(data::<u32>(Effect::None, &answer(200, "OK", r#"{"success":1,"data":5,"total":9,"more":[]}"#)), Ok(Some(5)));
+        assert_eq!(data::<u32>(Effect::Direct, &answer(200, "OK", r#"{"success":1,"data":null}"#)), Ok(None));
+    }
+
+    #[test]
+    fn the_status_of_a_failure_comes_as_text_or_number() {
+        let body = r#"{"status":"403","success":0,"message":"Permission check failed (/vms/101, VM.Audit)\n","data":null}"#;
+        let expected = (Delivery::No, Cause::Forbidden, "403 Permission check failed (/vms/101, VM.Audit)".to_owned());
+        assert_eq!(fails(Effect::Task, 200, "OK", body), expected);
+        let body = r#"{"status":500,"success":0,"message":"CT 100 already running\n","data":null}"#;
+        assert_eq!(fails(Effect::Task, 200, "OK", body).1, Cause::AlreadyRunning);
+    }
+
+    #[test]
+    fn in_version_7_the_reason_phrase_is_all_there_is() {
+        let (delivery, cause, text) = fails(Effect::Task, 500, "VM is locked (backup)", r#"{"data":null}"#);
+        assert_eq!((delivery, cause, text.as_str()), (Delivery::No, Cause::Locked, "500 VM is locked (backup)"));
+    }
+
+    #[test]
+    fn what_the_proxy_says_about_delivery() {
+        assert_eq!(fails(Effect::Task, 595, "No route to host", "").0, Delivery::NotDelivered);
+        assert_eq!(fails(Effect::Direct, 596, "Connection timed out", "").0, Delivery::MayHaveRun);
+        assert_eq!(fails(Effect::Task, 597, "", "").0, Delivery::MayHaveRun);
+        assert_eq!(fails(Effect::Task, 599, "", "").0, Delivery::MayHaveRun);
+        assert_eq!(fails(Effect::Task, 504, "Gateway Timeout", "<html>").0, Delivery::MayHaveRun);
+        assert_eq!(fails(Effect::Task, 401, "Authentication failed!", "").0, Delivery::NotDelivered);
+        let down = "RPCEnvironment init request failed: Unable to load access control list: Connection refused";
+        assert_eq!(fails(Effect::Task, 500, down, "").0, Delivery::NotDelivered);
+        assert_eq!(fails(Effect::Task, 301, "Moved Permanently", "").0, Delivery::NotDelivered);
+        assert_eq!(fails(Effect::None, 596, "Connection timed out", "").0, Delivery::NotDelivered);
+    }
+
+    #[test]
+    fn a_write_that_answers_500_may_have_been_written() {
+        let bridge = r#"{"status":500,"success":0,"message":"bridge 'vmbr9' does not exist\n"}"#;
+        assert_eq!(fails(Effect::Direct, 200, "OK", bridge).0, Delivery::MayHaveRun);
+        let digest = r#"{"status":500,"success":0,"message":"checksum mismatch (file change by other user?)\n"}"#;
+        assert_eq!(fails(Effect::Direct, 200, "OK", digest).0, Delivery::No);
+        let plug =
+            r#"{"status":"400","success":0,"message":"Parameter verification failed.\n","errors":{"net1":"hotplug problem - error"}}"#;
+        let (delivery, cause, text) = fails(Effect::Direct, 200, "OK", plug);
+        assert_eq!((delivery, cause), (Delivery::MayHaveRun, Cause::HotplugFailed));
+        assert_eq!(text, "400 Parameter verification failed. (net1: hotplug problem - error)");
+        let bad = r#"{"status":"400","success":0,"message":"Parameter verification failed.\n","errors":{"cores":"type check"}}"#;
+        assert_eq!(fails(Effect::Direct, 200, "OK", bad).0, Delivery::No);
+    }
+
+    #[test]
+    fn what_is_no_answer_of_this_api_is_malformed() {
+        for (body, part) in
+            [("<html>", "web page"), ("", "empty"), ("{\"data\":", "cut off"), ("hello", "not JSON"), ("{\"data\":5}", "not what")]
+        {
+            let (delivery, cause, text) = fails(Effect::Task, 200, "OK", body);
+            assert_eq!((delivery, cause), (Delivery::MayHaveRun, Cause::Malformed), "{body}");
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(fails(Effect::None, 200, "OK", "<html>").0, Delivery::NotDelivered);
+    }
+
+    #[test]
+    fn words_of_others_are_shortened_and_cannot_act_on_a_terminal() {
+        let long = "x".repeat(5000);
+        let failure = data::<u32>(Effect::None, &answer(500, &long, "")).expect_err("a failure");
+        assert_eq!(failure.text.len(), TEXT_CHARS_MAX);
+        assert!(!fails(Effect::None, 500, "a\u{1b}[31mb", "").2.contains('\u{1b}'));
+    }
+}

@@ -1,0 +1,384 @@
+//! The closed set of what can be asked of Proxmox, and the request for each. There is no raw endpoint and no free parameter.
+//!
+//! What never enters: `skiplock`, `force`, `purge`, `overrule-shutdown`, relative sizes, and every config key that is not in
+//! the core's table of fields.
+
+use converger_core::action::FieldChange;
+use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
+
+use super::answer::Effect;
+use super::field::{self, Unwritable, Written};
+use super::request::{HttpRequest, Method, Parameters};
+use super::upid::Upid;
+use super::words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName};
+
+/// One thing that is asked of Proxmox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Reads; changes nothing.
+    Read(Read),
+    /// Changes a guest.
+    Write(Write),
+}
+
+/// What can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Read {
+    /// Which release answers.
+    Version,
+    /// The cluster's name, its quorum and its nodes.
+    ClusterStatus,
+    /// All guests that the token may see, from the cluster's cache.
+    Resources,
+    /// The nodes, as far as any token may see them.
+    Nodes,
+    /// What the token may do, on every path or on one guest's.
+    Permissions,
+    PermissionsOn(Vmid),
+    /// Whether an id is free, over all kinds and permissions.
+    NextId(Vmid),
+    /// The run-state of a guest from its own node.
+    GuestStatus(GuestPath),
+    /// The values in effect.
+    GuestConfig(GuestPath),
+    /// The values in effect and what waits for the next start, in one reading.
+    GuestPending(GuestPath),
+    /// The snapshots of a guest.
+    Snapshots(GuestPath),
+    /// The resources that high availability manages.
+    HaResources,
+    /// Whether a task runs, and how it ended.
+    TaskStatus(Upid),
+    /// The log of a task, from a line on.
+    TaskLog {
+        upid: Upid,
+        start: u32,
+        limit: u32,
+    },
+    /// The tasks of a guest on a node, since a time.
+    Tasks {
+        node: NodeName,
+        vmid: Vmid,
+        source: TaskSource,
+        since_secs: Option<u64>,
+    },
+}
+
+/// Which tasks a list is about. By default Proxmox lists only those that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum TaskSource {
+    Active,
+    Archive,
+    All,
+}
+
+/// What can be changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Write {
+    Start(GuestPath),
+    /// Gracefully; after the timeout the guest is left as it is.
+    Shutdown {
+        guest: GuestPath,
+        timeout_secs: u32,
+    },
+    /// At once, as if power were cut.
+    Stop(GuestPath),
+    /// Of a virtual machine only: Proxmox's reboot of a container kills it after the timeout.
+    RebootQemu {
+        node: NodeName,
+        vmid: Vmid,
+        timeout_secs: u32,
+    },
+    ConfigSet(ConfigSet),
+    SnapshotCreate {
+        guest: GuestPath,
+        name: SnapshotName,
+        description: Box<str>,
+    },
+    SnapshotDelete {
+        guest: GuestPath,
+        name: SnapshotName,
+    },
+    SnapshotRollback {
+        guest: GuestPath,
+        name: SnapshotName,
+    },
+    Clone {
+        guest: GuestPath,
+        to: Vmid,
+        name: GuestName,
+        target: Option<NodeName>,
+        disks: CloneDisks,
+    },
+    Migrate {
+        guest: GuestPath,
+        target: NodeName,
+        mode: Migration,
+    },
+    /// To an absolute size, which must be larger than the present one.
+    Grow {
+        guest: GuestPath,
+        disk: DiskKey,
+        size: DiskSize,
+        digest: Digest,
+    },
+    /// With all its own disks. Locks, protection and a running guest refuse it.
+    Delete(GuestPath),
+}
+
+/// Where the disks of a clone go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloneDisks {
+    /// They share what the template has.
+    Linked,
+    /// They are copied, to where the originals are or to another storage.
+    Full(Option<StorageName>),
+}
+
+/// How a guest is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// It is stopped, and stays so.
+    Offline,
+    /// It keeps running (virtual machines).
+    Live,
+    /// It is stopped and started again (containers).
+    Restart {
+        /// Seconds that the stop may take.
+        timeout_secs: u32,
+    },
+}
+
+/// A write of config keys, bound to the reading that it was planned on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigSet {
+    guest: GuestPath,
+    parameters: Box<[(&'static str, String)]>,
+    delete: Box<[&'static str]>,
+    digest: Digest,
+}
+
+impl ConfigSet {
+    /// The write for these changes. `agent` is the property of the guest's agent as it was read, whose other options stay.
+    ///
+    /// # Errors
+    /// A field that this kind does not have, or that this program does not write, or a value of another type.
+    pub fn new(guest: GuestPath, changes: &[FieldChange], agent: Option<&str>, digest: Digest) -> Result<Self, Unwritable> {
+        let mut parameters = Vec::new();
+        let mut delete = Vec::new();
+        for change in changes {
+            match field::write(guest.kind, change.field, change.after.as_ref(), agent)? {
+                Written::Set(text) => parameters.push((change.field.word(), text)),
+                Written::Delete => delete.push(change.field.word()),
+            }
+        }
+        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), digest })
+    }
+
+    /// The guest that is written to.
+    #[must_use]
+    pub fn guest(&self) -> &GuestPath {
+        &self.guest
+    }
+
+    /// The keys that are set, with the text that is sent.
+    #[must_use]
+    pub fn parameters(&self) -> &[(&'static str, String)] {
+        &self.parameters
+    }
+
+    /// The keys that are removed.
+    #[must_use]
+    pub fn delete(&self) -> &[&'static str] {
+        &self.delete
+    }
+}
+
+/// The request for a command.
+#[must_use]
+pub fn encode(command: &Command) -> HttpRequest {
+    match command {
+        Command::Read(read) => encode_read(read),
+        Command::Write(write) => encode_write(write),
+    }
+}
+
+fn encode_read(read: &Read) -> HttpRequest {
+    let get = |segments: &[&str], parameters: Parameters| HttpRequest::new(Method::Get, segments, &parameters);
+    let none = Parameters::none();
+    match read {
+        Read::Version => get(&["version"], none),
+        Read::ClusterStatus => get(&["cluster", "status"], none),
+        Read::Resources => get(&["cluster", "resources"], none.with("type", "vm")),
+        Read::Nodes => get(&["nodes"], none),
+        Read::Permissions => get(&["access", "permissions"], none),
+        Read::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
+        Read::NextId(vmid) => get(&["cluster", "nextid"], none.with("vmid", vmid)),
+        Read::GuestStatus(guest) => of_guest(Method::Get, guest, &["status", "current"], none),
+        Read::GuestConfig(guest) => of_guest(Method::Get, guest, &["config"], none.with("current", 1)),
+        Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
+        Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
+        Read::HaResources => get(&["cluster", "ha", "resources"], none),
+        Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
+        Read::TaskLog { upid, start, limit } => {
+            get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "log"], none.with("start", start).with("limit", limit))
+        }
+        Read::Tasks { node, vmid, source, since_secs } => {
+            let parameters = none.with("vmid", vmid).with("source", source.word()).with_some("since", *since_secs);
+            get(&["nodes", node.as_str(), "tasks"], parameters)
+        }
+    }
+}
+
+fn encode_write(write: &Write) -> HttpRequest {
+    let none = Parameters::none();
+    match write {
+        Write::Start(guest) => of_guest(Method::Post, guest, &["status", "start"], none),
+        Write::Shutdown { guest, timeout_secs } => {
+            of_guest(Method::Post, guest, &["status", "shutdown"], none.with("timeout", timeout_secs))
+        }
+        Write::Stop(guest) => of_guest(Method::Post, guest, &["status", "stop"], none),
+        Write::RebootQemu { node, vmid, timeout_secs } => {
+            let guest = GuestPath { node: node.clone(), kind: Kind::Qemu, vmid: *vmid };
+            of_guest(Method::Post, &guest, &["status", "reboot"], none.with("timeout", timeout_secs))
+        }
+        Write::ConfigSet(set) => encode_config(set),
+        Write::SnapshotCreate { guest, name, description } => {
+            let parameters = none.with("snapname", name.as_str()).with("description", description);
+            of_guest(Method::Post, guest, &["snapshot"], parameters)
+        }
+        Write::SnapshotDelete { guest, name } => of_guest(Method::Delete, guest, &["snapshot", name.as_str()], none),
+        Write::SnapshotRollback { guest, name } => of_guest(Method::Post, guest, &["snapshot", name.as_str(), "rollback"], none),
+        Write::Clone { guest, to, name, target, disks } => {
+            of_guest(Method::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
+        }
+        Write::Migrate { guest, target, mode } => {
+            let parameters = none.with("target", target.as_str());
+            let parameters = match mode {
+                Migration::Offline => parameters,
+                Migration::Live => parameters.with("online", 1),
+                Migration::Restart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
+            };
+            of_guest(Method::Post, guest, &["migrate"], parameters)
+        }
+        Write::Grow { guest, disk, size, digest } => {
+            let parameters = none.with("disk", disk.as_str()).with("size", size).with("digest", digest.as_str());
+            of_guest(Method::Put, guest, &["resize"], parameters)
+        }
+        Write::Delete(guest) => of_guest(Method::Delete, guest, &[], none.with("destroy-unreferenced-disks", 0)),
+    }
+}
+
+fn of_guest(method: Method, guest: &GuestPath, rest: &[&str], parameters: Parameters) -> HttpRequest {
+    let vmid = guest.vmid.to_string();
+    let segments = [&["nodes", guest.node.as_str(), guest.kind.word(), vmid.as_str()], rest].concat();
+    HttpRequest::new(method, &segments, &parameters)
+}
+
+fn encode_config(set: &ConfigSet) -> HttpRequest {
+    let mut parameters = Parameters::none();
+    for (key, text) in &set.parameters {
+        parameters = parameters.with(key, text);
+    }
+    let delete = (!set.delete.is_empty()).then(|| set.delete.join(","));
+    let parameters = parameters.with_some("delete", delete).with("digest", set.digest.as_str());
+    of_guest(Method::Put, &set.guest, &["config"], parameters)
+}
+
+/// A container's name is its `hostname`; the wrong one of the two would be ignored in silence.
+fn clone_parameters(kind: Kind, to: Vmid, name: &GuestName, target: Option<&NodeName>, disks: &CloneDisks) -> Parameters {
+    let key = match kind {
+        Kind::Qemu => "name",
+        Kind::Lxc => "hostname",
+    };
+    let parameters = Parameters::none().with("newid", to).with(key, name.as_str()).with_some("target", target.map(NodeName::as_str));
+    match disks {
+        CloneDisks::Linked => parameters.with("full", 0),
+        CloneDisks::Full(storage) => parameters.with("full", 1).with_some("storage", storage.as_ref().map(StorageName::as_str)),
+    }
+}
+
+impl TaskSource {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Archive => "archive",
+            Self::All => "all",
+        }
+    }
+}
+
+impl Command {
+    /// The node that does the work; `None` where it is the one that was asked.
+    #[must_use]
+    pub fn node(&self) -> Option<&NodeName> {
+        match self {
+            Self::Read(read) => read.node(),
+            Self::Write(write) => Some(write.node()),
+        }
+    }
+
+    pub(super) fn effect(&self) -> Effect {
+        match self {
+            Self::Read(_) => Effect::None,
+            // Growing a disk was synchronous in version 7.
+            Self::Write(Write::ConfigSet(_) | Write::Grow { .. }) => Effect::Direct,
+            Self::Write(_) => Effect::Task,
+        }
+    }
+}
+
+impl Read {
+    fn node(&self) -> Option<&NodeName> {
+        match self {
+            Self::GuestStatus(guest) | Self::GuestConfig(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
+            Self::TaskStatus(upid) | Self::TaskLog { upid, .. } => Some(upid.node()),
+            Self::Tasks { node, .. } => Some(node),
+            Self::Version
+            | Self::ClusterStatus
+            | Self::Resources
+            | Self::Nodes
+            | Self::Permissions
+            | Self::PermissionsOn(_)
+            | Self::NextId(_)
+            | Self::HaResources => None,
+        }
+    }
+}
+
+impl Write {
+    /// The guest that is changed.
+    #[must_use]
+    pub fn vmid(&self) -> Vmid {
+        match self {
+            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => guest.vmid,
+            Self::Shutdown { guest, .. }
+            | Self::SnapshotCreate { guest, .. }
+            | Self::SnapshotDelete { guest, .. }
+            | Self::SnapshotRollback { guest, .. }
+            | Self::Clone { guest, .. }
+            | Self::Migrate { guest, .. }
+            | Self::Grow { guest, .. } => guest.vmid,
+            Self::RebootQemu { vmid, .. } => *vmid,
+            Self::ConfigSet(set) => set.guest.vmid,
+        }
+    }
+
+    fn node(&self) -> &NodeName {
+        match self {
+            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => &guest.node,
+            Self::Shutdown { guest, .. }
+            | Self::SnapshotCreate { guest, .. }
+            | Self::SnapshotDelete { guest, .. }
+            | Self::SnapshotRollback { guest, .. }
+            | Self::Clone { guest, .. }
+            | Self::Migrate { guest, .. }
+            | Self::Grow { guest, .. } => &guest.node,
+            Self::RebootQemu { node, .. } => node,
+            Self::ConfigSet(set) => &set.guest.node,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! A guest's config as Proxmox gives it, in the words of the core: values in effect, what waits for the next start, birth
+//! marks and guards.
+//!
+//! `/config` gives a map of values, `/pending` a list of values with what waits beside them; both are read here into one form.
+//! Keys that the core does not know are left behind: their values are nobody's business here.
+
+use std::collections::BTreeMap;
+
+use converger_core::guest::{Identity, Kind};
+use converger_core::normalize::{Field, Value, Words, rule_of};
+use converger_core::observe::{Config, Pending};
+use serde::Deserialize;
+
+use super::field;
+use super::property::Properties;
+use super::scalar::Scalar;
+use super::words::{Digest, DiskKey, DiskSize};
+
+/// What a guest's config says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestConfig {
+    /// The name in the config; a guest without one is shown under a name made of its id.
+    pub name: Option<Box<str>>,
+    /// The values in effect of the managed fields, or the key whose value is not understood.
+    pub config: Result<Config, Box<str>>,
+    /// What waits for the next start; `None` where the call does not tell.
+    pub pending: Option<Box<[Pending]>>,
+    /// The birth marks.
+    pub identity: Identity,
+    /// The lock.
+    pub lock: Option<Box<str>>,
+    /// Whether it is a template.
+    pub template: bool,
+    /// Whether protection is on.
+    pub protection: bool,
+    /// The tags.
+    pub tags: Words,
+    /// The digest of all of it, which a write carries back.
+    pub digest: Option<Digest>,
+    /// The whole property of the guest's agent, whose other options a write keeps.
+    pub agent: Option<Box<str>>,
+    /// The disks that have a size.
+    pub disks: BTreeMap<DiskKey, DiskSize>,
+}
+
+/// One item of `/pending`.
+#[derive(Deserialize)]
+pub(super) struct Item {
+    key: Box<str>,
+    #[serde(default)]
+    value: Scalar,
+    #[serde(default)]
+    pending: Scalar,
+    #[serde(default)]
+    delete: Scalar,
+}
+
+/// The config from the map that `/config?current=1` gives.
+pub(super) fn from_map(kind: Kind, map: BTreeMap<Box<str>, Scalar>) -> GuestConfig {
+    let values = map.into_iter().filter_map(|(key, value)| Some((key, value.into_text()?)));
+    interpret(kind, &values.collect(), None)
+}
+
+/// The config from the list that `/pending` gives: its values are those in effect.
+pub(super) fn from_items(kind: Kind, items: Vec<Item>) -> GuestConfig {
+    let mut pending: Vec<Pending> = items.iter().filter_map(|item| waiting(kind, item)).collect();
+    pending.sort_by(|left, right| left.key().cmp(right.key()));
+    pending.dedup_by(|second, first| second.key() == first.key());
+    let values = items.into_iter().filter_map(|item| Some((item.key, item.value.into_text()?)));
+    interpret(kind, &values.collect(), Some(pending.into()))
+}
+
+/// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
+fn waiting(kind: Kind, item: &Item) -> Option<Pending> {
+    let is_removed = item.delete.text().is_some_and(|text| text != "0" && !text.is_empty());
+    if !is_removed && item.pending.text().is_none() {
+        return None;
+    }
+    let other = || Pending::Other(item.key.clone());
+    let Some(field) = field_of(kind, &item.key) else { return Some(other()) };
+    if is_removed {
+        return Some(Pending::Known(field, None));
+    }
+    let value = item.pending.text().and_then(|text| field::read(field, text));
+    // A value that is not understood is not ours, so it is somebody else's.
+    Some(value.map_or_else(other, |value| Pending::Known(field, Some(value).filter(|value| !is_nothing(value)))))
+}
+
+fn field_of(kind: Kind, key: &str) -> Option<Field> {
+    let field = Field::ALL.into_iter().find(|field| field.word() == key)?;
+    rule_of(kind, field).map(|_| field)
+}
+
+/// An empty description is the same as none, and so is a list of no tags.
+fn is_nothing(value: &Value) -> bool {
+    match value {
+        Value::Text(text) => text.is_empty(),
+        Value::Tags(tags) => tags.is_empty(),
+        _ => false,
+    }
+}
+
+type Values = BTreeMap<Box<str>, Box<str>>;
+
+fn interpret(kind: Kind, values: &Values, pending: Option<Box<[Pending]>>) -> GuestConfig {
+    let text = |key: &str| values.get(key).map(|text| &**text).filter(|text| !text.is_empty());
+    let is_on = |key: &str| text(key) == Some("1");
+    let name = match kind {
+        Kind::Qemu => "name",
+        Kind::Lxc => "hostname",
+    };
+    GuestConfig {
+        name: text(name).map(Into::into),
+        config: config(kind, values),
+        pending,
+        identity: identity(kind, values),
+        lock: text("lock").map(Into::into),
+        template: is_on("template"),
+        protection: is_on("protection"),
+        tags: text("tags").map(field::tags).unwrap_or_default(),
+        digest: text("digest").and_then(Digest::new),
+        agent: text("agent").map(Into::into),
+        disks: values.iter().filter_map(|(key, text)| disk(kind, key, text)).collect(),
+    }
+}
+
+/// All fields of the kind but the tags, which the core keeps beside the config.
+fn config(kind: Kind, values: &Values) -> Result<Config, Box<str>> {
+    let mut known = Vec::new();
+    for (key, text) in values {
+        let Some(field) = field_of(kind, key).filter(|field| *field != Field::Tags) else { continue };
+        let value = field::read(field, text).ok_or_else(|| key.clone())?;
+        if !is_nothing(&value) {
+            known.push((field, value));
+        }
+    }
+    Ok(Config::new(known))
+}
+
+fn identity(kind: Kind, values: &Values) -> Identity {
+    let part = |key: &str, default: &'static str, part: &str| {
+        values.get(key).and_then(|text| Properties::parse(text, default).get(part).map(str::to_owned))
+    };
+    match kind {
+        Kind::Qemu => Identity::Qemu {
+            uuid: part("smbios1", "", "uuid").map(|uuid| uuid.to_ascii_lowercase().into()),
+            ctime: part("meta", "", "ctime").and_then(|ctime| ctime.parse().ok()),
+        },
+        Kind::Lxc => Identity::Lxc { rootfs: part("rootfs", "volume", "volume").map(Into::into), mac: first_mac(values) },
+    }
+}
+
+/// The hardware address of the network device with the smallest number.
+fn first_mac(values: &Values) -> Option<Box<str>> {
+    let devices = values.iter().filter_map(|(key, text)| Some((key.strip_prefix("net")?.parse::<u32>().ok()?, text)));
+    let (_, first) = devices.min_by_key(|(number, _)| *number)?;
+    Properties::parse(first, "name").get("hwaddr").map(|mac| mac.to_ascii_uppercase().into())
+}
+
+fn disk(kind: Kind, key: &str, text: &str) -> Option<(DiskKey, DiskSize)> {
+    let key = DiskKey::new(kind, key)?;
+    let properties = Properties::parse(text, "file");
+    let is_medium = properties.get("media") == Some("cdrom");
+    let size = properties.get("size").filter(|_| !is_medium).and_then(DiskSize::parse)?;
+    Some((key, size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_list(kind: Kind, json: &str) -> GuestConfig {
+        from_items(kind, serde_json::from_str(json).expect("items"))
+    }
+
+    fn of_map(kind: Kind, json: &str) -> GuestConfig {
+        from_map(kind, serde_json::from_str(json).expect("a map"))
+    }
+
+    const GUEST: &str = r#"{"name": "web1", "cores": 2, "memory": "2048", "cpulimit": "1.5", "onboot": 1, "tags": "prod;web",
+        "description": "a\nb: %", "smbios1": "uuid=24868D8A-09cb-423d-b4a0-b8e0ee08cb19", "meta": "creation-qemu=10.0.2,ctime=1794770489",
+        "scsi0": "dir1:100/vm-100-disk-0.qcow2,size=32G", "ide2": "local:iso/x.iso,media=cdrom,size=4M", "agent": "1,fstrim_cloned_disks=1",
+        "boot": "order=scsi0;net0", "digest": "90c9867238def2fe4d646be13e412474af227aee", "vmgenid": "f37b6cd1", "cipassword": "**********",
+        "lock": "backup", "protection": 1, "unheard-of": {"a": [1]}}"#;
+
+    #[test]
+    fn a_config_in_the_words_of_the_core() {
+        let guest = of_map(Kind::Qemu, GUEST);
+        let config = guest.config.as_ref().expect("understood");
+        assert_eq!(config.get(Field::Cores), Some(&Value::Count(2)));
+        assert_eq!(config.get(Field::Memory), Some(&Value::Mib(2048)));
+        assert_eq!(config.get(Field::Cpulimit), Some(&Value::Thousandths(1500)));
+        assert_eq!(config.get(Field::Agent), Some(&Value::Flag(true)));
+        assert_eq!(config.get(Field::Tags), None);
+        assert_eq!(guest.tags.iter().collect::<Vec<_>>(), ["prod", "web"]);
+        assert_eq!(
+            guest.identity,
+            Identity::Qemu { uuid: Some("24868d8a-09cb-423d-b4a0-b8e0ee08cb19".into()), ctime: Some(1_794_770_489) }
+        );
+        assert_eq!((guest.lock.as_deref(), guest.protection, guest.template), (Some("backup"), true, false));
+        assert_eq!(guest.disks.iter().map(|(key, size)| format!("{} {size}", key.as_str())).collect::<Vec<_>>(), ["scsi0 32G"]);
+        assert_eq!(guest.pending, None);
+        assert_eq!(guest.agent.as_deref(), Some("1,fstrim_cloned_disks=1"));
+    }
+
+    #[test]
+    fn numbers_and_flags_may_come_as_text_and_text_as_numbers() {
+        let loose = GUEST.replace("\"cores\": 2", "\"cores\": \"2\"").replace("\"2048\"", "2048").replace("\"1.5\"", "1.5");
+        let loose = loose.replace("\"onboot\": 1", "\"onboot\": true").replace("\"protection\": 1", "\"protection\": \"1\"");
+        assert_eq!(of_map(Kind::Qemu, &loose), of_map(Kind::Qemu, GUEST));
+    }
+
+    #[test]
+    fn a_container_and_its_marks() {
+        let guest = of_map(
+            Kind::Lxc,
+            r#"{"hostname": "ct", "name": "not this", "cores": 1, "swap": 0, "description": "abc\n", "rootfs": "dir1:200/vm-200-disk-0.raw,size=1G",
+                "net1": "name=eth1,hwaddr=BC:24:11:00:00:01", "net0": "name=eth0,bridge=vmbr0,hwaddr=bc:24:11:ae:29:f0,type=veth",
+                "lxc": [["lxc.apparmor.profile", "unconfined"]], "agent": "1", "sockets": 9}"#,
+        );
+        assert_eq!(guest.name.as_deref(), Some("ct"));
+        let config = guest.config.expect("understood");
+        assert_eq!(config.get(Field::Description), Some(&Value::Text("abc".into())));
+        assert_eq!((config.get(Field::Agent), config.get(Field::Sockets)), (None, None), "not fields of containers");
+        let marks = Identity::Lxc { rootfs: Some("dir1:200/vm-200-disk-0.raw".into()), mac: Some("BC:24:11:AE:29:F0".into()) };
+        assert_eq!(guest.identity, marks);
+    }
+
+    #[test]
+    fn old_guests_have_no_marks() {
+        assert_eq!(of_map(Kind::Qemu, "{}").identity, Identity::Qemu { uuid: None, ctime: None });
+        assert_eq!(of_map(Kind::Lxc, "{}").identity, Identity::Lxc { rootfs: None, mac: None });
+    }
+
+    #[test]
+    fn what_waits_is_told_apart_from_what_is_in_effect() {
+        let guest = of_list(
+            Kind::Qemu,
+            r#"[{"key": "cores", "value": 1, "pending": 2}, {"key": "memory", "value": "128", "pending": "256"},
+                {"key": "ostype", "value": "l26", "delete": 1}, {"key": "balloon", "value": 64, "delete": "2"},
+                {"key": "net0", "pending": "virtio=BC:24:11:BC:13:60,bridge=vmbr0"}, {"key": "swap", "pending": 5},
+                {"key": "name", "value": "web1", "delete": 0}, {"key": "digest", "value": "0fe8dcaad38c42e5626b836ae80a400e0792ac21"}]"#,
+        );
+        let config = guest.config.expect("understood");
+        assert_eq!((config.get(Field::Cores), config.get(Field::Memory)), (Some(&Value::Count(1)), Some(&Value::Mib(128))));
+        let expected = [
+            Pending::Known(Field::Balloon, None),
+            Pending::Known(Field::Cores, Some(Value::Count(2))),
+            Pending::Known(Field::Memory, Some(Value::Mib(256))),
+            Pending::Other("net0".into()),
+            Pending::Other("ostype".into()),
+            Pending::Other("swap".into()),
+        ];
+        assert_eq!(guest.pending.as_deref(), Some(expected.as_slice()));
+        assert_eq!((guest.name.as_deref(), guest.digest.is_some()), (Some("web1"), true));
+    }
+
+    #[test]
+    fn a_value_that_is_not_understood_makes_the_config_unread() {
+        assert_eq!(of_map(Kind::Qemu, r#"{"cores": 1, "memory": "current=1,max=2"}"#).config, Err("memory".into()));
+        let strange = of_list(Kind::Qemu, r#"[{"key": "cores", "value": 1, "pending": "many"}]"#);
+        assert_eq!(strange.pending.as_deref(), Some([Pending::Other("cores".into())].as_slice()));
+    }
+}

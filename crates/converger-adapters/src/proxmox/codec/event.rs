@@ -1,0 +1,448 @@
+//! What an answer means: one typed event for each command.
+//!
+//! Unknown extra fields are borne everywhere; fields that are missing make an answer malformed only where nothing could be
+//! said without them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::normalize::Words;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
+use super::command::{Command, Read};
+use super::config::{self, GuestConfig};
+use super::field;
+use super::reason::{Cause, classify};
+use super::scalar::Scalar;
+use super::upid::Upid;
+
+/// What a command that was carried out gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Event {
+    Version(Version),
+    Cluster(Cluster),
+    Resources(Vec<Resource>),
+    Nodes(Vec<NodeState>),
+    Permissions(Permissions),
+    NextId(NextId),
+    GuestStatus(GuestStatus),
+    Config(Box<GuestConfig>),
+    Snapshots(Vec<Snapshot>),
+    HaResources(Vec<HaResource>),
+    Task(TaskState),
+    TaskLog(Vec<Box<str>>),
+    Tasks(Vec<Task>),
+    Accepted(Accepted),
+}
+
+/// The release of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// The whole of it, such as `9.2.11`.
+    pub version: Box<str>,
+    /// Its first part.
+    pub major: u32,
+}
+
+/// The cluster and its nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cluster {
+    /// Its name; a node that is in no cluster has none.
+    pub name: Option<Box<str>>,
+    /// Whether it has quorum. A node that is in no cluster always has.
+    pub quorate: bool,
+    /// The nodes, by name, and whether they are online.
+    pub nodes: BTreeMap<NodeName, bool>,
+    /// The node that answered.
+    pub local: Option<NodeName>,
+}
+
+/// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and place from the config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Resource {
+    pub vmid: Vmid,
+    pub kind: Kind,
+    pub node: NodeName,
+    pub status: Box<str>,
+    pub name: Option<Box<str>>,
+    pub template: Option<bool>,
+    pub lock: Option<Box<str>>,
+    pub tags: Words,
+    pub ha_state: Option<Box<str>>,
+    pub cpus: Option<u32>,
+    pub maxmem: Option<u64>,
+}
+
+/// A node in the list that every token may see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct NodeState {
+    pub node: NodeName,
+    pub status: Box<str>,
+    pub fingerprint: Option<Box<str>>,
+}
+
+/// What the token may do: privileges by path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions(pub BTreeMap<Box<str>, BTreeSet<Box<str>>>);
+
+impl Permissions {
+    /// Whether a privilege is granted on a path that the answer names.
+    #[must_use]
+    pub fn has(&self, path: &str, privilege: &str) -> bool {
+        self.0.get(path).is_some_and(|privileges| privileges.contains(privilege))
+    }
+}
+
+/// Whether an id is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextId {
+    /// No guest has it, as far as the list behind this answer goes.
+    Free,
+    /// A guest has it, of whatever kind, whether or not the token may see it.
+    Taken,
+}
+
+/// The run-state of a guest from its own node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestStatus {
+    /// Running or stopped, by whether its process is there.
+    pub status: Box<str>,
+    /// The finer state of a virtual machine, where its monitor answers.
+    pub qmp_status: Option<Box<str>>,
+    /// Its name, or one made of its id.
+    pub name: Option<Box<str>>,
+    /// The lock.
+    pub lock: Option<Box<str>>,
+    /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
+    pub ha: Option<Option<Box<str>>>,
+}
+
+/// A snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name.
+    pub name: Box<str>,
+    /// Set while it is made or removed, and left so by an operation that did not end.
+    pub state: Option<Box<str>>,
+    /// When it was made, seconds since 1970.
+    pub made_at: Option<u64>,
+}
+
+/// A guest that high availability manages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HaResource {
+    /// Such as `vm:100` or `ct:101`.
+    pub sid: Box<str>,
+    /// The state that is asked for; left out means started.
+    pub state: Option<Box<str>>,
+}
+
+/// Where a task is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// Its process is there.
+    Running,
+    /// It ended well; warnings count as well.
+    Ended {
+        /// How many warnings there were.
+        warnings: u32,
+    },
+    /// It ended with an error, or nobody knows how: then the cause is [`Cause::TaskKilled`].
+    Failed {
+        /// What the text amounts to.
+        cause: Cause,
+        /// Its last words.
+        text: Box<str>,
+    },
+}
+
+/// A task in a list. Whether it runs is told by [`Read::TaskStatus`] only: lists lag behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Its id.
+    pub upid: Upid,
+    /// How it ended, if the list says so.
+    pub end: Option<Box<str>>,
+}
+
+/// How a change was taken on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// It is done.
+    Done,
+    /// A task does it; its end and the guest's state have to be read.
+    Task(Upid),
+}
+
+/// What an answer to a command means.
+///
+/// # Errors
+/// Why the command was not carried out, or why that cannot be told.
+pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
+    match command {
+        Command::Read(read) => decode_read(read, answer),
+        Command::Write(_) => accepted(command.effect(), answer).map(Event::Accepted),
+    }
+}
+
+fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
+    match read {
+        Read::Version => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
+        Read::ClusterStatus => required::<Vec<ClusterRow>>(answer).map(|rows| Event::Cluster(cluster(&rows))),
+        Read::Resources => required(answer).map(|rows: Vec<ResourceRow>| Event::Resources(rows.into_iter().filter_map(resource).collect())),
+        Read::Nodes => required(answer).map(|rows: Vec<NodeRow>| Event::Nodes(rows.into_iter().filter_map(node_state).collect())),
+        Read::Permissions | Read::PermissionsOn(_) => required(answer).map(|rows| Event::Permissions(permissions(rows))),
+        Read::NextId(_) => next_id(answer).map(Event::NextId),
+        Read::GuestStatus(_) => required::<StatusRow>(answer).map(|row| Event::GuestStatus(guest_status(row))),
+        Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, map).into())),
+        Read::GuestPending(guest) => required(answer).map(|items| Event::Config(config::from_items(guest.kind, items).into())),
+        Read::Snapshots(_) => {
+            required(answer).map(|rows: Vec<SnapshotRow>| Event::Snapshots(rows.into_iter().filter_map(snapshot).collect()))
+        }
+        Read::HaResources => {
+            required(answer).map(|rows: Vec<HaRow>| Event::HaResources(rows.into_iter().filter_map(ha_resource).collect()))
+        }
+        Read::TaskStatus(_) => required::<TaskStatusRow>(answer).map(|row| Event::Task(task_state(&row))),
+        Read::TaskLog { .. } => {
+            required(answer).map(|rows: Vec<LogRow>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.into_text()).collect()))
+        }
+        Read::Tasks { .. } => required(answer).map(|rows: Vec<TaskRow>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
+    }
+}
+
+/// The data of an answer to a reading, which always has some.
+fn required<T: DeserializeOwned>(answer: &HttpAnswer) -> Result<T, Failure> {
+    answer::data(Effect::None, answer)?.ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer holds nothing"))
+}
+
+/// `data: null` is success too: some calls act before they answer.
+fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
+    match answer::data::<Scalar>(effect, answer)? {
+        None | Some(Scalar::Other) => Ok(Accepted::Done),
+        Some(Scalar::Text(text)) => match Upid::new(&text) {
+            Some(upid) => Ok(Accepted::Task(upid)),
+            None => Err(Failure::malformed(effect, answer.status, "the answer is not the id of a task")),
+        },
+    }
+}
+
+#[derive(Deserialize)]
+struct VersionRow {
+    #[serde(default)]
+    version: Scalar,
+}
+
+fn version(answer: &HttpAnswer, row: &VersionRow) -> Result<Version, Failure> {
+    let text = row.version.text().unwrap_or("");
+    let major = text.split(['.', '-']).next().and_then(|part| part.parse().ok());
+    let unclear = || Failure::malformed(Effect::None, answer.status, "the answer names no version of Proxmox VE");
+    Ok(Version { version: text.into(), major: major.ok_or_else(unclear)? })
+}
+
+#[derive(Deserialize)]
+struct ClusterRow {
+    #[serde(default)]
+    r#type: Scalar,
+    #[serde(default)]
+    name: Scalar,
+    #[serde(default)]
+    quorate: Scalar,
+    #[serde(default)]
+    online: Scalar,
+    #[serde(default)]
+    local: Scalar,
+}
+
+fn cluster(rows: &[ClusterRow]) -> Cluster {
+    let nodes = rows.iter().filter(|row| row.r#type.text() == Some("node"));
+    let named = nodes.filter_map(|row| Some((NodeName::new(row.name.text()?)?, row)));
+    let named: Vec<(NodeName, &ClusterRow)> = named.collect();
+    let whole = rows.iter().find(|row| row.r#type.text() == Some("cluster"));
+    Cluster {
+        name: whole.and_then(|row| row.name.text()).map(Into::into),
+        // Without a row for the cluster the node stands alone, if it is the only one.
+        quorate: whole.map_or(named.len() == 1, |row| row.quorate.flag() == Some(true)),
+        local: named.iter().find(|(_, row)| row.local.flag() == Some(true)).map(|(name, _)| name.clone()),
+        nodes: named.into_iter().map(|(name, row)| (name, row.online.flag() == Some(true))).collect(),
+    }
+}
+
+#[derive(Deserialize)]
+struct ResourceRow {
+    #[serde(default)]
+    vmid: Scalar,
+    #[serde(default)]
+    r#type: Scalar,
+    #[serde(default)]
+    node: Scalar,
+    #[serde(default)]
+    status: Scalar,
+    #[serde(default)]
+    name: Scalar,
+    #[serde(default)]
+    template: Scalar,
+    #[serde(default)]
+    lock: Scalar,
+    #[serde(default)]
+    tags: Scalar,
+    #[serde(default)]
+    hastate: Scalar,
+    #[serde(default)]
+    maxcpu: Scalar,
+    #[serde(default)]
+    maxmem: Scalar,
+}
+
+/// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
+fn resource(row: ResourceRow) -> Option<Resource> {
+    Some(Resource {
+        vmid: row.vmid.number().and_then(Vmid::new)?,
+        kind: kind(row.r#type.text()?)?,
+        node: NodeName::new(row.node.text()?)?,
+        status: row.status.into_text().unwrap_or_else(|| "unknown".into()),
+        name: row.name.into_text(),
+        template: row.template.flag(),
+        lock: row.lock.into_text().filter(|text| !text.is_empty()),
+        tags: row.tags.text().map(field::tags).unwrap_or_default(),
+        ha_state: row.hastate.into_text().filter(|text| !text.is_empty()),
+        cpus: row.maxcpu.number().and_then(|number| u32::try_from(number).ok()),
+        maxmem: row.maxmem.number(),
+    })
+}
+
+fn kind(word: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| kind.word() == word)
+}
+
+#[derive(Deserialize)]
+struct NodeRow {
+    #[serde(default)]
+    node: Scalar,
+    #[serde(default)]
+    status: Scalar,
+    #[serde(default)]
+    ssl_fingerprint: Scalar,
+}
+
+fn node_state(row: NodeRow) -> Option<NodeState> {
+    let node = NodeName::new(row.node.text()?)?;
+    Some(NodeState { node, status: row.status.into_text().unwrap_or_default(), fingerprint: row.ssl_fingerprint.into_text() })
+}
+
+/// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
+fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar>>) -> Permissions {
+    Permissions(rows.into_iter().map(|(path, privileges)| (path, privileges.into_keys().collect())).collect())
+}
+
+/// 400 with a word about `vmid` is how Proxmox says that an id is taken.
+fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
+    match required::<Scalar>(answer) {
+        Ok(_) => Ok(NextId::Free),
+        Err(failure) if failure.cause == Cause::AlreadyExists && failure.delivery == Delivery::No => Ok(NextId::Taken),
+        Err(failure) => Err(failure),
+    }
+}
+
+#[derive(Deserialize)]
+struct StatusRow {
+    status: Box<str>,
+    #[serde(default)]
+    qmpstatus: Scalar,
+    #[serde(default)]
+    name: Scalar,
+    #[serde(default)]
+    lock: Scalar,
+    #[serde(default)]
+    ha: HaOfStatus,
+}
+
+#[derive(Default, Deserialize)]
+struct HaOfStatus {
+    #[serde(default)]
+    managed: Scalar,
+    #[serde(default)]
+    state: Scalar,
+}
+
+fn guest_status(row: StatusRow) -> GuestStatus {
+    GuestStatus {
+        status: row.status,
+        qmp_status: row.qmpstatus.into_text(),
+        name: row.name.into_text(),
+        lock: row.lock.into_text().filter(|text| !text.is_empty()),
+        ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.into_text()),
+    }
+}
+
+#[derive(Deserialize)]
+struct SnapshotRow {
+    #[serde(default)]
+    name: Scalar,
+    #[serde(default)]
+    snapstate: Scalar,
+    #[serde(default)]
+    snaptime: Scalar,
+}
+
+/// The entry `current` is the guest itself and not a snapshot.
+fn snapshot(row: SnapshotRow) -> Option<Snapshot> {
+    let name = row.name.into_text().filter(|name| &**name != "current")?;
+    Some(Snapshot { name, state: row.snapstate.into_text(), made_at: row.snaptime.number() })
+}
+
+#[derive(Deserialize)]
+struct HaRow {
+    #[serde(default)]
+    sid: Scalar,
+    #[serde(default)]
+    state: Scalar,
+}
+
+fn ha_resource(row: HaRow) -> Option<HaResource> {
+    Some(HaResource { sid: row.sid.into_text()?, state: row.state.into_text() })
+}
+
+#[derive(Deserialize)]
+struct TaskStatusRow {
+    status: Box<str>,
+    #[serde(default)]
+    exitstatus: Scalar,
+}
+
+fn task_state(row: &TaskStatusRow) -> TaskState {
+    if &*row.status == "running" {
+        return TaskState::Running;
+    }
+    match row.exitstatus.text() {
+        Some("OK") => TaskState::Ended { warnings: 0 },
+        Some(text) => match text.strip_prefix("WARNINGS: ").and_then(|count| count.parse().ok()) {
+            Some(warnings) => TaskState::Ended { warnings },
+            None => TaskState::Failed { cause: classify(text), text: text.into() },
+        },
+        None => TaskState::Failed { cause: Cause::TaskKilled, text: "no end is known".into() },
+    }
+}
+
+#[derive(Deserialize)]
+struct LogRow {
+    #[serde(default)]
+    t: Scalar,
+}
+
+#[derive(Deserialize)]
+struct TaskRow {
+    #[serde(default)]
+    upid: Scalar,
+    #[serde(default)]
+    status: Scalar,
+}
+
+fn task(row: TaskRow) -> Option<Task> {
+    let end = row.status.into_text().filter(|text| &**text != "RUNNING");
+    Some(Task { upid: Upid::new(row.upid.text()?)?, end })
+}

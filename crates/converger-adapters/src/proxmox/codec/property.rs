@@ -1,0 +1,60 @@
+//! Property strings: `key=value` pairs joined by commas, of which the first may leave out its key.
+//!
+//! Proxmox keeps most of them as they were sent, so the same meaning comes in several forms: `1`, `enabled=1` and
+//! `enabled=on` are one `agent`.
+
+/// The pairs of a property string, in order. A part without `=` belongs to the default key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Properties<'t>(Vec<(&'t str, &'t str)>);
+
+impl<'t> Properties<'t> {
+    pub(super) fn parse(text: &'t str, default_key: &'t str) -> Self {
+        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        Self(parts.map(|part| part.split_once('=').unwrap_or((default_key, part))).collect())
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&'t str> {
+        self.0.iter().find(|(own, _)| *own == key).map(|(_, value)| *value)
+    }
+
+    /// Whether there is any key besides these.
+    pub(super) fn has_others(&self, keys: &[&str]) -> bool {
+        self.0.iter().any(|(own, _)| !keys.contains(own))
+    }
+
+    /// The same with this key first, and all others as they were.
+    pub(super) fn with_first(&self, key: &str, value: &str) -> String {
+        let others = self.0.iter().filter(|(own, _)| *own != key).map(|(own, value)| format!("{own}={value}"));
+        std::iter::once(format!("{key}={value}")).chain(others).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// A flag inside of a property string, where more words are allowed than outside.
+pub(super) fn flag(text: &str) -> Option<bool> {
+    match text.to_ascii_lowercase().as_str() {
+        "1" | "on" | "yes" | "true" => Some(true),
+        "0" | "off" | "no" | "false" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_key_may_be_left_out() {
+        for text in ["1,fstrim_cloned_disks=1", "enabled=1,fstrim_cloned_disks=1", "fstrim_cloned_disks=1, enabled=1"] {
+            let properties = Properties::parse(text, "enabled");
+            assert_eq!(properties.get("enabled"), Some("1"), "{text}");
+            assert_eq!(properties.with_first("enabled", "0"), "enabled=0,fstrim_cloned_disks=1");
+        }
+        assert_eq!(Properties::parse("", "enabled").get("enabled"), None);
+        assert!(Properties::parse("2048,x=1", "current").has_others(&["current"]));
+    }
+
+    #[test]
+    fn flags_have_more_words_inside() {
+        assert_eq!((flag("on"), flag("No"), flag("1"), flag("2")), (Some(true), Some(false), Some(true), None));
+    }
+}

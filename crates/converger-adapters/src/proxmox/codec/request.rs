@@ -1,0 +1,188 @@
+//! What is sent: method, path and form, encoded so that nothing in a value can be taken for anything else.
+//!
+//! Proxmox splits a form at `&` *and* `;` and drops what follows a second `=`, so every byte that is not plainly a letter,
+//! a digit or one of `-._~` is percent-encoded. What never enters: who it is sent to, and with which credentials.
+
+use std::fmt::Write;
+
+/// The base of every path. Why this shape and not `json`: `docs/decisions/0007-extjs-and-forms.md`.
+pub const BASE: &str = "/api2/extjs";
+
+/// The method of a request. Proxmox knows these four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Reads.
+    Get,
+    /// Acts, or creates.
+    Post,
+    /// Writes.
+    Put,
+    /// Removes. Its parameters stand in the query: a body is answered with 501.
+    Delete,
+}
+
+impl Method {
+    /// The word on the wire.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    fn has_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put)
+    }
+}
+
+/// One request, ready for the wire. Made by [`super::encode`] only: there is no raw endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRequest {
+    method: Method,
+    path: String,
+    form: Option<String>,
+}
+
+impl HttpRequest {
+    /// The method.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The path, with the query where there is one.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The body, `application/x-www-form-urlencoded`, for POST and PUT.
+    #[must_use]
+    pub fn form(&self) -> Option<&str> {
+        self.form.as_deref()
+    }
+
+    pub(super) fn new(method: Method, segments: &[&str], parameters: &Parameters) -> Self {
+        let mut path = String::from(BASE);
+        for segment in segments {
+            path.push('/');
+            percent_encode(segment, &mut path);
+        }
+        let pairs = parameters.encoded();
+        if method.has_body() {
+            return Self { method, path, form: Some(pairs) };
+        }
+        if !pairs.is_empty() {
+            path.push('?');
+            path.push_str(&pairs);
+        }
+        Self { method, path, form: None }
+    }
+}
+
+/// Parameters in the order in which they were given.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Parameters(Vec<(&'static str, String)>);
+
+impl Parameters {
+    pub(super) fn none() -> Self {
+        Self::default()
+    }
+
+    pub(super) fn with(mut self, key: &'static str, value: impl ToString) -> Self {
+        self.0.push((key, value.to_string()));
+        self
+    }
+
+    pub(super) fn with_some(self, key: &'static str, value: Option<impl ToString>) -> Self {
+        match value {
+            Some(value) => self.with(key, value),
+            None => self,
+        }
+    }
+
+    fn encoded(&self) -> String {
+        let mut text = String::new();
+        for (index, (key, value)) in self.0.iter().enumerate() {
+            if index > 0 {
+                text.push('&');
+            }
+            percent_encode(key, &mut text);
+            text.push('=');
+            percent_encode(value, &mut text);
+        }
+        text
+    }
+}
+
+/// Appends `text` with every byte encoded that is not unreserved in RFC 3986. A blank is `%20`, never `+`.
+pub fn percent_encode(text: &str, onto: &mut String) {
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            onto.push(char::from(byte));
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(onto, "%{byte:02X}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proxmox's own way of taking a form apart: at `&` and `;`, then at each `=`, of which only two parts are kept.
+    fn decoded_as_proxmox_does(form: &str) -> Vec<(String, String)> {
+        let pairs = form.split(['&', ';']);
+        pairs
+            .map(|pair| {
+                let mut parts = pair.split('=');
+                (plain(parts.next().unwrap_or("")), plain(parts.next().unwrap_or("")))
+            })
+            .collect()
+    }
+
+    fn plain(text: &str) -> String {
+        let text = text.replace('+', " ");
+        let mut bytes = Vec::new();
+        let mut rest = text.bytes();
+        while let Some(byte) = rest.next() {
+            if byte != b'%' {
+                bytes.push(byte);
+                continue;
+            }
+            let hex: Vec<u8> = rest.by_ref().take(2).collect();
+            let hex = String::from_utf8(hex).expect("two digits");
+            bytes.push(u8::from_str_radix(&hex, 16).expect("hexadecimal"));
+        }
+        String::from_utf8(bytes).expect("UTF-8")
+    }
+
+    #[test]
+    fn what_proxmox_takes_apart_is_what_was_put_in() {
+        let values = ["a=b=c", "a;b", "a&b", "a+b", "100%", "ä ö\nü", "", "=", "order=scsi0;net0", "\u{1F600}", "a%3Bb"];
+        for value in values {
+            let request = HttpRequest::new(Method::Put, &["x"], &Parameters::none().with("description", value).with("cores", 2));
+            let expected = [("description".to_owned(), value.to_owned()), ("cores".to_owned(), "2".to_owned())];
+            assert_eq!(decoded_as_proxmox_does(request.form().expect("a form")), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn a_segment_cannot_leave_its_place() {
+        let request = HttpRequest::new(Method::Get, &["nodes", "../x", "a/b?c#d"], &Parameters::none());
+        assert_eq!(request.path(), "/api2/extjs/nodes/..%2Fx/a%2Fb%3Fc%23d");
+        assert_eq!(request.form(), None);
+    }
+
+    #[test]
+    fn parameters_of_a_removal_stand_in_the_query() {
+        let request = HttpRequest::new(Method::Delete, &["a"], &Parameters::none().with("b", "c d"));
+        assert_eq!((request.path(), request.form()), ("/api2/extjs/a?b=c%20d", None));
+        let bare = HttpRequest::new(Method::Post, &["a"], &Parameters::none());
+        assert_eq!((bare.path(), bare.form()), ("/api2/extjs/a", Some("")));
+    }
+}

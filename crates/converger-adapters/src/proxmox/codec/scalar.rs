@@ -1,0 +1,141 @@
+//! Values as Perl writes them: a number may come as text, a flag as 0, 1, "0", "1", true or false, and a field may be
+//! absent or null. Read here once, so that nobody else has to know.
+
+use std::fmt;
+
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// A scalar as text, whatever its type was. Lists and maps are not scalars and become [`Scalar::Other`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Scalar {
+    /// Null, a list or a map.
+    #[default]
+    Other,
+    /// The text of it; true is `1` and false is `0`.
+    Text(Box<str>),
+}
+
+impl Scalar {
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Other => None,
+            Self::Text(text) => Some(text),
+        }
+    }
+
+    pub(super) fn into_text(self) -> Option<Box<str>> {
+        match self {
+            Self::Other => None,
+            Self::Text(text) => Some(text),
+        }
+    }
+
+    /// A whole number that is not negative.
+    pub(super) fn number(&self) -> Option<u64> {
+        self.text().and_then(whole)
+    }
+
+    /// 0 or 1, and nothing else.
+    pub(super) fn flag(&self) -> Option<bool> {
+        match self.text()? {
+            "0" | "" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        }
+    }
+}
+
+/// A whole number, also where it was written as `2.0`.
+fn whole(text: &str) -> Option<u64> {
+    let (digits, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let is_whole = fraction.bytes().all(|digit| digit == b'0');
+    is_whole.then(|| digits.parse().ok()).flatten()
+}
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyScalar)
+    }
+}
+
+struct AnyScalar;
+
+impl<'de> Visitor<'de> for AnyScalar {
+    type Value = Scalar;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a value")
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Scalar, E> {
+        Ok(Scalar::Text(if flag { "1" } else { "0" }.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+        Ok(Scalar::Text(number.to_string().into()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
+        Ok(Scalar::Text(number.to_string().into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
+        Ok(Scalar::Text(number.to_string().into()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
+        Ok(Scalar::Text(text.into()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Scalar, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_none<E>(self) -> Result<Scalar, E> {
+        Ok(Scalar::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Scalar::Other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scalar(json: &str) -> Scalar {
+        serde_json::from_str(json).expect("JSON")
+    }
+
+    #[test]
+    fn numbers_and_flags_are_read_however_they_are_written() {
+        for json in ["7", "\"7\"", "7.0", "\"7.0\""] {
+            assert_eq!(scalar(json).number(), Some(7), "{json}");
+        }
+        for json in ["1", "\"1\"", "true"] {
+            assert_eq!(scalar(json).flag(), Some(true), "{json}");
+        }
+        for json in ["0", "\"0\"", "false", "\"\""] {
+            assert_eq!(scalar(json).flag(), Some(false), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_neither_stays_neither() {
+        for json in ["null", "[1,[2]]", "{\"a\":{\"b\":1}}"] {
+            assert_eq!(scalar(json), Scalar::Other, "{json}");
+        }
+        for json in ["-1", "1.5", "\"x\"", "\"\"", "1e400"] {
+            assert_eq!(serde_json::from_str::<Scalar>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");
+        }
+        assert_eq!(scalar("2").flag(), None);
+    }
+}
