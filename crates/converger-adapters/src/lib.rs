@@ -55,6 +55,9 @@ pub enum ObserveError {
         /// What is wrong with it.
         diagnostics: Diagnostics,
     },
+    /// A Proxmox environment gave no reading.
+    #[error(transparent)]
+    Proxmox(Box<proxmox::ProxmoxError>),
     /// The reading is of another environment.
     #[error("{place} is a reading of the environment `{found}`, not of `{wanted}`")]
     OtherEnvironment {

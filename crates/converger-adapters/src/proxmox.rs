@@ -4,3 +4,11 @@
 //! in here crosses the seam: a reading is made of the words of the core (G9).
 
 pub mod codec;
+
+pub mod client;
+
+pub mod observe;
+
+mod observer;
+
+pub use observer::{Environment, Probe, Proxmox, ProxmoxError, Report};

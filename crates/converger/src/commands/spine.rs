@@ -55,7 +55,7 @@ fn unobserved(error: &ObserveError) -> Stop {
         ObserveError::OtherEnvironment { .. } => {
             Stop::input(error.to_string()).help("name a reading of the same environment as the declared state")
         }
-        ObserveError::TooLarge { .. } => Stop::input(error.to_string()),
+        ObserveError::TooLarge { .. } | ObserveError::Proxmox(_) => Stop::input(error.to_string()),
     }
 }
 

@@ -38,6 +38,14 @@ pub enum Event {
     Accepted(Accepted),
 }
 
+impl Event {
+    /// The failure of having been given this for something else, which [`decode`] never does.
+    #[must_use]
+    pub fn unexpected(&self) -> Failure {
+        Failure::lost(Delivery::NotDelivered, Cause::Malformed, "the answer belongs to another command")
+    }
+}
+
 /// The release of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {

@@ -6,6 +6,14 @@
 /// What kind of no it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
+    /// There was no connection.
+    Unreachable,
+    /// Whoever answered could not be trusted to be the one that was meant.
+    Untrusted,
+    /// The answer did not come in time.
+    TooSlow,
+    /// The answer is larger than anything that is read.
+    TooLarge,
     /// The token was not accepted.
     Unauthenticated,
     /// The token may not do this.
@@ -155,6 +163,10 @@ impl Cause {
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
+            Self::Unreachable => "unreachable",
+            Self::Untrusted => "untrusted",
+            Self::TooSlow => "too-slow",
+            Self::TooLarge => "too-large",
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "not-permitted",
             Self::BadParameter => "bad-parameter",

@@ -1,0 +1,254 @@
+//! The client: carries requests of the codec to one API endpoint over HTTPS and brings the answers back, bounded in size and
+//! time.
+//!
+//! It follows no redirect, retries nothing, accepts no compressed body, keeps no idle connection for longer than Proxmox does, and
+//! has no way to switch verification off. What never enters: what an answer means (`codec`), and what to read (`observe`).
+
+mod fault;
+mod secret;
+mod session;
+mod trust;
+
+use std::future::Future;
+use std::time::Duration;
+
+use hyper::ext::ReasonPhrase;
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Response, Url};
+use thiserror::Error;
+
+use super::codec::{Failure, HttpAnswer, HttpRequest, Method};
+use fault::Scene;
+
+pub use secret::{Secret, SecretError, SecretSource, Token, TokenId};
+pub use session::{REQUESTS_PER_NODE_MAX, Session};
+pub use trust::{Fingerprint, Presented, Trust, TrustError};
+
+/// The port of Proxmox's API.
+const PORT: u16 = 8006;
+
+/// Proxmox closes an idle connection after 5 s; a request on a connection that is being closed would be lost.
+const IDLE: Duration = Duration::from_secs(3);
+
+/// Something that takes a request to a Proxmox server and brings back its answer.
+///
+/// The seam for simulation: the lab answers in process, the client over HTTPS.
+pub trait Exchange {
+    /// Sends once and waits for the whole answer.
+    fn exchange(&self, request: &HttpRequest) -> impl Future<Output = Result<HttpAnswer, Failure>> + Send;
+
+    /// Who is asked, for messages.
+    fn place(&self) -> &str;
+}
+
+/// One address of an environment's API.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    url: Url,
+    place: String,
+    trust: Trust,
+}
+
+/// An address that is not one.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("`{}` is not the address of an API; write it as https://name:8006", .0.escape_debug())]
+pub struct NotAnAddress(String);
+
+impl Endpoint {
+    /// The endpoint at `https://name[:port]`; the port is 8006 unless it is given.
+    ///
+    /// # Errors
+    /// Another scheme, or anything besides a name and a port: a path or a user have no meaning here.
+    pub fn new(address: &str, trust: Trust) -> Result<Self, NotAnAddress> {
+        let wrong = || NotAnAddress(address.to_owned());
+        let mut url = Url::parse(address).map_err(|_| wrong())?;
+        let is_bare = matches!(url.path(), "" | "/") && url.query().is_none() && url.fragment().is_none();
+        let is_nobody = url.username().is_empty() && url.password().is_none();
+        let host = url.host_str().unwrap_or("").to_owned();
+        if url.scheme() != "https" || host.is_empty() || !is_bare || !is_nobody {
+            return Err(wrong());
+        }
+        // `url` takes 443 for no port at all, so that it must be looked for in the text.
+        let has_port = address.trim_end_matches('/').ends_with(":443");
+        let port = url.port().unwrap_or(if has_port { 443 } else { PORT });
+        url.set_port(Some(port)).map_err(|()| wrong())?;
+        Ok(Self { url, place: format!("{host}:{port}"), trust })
+    }
+
+    /// The name and port, for messages.
+    #[must_use]
+    pub fn place(&self) -> &str {
+        &self.place
+    }
+}
+
+/// How much an exchange may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Bytes of a body.
+    pub body_bytes_max: usize,
+    /// Time until a connection stands.
+    pub connect: Duration,
+    /// Time until the answer is whole, however slowly it drips.
+    pub deadline: Duration,
+}
+
+impl Default for Bounds {
+    /// A list of 10,000 guests is 4 MiB; Proxmox itself gives up on a node after 30 s.
+    fn default() -> Self {
+        Self { body_bytes_max: 64 << 20, connect: Duration::from_secs(10), deadline: Duration::from_secs(60) }
+    }
+}
+
+/// Why there is no client.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Nobody can be trusted.
+    #[error("{place}: {source}")]
+    Trust {
+        /// The endpoint.
+        place: String,
+        /// Why.
+        source: TrustError,
+    },
+    /// The token cannot be sent.
+    #[error("the id of the API token cannot be sent")]
+    Token,
+    /// The HTTP side cannot be set up.
+    #[error("{place}: HTTPS cannot be set up")]
+    Setup {
+        /// The endpoint.
+        place: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+}
+
+/// The client of one endpoint.
+#[derive(Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    endpoint: Endpoint,
+    bounds: Bounds,
+    presented: Presented,
+}
+
+impl Client {
+    /// A client with this token. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// TLS or HTTPS cannot be set up as asked.
+    pub fn new(endpoint: Endpoint, token: &Token, bounds: Bounds) -> Result<Self, ClientError> {
+        let place = || endpoint.place.clone();
+        let presented = Presented::default();
+        let tls = trust::tls(&endpoint.trust, &presented).map_err(|source| ClientError::Trust { place: place(), source })?;
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, token.header().ok_or(ClientError::Token)?);
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let http = reqwest::Client::builder()
+            .tls_backend_preconfigured(tls)
+            .https_only(true)
+            .http1_only()
+            .redirect(reqwest::redirect::Policy::none())
+            .retry(reqwest::retry::never())
+            .referer(false)
+            .no_proxy()
+            .pool_idle_timeout(IDLE)
+            .connect_timeout(bounds.connect)
+            .timeout(bounds.deadline)
+            .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
+            .default_headers(headers)
+            .build()
+            .map_err(|source| ClientError::Setup { place: place(), source })?;
+        Ok(Self { http, endpoint, bounds, presented })
+    }
+
+    /// A view of the certificate that the endpoint last showed, trusted or not.
+    #[must_use]
+    pub fn watch(&self) -> Presented {
+        self.presented.clone()
+    }
+
+    fn scene<'c>(&'c self, request: &'c HttpRequest) -> Scene<'c> {
+        Scene {
+            place: &self.endpoint.place,
+            trust: &self.endpoint.trust,
+            presented: self.presented.get(),
+            request,
+            deadline_secs: self.bounds.deadline.as_secs(),
+        }
+    }
+
+    async fn send(&self, request: &HttpRequest) -> Result<Response, reqwest::Error> {
+        let method = match request.method() {
+            Method::Get => reqwest::Method::GET,
+            Method::Post => reqwest::Method::POST,
+            Method::Put => reqwest::Method::PUT,
+            Method::Delete => reqwest::Method::DELETE,
+        };
+        let mut url = self.endpoint.url.clone();
+        let (path, query) = request.path().split_once('?').map_or((request.path(), None), |(path, query)| (path, Some(query)));
+        url.set_path(path);
+        url.set_query(query);
+        let mut builder = self.http.request(method, url);
+        if let Some(form) = request.form() {
+            // Proxmox knows a body by its length only, also where there is nothing in it.
+            builder = builder.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+            builder = builder.header(CONTENT_LENGTH, form.len()).body(form.to_owned());
+        }
+        builder.send().await
+    }
+
+    /// The whole body, or a failure as soon as it is known to be too much.
+    async fn body(&self, mut response: Response, request: &HttpRequest) -> Result<Vec<u8>, Failure> {
+        let bytes_max = self.bounds.body_bytes_max;
+        let announced = response.content_length().unwrap_or(0);
+        if usize::try_from(announced).map_or(true, |bytes| bytes > bytes_max) {
+            return Err(fault::too_large(&self.scene(request), bytes_max));
+        }
+        let mut body = Vec::new();
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err(fault::too_large(&self.scene(request), bytes_max)),
+                Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+                Ok(None) => return Ok(body),
+                Err(error) => return Err(fault::of(&error, &self.scene(request))),
+            }
+        }
+    }
+}
+
+impl Exchange for Client {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let response = self.send(request).await.map_err(|error| fault::of(&error, &self.scene(request)))?;
+        let status = response.status();
+        let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned());
+        if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
+            return Err(fault::encoded(&self.scene(request), &String::from_utf8_lossy(encoding.as_bytes())));
+        }
+        let body = self.body(response, request).await?;
+        let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned());
+        Ok(HttpAnswer { status: status.as_u16(), reason, body })
+    }
+
+    fn place(&self) -> &str {
+        self.endpoint.place()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_name_and_a_port() {
+        let place = |address: &str| Endpoint::new(address, Trust::System).map(|endpoint| endpoint.place);
+        assert_eq!(place("https://pve1.example"), Ok("pve1.example:8006".into()));
+        assert_eq!(place("https://pve1.example:443"), Ok("pve1.example:443".into()));
+        assert_eq!(place("https://10.0.0.1:8006/"), Ok("10.0.0.1:8006".into()));
+        assert_eq!(place("https://[fd00::1]"), Ok("[fd00::1]:8006".into()));
+        for bad in ["http://pve1", "pve1:8006", "https://", "https://u:p@pve1", "https://pve1/api2", "https://pve1?x=1", "ftp://pve1"] {
+            assert_eq!(place(bad), Err(NotAnAddress(bad.into())), "{bad}");
+        }
+    }
+}

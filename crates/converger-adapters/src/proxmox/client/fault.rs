@@ -1,0 +1,124 @@
+//! What is said when an exchange does not come to an answer: what happened, where, and what to do.
+
+use std::error::Error;
+
+use reqwest::Error as Transport;
+use rustls::CertificateError;
+
+use super::trust::{Fingerprint, Trust};
+use crate::proxmox::codec::{Cause, Delivery, Failure, HttpRequest, Method};
+
+/// What is known about an exchange when it fails.
+pub(super) struct Scene<'c> {
+    pub(super) place: &'c str,
+    pub(super) trust: &'c Trust,
+    pub(super) presented: Option<Fingerprint>,
+    pub(super) request: &'c HttpRequest,
+    pub(super) deadline_secs: u64,
+}
+
+/// The failure that a transport error amounts to.
+pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
+    if let Some(tls) = tls_error(error) {
+        return Failure::lost(Delivery::NotDelivered, Cause::Untrusted, untrusted(tls, scene));
+    }
+    if error.is_connect() {
+        return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unconnected(error, scene.place));
+    }
+    if error.is_timeout() {
+        return too_slow(scene);
+    }
+    let text = format!("{}: the connection broke before the answer was whole ({})", scene.place, deepest(error));
+    Failure::lost(sent(scene.request), Cause::Interrupted, text)
+}
+
+pub(super) fn too_slow(scene: &Scene<'_>) -> Failure {
+    let text = format!("{}: no whole answer came within {} s; look at the load of the node", scene.place, scene.deadline_secs);
+    Failure::lost(sent(scene.request), Cause::TooSlow, text)
+}
+
+pub(super) fn too_large(scene: &Scene<'_>, bytes_max: usize) -> Failure {
+    let text = format!(
+        "{}: the answer is larger than {} MiB, which no answer of Proxmox is; check what is behind this address",
+        scene.place,
+        bytes_max >> 20
+    );
+    Failure::lost(sent(scene.request), Cause::TooLarge, text)
+}
+
+pub(super) fn encoded(scene: &Scene<'_>, encoding: &str) -> Failure {
+    let text = format!(
+        "{}: the answer is compressed (`{}`) although that was not asked for; check what is behind this address",
+        scene.place,
+        encoding.escape_debug()
+    );
+    Failure::lost(sent(scene.request), Cause::Malformed, text)
+}
+
+/// A request that reads leaves nothing behind, however far it came.
+fn sent(request: &HttpRequest) -> Delivery {
+    if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun }
+}
+
+fn chain<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| inner(*error))
+}
+
+/// An `io::Error` hides what it was made of from `source`, and TLS errors come inside of one.
+fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    match error.downcast_ref::<std::io::Error>() {
+        Some(io) => io.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+        None => error.source(),
+    }
+}
+
+fn tls_error(error: &Transport) -> Option<&rustls::Error> {
+    chain(error).find_map(|error| error.downcast_ref())
+}
+
+fn deepest(error: &Transport) -> String {
+    chain(error).last().map_or_else(String::new, ToString::to_string)
+}
+
+fn unconnected(error: &Transport, place: &str) -> String {
+    if error.is_timeout() {
+        return format!("{place}: nobody answers; check the address, the port (8006) and what is between");
+    }
+    if error.is_dns() {
+        return format!("{place}: the name is not known ({}); check the address", deepest(error));
+    }
+    format!("{place}: no connection ({}); check the address, the port (8006) and whether pveproxy runs", deepest(error))
+}
+
+fn untrusted(error: &rustls::Error, scene: &Scene<'_>) -> String {
+    let place = scene.place;
+    let shown = scene.presented.map_or_else(String::new, |fingerprint| format!(" It shows the fingerprint {fingerprint}."));
+    let rustls::Error::InvalidCertificate(fault) = error else {
+        return format!("{place}: TLS could not be set up ({error}); check that this is the port of Proxmox's API (8006)");
+    };
+    if let (Trust::Fingerprints(pins), CertificateError::ApplicationVerificationFailure) = (scene.trust, fault) {
+        let count = pins.len();
+        return format!(
+            "{place}: the certificate is none of the {count} that are pinned.{shown} If it was renewed, compare it with \
+             `pvenode cert info` on the node and add it to the pins; otherwise somebody else answers here"
+        );
+    }
+    let what = match fault {
+        CertificateError::BadSignature if matches!(scene.trust, Trust::Fingerprints(_)) => {
+            "whoever answers shows a pinned certificate and does not have its key; find out who it is"
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "the certificate has expired; renew it on the node",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the certificate is not valid yet; compare the clocks of both machines"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "the certificate is for another name; use a name that it is for, or pin its fingerprint"
+        }
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            "the certificate is from an authority that is not trusted; name the file of the cluster's own (/etc/pve/pve-root-ca.pem on a \
+             node), or pin the fingerprint"
+        }
+        _ => return format!("{place}: the certificate cannot be trusted ({fault:?}).{shown}"),
+    };
+    format!("{place}: {what}.{shown}")
+}

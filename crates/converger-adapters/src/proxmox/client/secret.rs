@@ -1,0 +1,230 @@
+//! API tokens, by reference only: the secret is read from an environment variable, a file or a systemd credential, is
+//! shown by nothing, and is wiped from memory when it is dropped.
+//!
+//! What never enters: a secret as text in a configuration, a log or an error.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use reqwest::header::HeaderValue;
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+use crate::proxmox::codec::percent_encode;
+
+/// Secrets of Proxmox are 36 characters; nothing near this is one.
+const SECRET_BYTES_MAX: u64 = 1024;
+
+/// The id of an API token: `user@realm!name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenId(Box<str>);
+
+impl TokenId {
+    /// A well-formed id.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let (user, token) = text.split_once('!')?;
+        let (name, realm) = user.rsplit_once('@')?;
+        let is_name = !name.is_empty() && !name.contains(|own: char| own.is_whitespace() || own.is_control() || matches!(own, ':' | '/'));
+        (is_name && is_word(realm) && is_word(token) && text.len() <= 256).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The user that the token belongs to.
+    #[must_use]
+    pub fn user(&self) -> &str {
+        self.0.split_once('!').map_or("", |(user, _)| user)
+    }
+}
+
+fn is_word(text: &str) -> bool {
+    let fits = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+    text.len() >= 2 && fits && text.starts_with(|first: char| first.is_ascii_alphabetic())
+}
+
+/// Where a secret is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SecretSource {
+    /// In this environment variable.
+    Environment(String),
+    /// In this file, of which a newline at the end does not count.
+    File(PathBuf),
+    /// In the systemd credential of this name.
+    Credential(String),
+}
+
+impl fmt::Display for SecretSource {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Environment(name) => write!(formatter, "the environment variable `{}`", name.escape_debug()),
+            Self::File(path) => write!(formatter, "the file `{}`", path.display()),
+            Self::Credential(name) => write!(formatter, "the systemd credential `{}`", name.escape_debug()),
+        }
+    }
+}
+
+/// Why there is no secret. What was found there is never part of it.
+#[derive(Debug, Error)]
+pub enum SecretError {
+    /// There is nothing there.
+    #[error("{0} is not set; put the secret of the API token there")]
+    Missing(SecretSource),
+    /// It cannot be read.
+    #[error("{source_of} cannot be read; check that it is there and who may read it")]
+    Unreadable {
+        /// Where it was looked for.
+        source_of: SecretSource,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// What is there is not a secret of Proxmox.
+    #[error("{0} does not hold the secret of an API token; it is the value that Proxmox showed once when the token was made")]
+    Malformed(SecretSource),
+}
+
+impl SecretSource {
+    /// Reads the secret, with `environment` to look up variables in.
+    ///
+    /// # Errors
+    /// There is none, or what is there is not one.
+    pub fn read(&self, environment: impl Fn(&str) -> Option<String>) -> Result<Secret, SecretError> {
+        let text = match self {
+            Self::Environment(name) => Zeroizing::new(environment(name).ok_or_else(|| SecretError::Missing(self.clone()))?),
+            Self::File(path) => self.file(path)?,
+            Self::Credential(name) => {
+                let directory = environment("CREDENTIALS_DIRECTORY").ok_or_else(|| SecretError::Missing(self.clone()))?;
+                let is_plain = !name.is_empty() && !name.contains('/') && name != "." && name != "..";
+                let name = is_plain.then_some(name).ok_or_else(|| SecretError::Malformed(self.clone()))?;
+                self.file(&Path::new(&directory).join(name))?
+            }
+        };
+        Secret::new(&text).ok_or_else(|| SecretError::Malformed(self.clone()))
+    }
+
+    fn file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {
+        use std::io::Read;
+        let unreadable = |source| SecretError::Unreadable { source_of: self.clone(), source };
+        let mut text = Zeroizing::new(String::new());
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+        Ok(text)
+    }
+}
+
+/// The secret of an API token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// A secret, without the newline that files end with. Proxmox decodes what it is sent, so only plain characters are one.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let text = text.trim_end_matches(['\r', '\n']);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        ((1..=256).contains(&text.len()) && text.bytes().all(is_plain)).then(|| Self(Zeroizing::new(text.to_owned())))
+    }
+}
+
+/// Shows that there is a secret, and nothing of it.
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Secret(..)")
+    }
+}
+
+/// A token with its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its id.
+    pub id: TokenId,
+    /// Its secret.
+    pub secret: Secret,
+}
+
+impl Token {
+    /// The header that carries it, marked so that nothing prints it.
+    ///
+    /// Proxmox decodes the header, and takes what follows the last `=` for the secret.
+    pub(super) fn header(&self) -> Option<HeaderValue> {
+        let mut text = Zeroizing::new(String::from("PVEAPIToken="));
+        for part in self.id.0.split_inclusive(['@', '!']) {
+            let (plain, mark) = part.split_at(part.len() - usize::from(part.ends_with(['@', '!'])));
+            percent_encode(plain, &mut text);
+            text.push_str(mark);
+        }
+        text.push('=');
+        text.push_str(&self.secret.0);
+        let mut header = HeaderValue::from_str(&text).ok()?;
+        header.set_sensitive(true);
+        Some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "f3b1c8de-0000-4000-8000-123456789abc";
+
+    #[test]
+    fn ids_of_tokens() {
+        for good in ["root@pam!probe", "a@b@pve!t1", "svc-x@my.realm!a_b"] {
+            assert!(TokenId::new(good).is_some(), "{good}");
+        }
+        for bad in ["", "root@pam", "root!x", "@pam!xy", "root@pam!1x", "ro ot@pam!xy", "root@pam!x=y", "a/b@pam!xy"] {
+            assert!(TokenId::new(bad).is_none(), "{bad}");
+        }
+        assert_eq!(TokenId::new("root@pam!probe").expect("an id").user(), "root@pam");
+    }
+
+    #[test]
+    fn a_secret_shows_nothing_of_itself() {
+        let token = Token { id: TokenId::new("root@pam!probe").expect("an id"), secret: Secret::new(SECRET).expect("a secret") };
+        let header = token.header().expect("a header");
+        assert_eq!(header.to_str().expect("text"), format!("PVEAPIToken=root@pam!probe={SECRET}"));
+        for shown in [format!("{token:?}"), format!("{:#?}", token.secret), format!("{header:?}")] {
+            assert!(!shown.contains("f3b1c8de"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn odd_users_are_encoded_and_stay_themselves() {
+        let token = Token { id: TokenId::new("jö%=x@pam!probe").expect("an id"), secret: Secret::new("abc").expect("a secret") };
+        let header = token.header().expect("a header");
+        assert_eq!(header.to_str().expect("text"), "PVEAPIToken=j%C3%B6%25%3Dx@pam!probe=abc");
+    }
+
+    #[test]
+    fn secrets_are_read_from_where_they_are() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("token");
+        std::fs::write(&path, format!("{SECRET}\n")).expect("written");
+        let directory = room.path().to_str().expect("text").to_owned();
+        let environment = move |name: &str| match name {
+            "PVE_SECRET" => Some(SECRET.to_owned()),
+            "CREDENTIALS_DIRECTORY" => Some(directory.clone()),
+            _ => None,
+        };
+        let expected = Secret::new(SECRET).expect("a secret");
+        let sources = [SecretSource::Environment("PVE_SECRET".into()), SecretSource::File(path), SecretSource::Credential("token".into())];
+        for source in sources {
+            assert_eq!(source.read(&environment).expect("read"), expected, "{source}");
+        }
+        let missing = SecretSource::Environment("NOT_SET".into()).read(&environment).expect_err("missing").to_string();
+        assert_eq!(missing, "the environment variable `NOT_SET` is not set; put the secret of the API token there");
+        assert!(SecretSource::Credential("../token".into()).read(&environment).is_err());
+        assert!(SecretSource::Credential("none".into()).read(&environment).is_err());
+    }
+
+    #[test]
+    fn an_error_never_shows_what_was_found() {
+        let source = SecretSource::Environment("X".into());
+        let error = source.read(|_| Some("not a secret: hunter2".into())).expect_err("malformed");
+        assert!(!format!("{error} {error:?}").contains("hunter2"));
+    }
+}

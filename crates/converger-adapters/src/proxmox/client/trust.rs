@@ -1,0 +1,218 @@
+//! Whom to trust: the system's authorities, those of a file, or certificates by their SHA-256 fingerprint.
+//!
+//! Verification is never switched off. A pinned certificate is compared by its fingerprint, and the handshake must be signed with
+//! its key; name and dates do not matter then, because somebody looked at that very certificate
+//! (`docs/decisions/0008-trust.md`).
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits joined by colons.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// Parses it, in any case of letters.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        let mut pairs = text.split(':');
+        for byte in &mut bytes {
+            let pair = pairs.next().filter(|pair| pair.len() == 2 && pair.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+            *byte = u8::from_str_radix(pair, 16).ok()?;
+        }
+        pairs.next().is_none().then_some(Self(bytes))
+    }
+
+    /// The fingerprint of a certificate.
+    #[must_use]
+    pub fn of(certificate: &[u8]) -> Self {
+        Self(Sha256::digest(certificate).into())
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, byte) in self.0.iter().enumerate() {
+            write!(formatter, "{}{byte:02X}", if index > 0 { ":" } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+/// Whom to trust at an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// The authorities that the system trusts.
+    System,
+    /// The authorities in this file (PEM), and no others.
+    CaFile(PathBuf),
+    /// These certificates, and no others. Several, so that one can be renewed.
+    Fingerprints(Box<[Fingerprint]>),
+}
+
+/// Why nobody can be trusted.
+#[derive(Debug, Error)]
+pub enum TrustError {
+    /// There is no pin.
+    #[error("no fingerprint is given; take it from `pvenode cert info` on the node")]
+    NoFingerprint,
+    /// The file cannot be read.
+    #[error("the file of authorities `{}` cannot be read; it holds certificates in PEM form", path.display())]
+    CaFile {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// The file has no certificate in it, or one that is none.
+    #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
+    NoAuthority(PathBuf),
+    /// TLS cannot be set up.
+    #[error("TLS cannot be set up")]
+    Setup(#[from] rustls::Error),
+    /// The verifier cannot be set up.
+    #[error("certificates cannot be verified")]
+    Verifier(#[from] rustls::client::VerifierBuilderError),
+}
+
+/// The certificate that was last shown to us, trusted or not: for messages, and for whoever wants to pin it.
+#[derive(Clone, Debug, Default)]
+pub struct Presented(Arc<Mutex<Option<Fingerprint>>>);
+
+impl Presented {
+    /// Its fingerprint, once there was one.
+    #[must_use]
+    pub fn get(&self) -> Option<Fingerprint> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, fingerprint: Fingerprint) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
+    }
+}
+
+/// The TLS side of a client that trusts as `trust` says.
+pub(super) fn tls(trust: &Trust, presented: &Presented) -> Result<ClientConfig, TrustError> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let verifier = Watching { rule: rule(trust, &provider)?, provider: provider.clone(), presented: presented.clone() };
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    // "Dangerous" is rustls's word for a verifier of one's own; ours verifies, and delegates where there is a chain.
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
+}
+
+fn rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Rule, TrustError> {
+    match trust {
+        Trust::System => Ok(Rule::Chain(Arc::new(rustls_platform_verifier::Verifier::new(provider.clone())?))),
+        Trust::CaFile(path) => {
+            let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let certificates = read.map_err(|source| TrustError::CaFile { path: path.clone(), source })?;
+            let mut roots = RootCertStore::empty();
+            let (added, _) = roots.add_parsable_certificates(certificates);
+            if added == 0 {
+                return Err(TrustError::NoAuthority(path.clone()));
+            }
+            Ok(Rule::Chain(WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone()).build()?))
+        }
+        Trust::Fingerprints(pins) if pins.is_empty() => Err(TrustError::NoFingerprint),
+        Trust::Fingerprints(pins) => Ok(Rule::Pinned(pins.clone())),
+    }
+}
+
+#[derive(Debug)]
+enum Rule {
+    Chain(Arc<dyn ServerCertVerifier>),
+    Pinned(Box<[Fingerprint]>),
+}
+
+/// Verifies by its rule, and remembers what it was shown.
+#[derive(Debug)]
+struct Watching {
+    rule: Rule,
+    provider: Arc<CryptoProvider>,
+    presented: Presented,
+}
+
+impl ServerCertVerifier for Watching {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let shown = Fingerprint::of(end_entity);
+        self.presented.set(shown);
+        match &self.rule {
+            Rule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            Rule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),
+            Rule::Pinned(_) => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, certificate, signature, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprints_are_read_as_proxmox_shows_them() {
+        let text = Fingerprint::of(b"x").to_string();
+        assert_eq!(text.len(), 95);
+        assert_eq!(Fingerprint::new(&text), Some(Fingerprint::of(b"x")));
+        assert_eq!(Fingerprint::new(&text.to_lowercase()), Some(Fingerprint::of(b"x")));
+        for bad in ["", "AA", &text[3..], &format!("{text}:AA"), &text.replace(':', ""), &text.replacen(':', "-", 1), "+A:00"] {
+            assert_eq!(Fingerprint::new(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn trusting_nobody_is_not_possible() {
+        let error = |trust| tls(&trust, &Presented::default()).expect_err("refused").to_string();
+        assert!(error(Trust::Fingerprints(Box::new([]))).contains("pvenode cert info"));
+        assert!(error(Trust::CaFile("no/such/file.pem".into())).contains("no/such/file.pem"));
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("empty.pem");
+        std::fs::write(&path, "").expect("written");
+        assert!(error(Trust::CaFile(path)).contains("holds no certificate"));
+    }
+}

@@ -1,0 +1,280 @@
+//! One reading of a cluster: the list of all guests first, then those one by one of which more is needed, and proof for those
+//! that are not listed. Each request is made once (G4); what fails is unknown, with its cause.
+//!
+//! What never enters: which endpoint is asked (`client`), and what follows from a reading (the core).
+
+mod absence;
+mod causes;
+mod detail;
+mod needs;
+mod rows;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::desired::Scope;
+use converger_core::guest::{EnvironmentName, NodeName, Vmid};
+use converger_core::observe::{Node, Observation, ObservedGuest, Status};
+use futures_util::future::join_all;
+use thiserror::Error;
+
+use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
+use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource};
+use needs::Detail;
+
+pub use causes::{Note, Reason};
+pub use needs::{Need, Needs};
+
+/// What is to be read.
+#[derive(Clone, Debug)]
+pub struct Question<'q> {
+    /// The environment, whose name the reading carries.
+    pub environment: &'q EnvironmentName,
+    /// The name of the cluster that must answer; of a node that is in no cluster, its own name.
+    pub cluster: Option<&'q str>,
+    /// The guests.
+    pub scope: &'q Scope,
+    /// What of them.
+    pub needs: &'q Needs,
+}
+
+/// A reading, with what people should know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The reading. What is outside of the scope is still in it.
+    pub observation: Observation,
+    /// What was not as it should be, in order.
+    pub notes: Vec<Note>,
+}
+
+/// Why there is no reading at all.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Unread {
+    /// A reading that everything rests on failed.
+    #[error("{place}: {what} cannot be read: {failure}; {}", remedy(failure))]
+    Failed {
+        /// Who was asked.
+        place: String,
+        /// For what.
+        what: &'static str,
+        /// What came of it.
+        failure: Failure,
+    },
+    /// Another cluster answered.
+    #[error(
+        "{place} is in the cluster `{}`, not in `{}`; check the address, or the name that is pinned",
+        found.escape_debug(), wanted.escape_debug()
+    )]
+    OtherCluster {
+        /// Who was asked.
+        place: String,
+        /// The name of the cluster that answered.
+        found: String,
+        /// The name that is pinned.
+        wanted: String,
+    },
+}
+
+/// What to do about a failure that leaves no reading.
+fn remedy(failure: &Failure) -> &'static str {
+    match failure.cause {
+        Cause::Unauthenticated => "check the id of the token and its secret, and that neither token nor user has expired",
+        Cause::Forbidden => "give the token PVEAuditor: pveum acl modify / --tokens '<user@realm!token>' --roles PVEAuditor",
+        Cause::ClusterDown => "the cluster's file system is down: look at pve-cluster on the node",
+        Cause::Redirected => "redirects are not followed: name the address of the API itself",
+        Cause::Malformed | Cause::NotImplemented => "check that this is the address of Proxmox VE's API",
+        Cause::NodeUnreachable | Cause::Interrupted => "look at pvedaemon on the node",
+        _ => "try again, or look at the node",
+    }
+}
+
+/// Takes one reading over a session.
+///
+/// # Errors
+/// Nothing can be said about anything.
+pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Taken, Unread> {
+    let before = cluster(session, question).await?;
+    let resources = resources(session).await?;
+    let mut reading = Reading::new(question, &before, resources);
+    reading.read_details(session).await;
+    reading.prove_absences(session).await;
+    match cluster(session, question).await {
+        Ok(after) => reading.close(&after),
+        Err(unread @ Unread::OtherCluster { .. }) => return Err(unread),
+        Err(unread) => reading.close_unread(&unread),
+    }
+    Ok(reading.taken())
+}
+
+async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Cluster, Unread> {
+    let place = || session.place().to_owned();
+    let failed = |failure| Unread::Failed { place: place(), what: "the state of the cluster", failure };
+    let cluster = match session.call(&Command::Read(Read::ClusterStatus)).await.map_err(failed)? {
+        Event::Cluster(cluster) => cluster,
+        other => return Err(failed(other.unexpected())),
+    };
+    let found = cluster.name.as_deref().or(cluster.local.as_ref().map(NodeName::as_str)).unwrap_or("");
+    if let Some(wanted) = question.cluster.filter(|wanted| *wanted != found) {
+        return Err(Unread::OtherCluster { place: place(), found: found.to_owned(), wanted: wanted.to_owned() });
+    }
+    if let Some(local) = &cluster.local {
+        session.is_at(local.clone());
+    }
+    Ok(cluster)
+}
+
+async fn resources<E: Exchange>(session: &Session<E>) -> Result<Vec<Resource>, Unread> {
+    let failed = |failure| Unread::Failed { place: session.place().to_owned(), what: "the list of guests", failure };
+    match session.call(&Command::Read(Read::Resources)).await.map_err(failed)? {
+        Event::Resources(resources) => Ok(resources),
+        other => Err(failed(other.unexpected())),
+    }
+}
+
+/// A reading in the making.
+struct Reading<'q> {
+    question: &'q Question<'q>,
+    quorate: bool,
+    complete: bool,
+    /// Whether the list lacks a guest of the scope.
+    lacks: bool,
+    /// Sorted by name.
+    nodes: Vec<Node>,
+    guests: Vec<ObservedGuest>,
+    notes: Vec<Note>,
+}
+
+impl<'q> Reading<'q> {
+    fn new(question: &'q Question<'q>, cluster: &Cluster, resources: Vec<Resource>) -> Self {
+        let mut nodes: BTreeMap<NodeName, bool> = cluster.nodes.clone();
+        for resource in &resources {
+            // The config of a node that left the cluster may still be there; nobody answers for it.
+            if !nodes.contains_key(&resource.node) {
+                nodes.insert(resource.node.clone(), false);
+            }
+        }
+        let nodes: Vec<Node> = nodes.into_iter().map(|(name, online)| Node { name, online }).collect();
+        let mut notes = Vec::new();
+        if resources.is_empty() && !question.scope.ids().is_empty() {
+            notes.push(Note::of_all(Reason::ListEmpty, "the list of guests is empty"));
+        }
+        let rows = resources.into_iter().filter_map(|resource| {
+            let index = nodes.binary_search_by(|node| node.name.cmp(&resource.node)).ok()?;
+            let online = nodes.get(index).is_some_and(|node| node.online);
+            Some(rows::listed(resource, index, online))
+        });
+        let guests = rows.collect();
+        Self { question, quorate: cluster.quorate, complete: true, lacks: false, nodes, guests, notes }
+    }
+
+    async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
+        let wanted: Vec<(GuestPath, Detail)> = self.guests.iter().filter_map(|row| self.wanted(row)).collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut outcomes = detail::read(session, wanted).await;
+        let mut silent = BTreeSet::new();
+        for row in &mut self.guests {
+            let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
+            if let Some(note) = apply(row, outcome) {
+                silent.extend((note.reason == Reason::NodeSilent).then_some(row.node));
+                self.notes.push(note);
+            }
+        }
+        // A node that does not answer is not online, whatever the cluster thinks of it.
+        for index in silent {
+            if let Some(node) = self.nodes.get_mut(index) {
+                node.online = false;
+            }
+        }
+    }
+
+    /// What is to be read of a guest beyond the list, if it is in scope and its node is online.
+    fn wanted(&self, row: &ObservedGuest) -> Option<(GuestPath, Detail)> {
+        let node = self.nodes.get(row.node).filter(|node| node.online)?;
+        let detail = self.question.needs.detail(row);
+        let is_wanted = self.question.scope.has(row.vmid) && detail != Detail::None;
+        is_wanted.then(|| (GuestPath { node: node.name.clone(), kind: row.kind, vmid: row.vmid }, detail))
+    }
+
+    async fn prove_absences<E: Exchange>(&mut self, session: &Session<E>) {
+        let listed: BTreeSet<Vmid> = self.guests.iter().map(|row| row.vmid).collect();
+        let unlisted: Vec<Vmid> = self.question.scope.ids().iter().copied().filter(|vmid| !listed.contains(vmid)).collect();
+        self.lacks = !unlisted.is_empty();
+        if unlisted.is_empty() || !self.quorate {
+            return;
+        }
+        if unlisted.len() > absence::PROOFS_MAX {
+            self.complete = false;
+            let text = format!("{} guests are not listed; that is too many at once to believe", unlisted.len());
+            self.notes.push(Note::of_all(Reason::NotProven, text));
+            return;
+        }
+        let online: Vec<NodeName> = self.nodes.iter().filter(|node| node.online).map(|node| node.name.clone()).collect();
+        let needs = self.question.needs;
+        // In small groups: the session holds back what a node has no room for, and nothing waits for long.
+        for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
+            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, needs, &online, *vmid))).await;
+            self.notes.extend(doubts.into_iter().flatten().inspect(|_| self.complete = false));
+        }
+    }
+
+    /// What holds at the end must have held at the beginning.
+    fn close(&mut self, after: &Cluster) {
+        self.quorate &= after.quorate;
+        for node in &mut self.nodes {
+            node.online &= after.nodes.get(&node.name) == Some(&true);
+        }
+        self.fall_silent();
+    }
+
+    fn close_unread(&mut self, unread: &Unread) {
+        self.quorate = false;
+        self.notes.push(Note::of_all(Reason::ClusterUnread, unread.to_string()));
+    }
+
+    /// Guests of a node that is not online are unknown, unless a better reason is known already.
+    fn fall_silent(&mut self) {
+        for row in &mut self.guests {
+            let is_online = self.nodes.get(row.node).is_some_and(|node| node.online);
+            if !is_online && matches!(row.status, Status::Known(_)) {
+                row.status = rows::unknown(Reason::NodeOffline);
+            }
+        }
+    }
+
+    fn taken(mut self) -> Taken {
+        self.notes.sort();
+        self.guests.sort_by_key(|row| row.vmid);
+        let observation = Observation {
+            environment: self.question.environment.clone(),
+            source: Some("proxmox".into()),
+            taken_at: None,
+            // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.
+            complete: self.complete && (self.quorate || !self.lacks),
+            quorate: self.quorate,
+            nodes: self.nodes.into(),
+            guests: self.guests.into(),
+            unmanaged: 0,
+        };
+        Taken { observation, notes: self.notes }
+    }
+}
+
+/// Takes what was read of a guest into its row. What is wrong with it, if something is.
+fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
+    let detailed = match outcome {
+        Ok(detailed) => detailed,
+        Err(note) => {
+            row.status = rows::unknown(note.reason);
+            return Some(note);
+        }
+    };
+    let strange = detailed.config.config.as_ref().err().cloned();
+    let listed = row.name.clone();
+    let reason = rows::complete(row, detailed)?;
+    let text = match (reason, strange) {
+        (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, key.escape_debug()),
+        _ => format!("guest {}: it is listed as {listed:?} and is {:?}", row.vmid, row.name),
+    };
+    Some(Note::of_guest(row.vmid, reason, text))
+}

@@ -1,0 +1,42 @@
+//! Absence is a claim, and needs proof (G2): that a guest is not listed may mean that the token may not see it, or that the list
+//! was empty because the cluster's file system was restarting.
+//!
+//! A guest is taken for absent only if the token would see it (permissions on its path), its id is free (which no permission hides),
+//! and every node that answers says itself that it has no such guest: the last reads files, where list and ids come from one source
+//! that can be empty in silence. Quorum before and after is checked by the caller.
+
+use converger_core::guest::{NodeName, Vmid};
+
+use super::causes::{Note, Reason};
+use super::needs::Needs;
+use crate::proxmox::client::{Exchange, Session};
+use crate::proxmox::codec::{Cause, Command, Event, GuestPath, NextId, Read};
+
+/// So many guests are proven absent one by one. When more are not listed, something larger is wrong, and it is not worth asking.
+pub(super) const PROOFS_MAX: usize = 32;
+
+/// Why the absence of a guest could not be shown; `None`: it is shown.
+pub(super) async fn doubt<E: Exchange>(session: &Session<E>, needs: &Needs, nodes: &[NodeName], vmid: Vmid) -> Option<Note> {
+    let doubt = |reason, text: String| Some(Note::of_guest(vmid, reason, text));
+    match session.call(&Command::Read(Read::NextId(vmid))).await {
+        Ok(Event::NextId(NextId::Free)) => {}
+        Ok(_) => return doubt(Reason::Hidden, format!("guest {vmid} is not listed, but its id is taken")),
+        Err(failure) => return doubt(Reason::NotProven, format!("whether the id {vmid} is free: {failure}")),
+    }
+    match session.call(&Command::Read(Read::PermissionsOn(vmid))).await {
+        Ok(Event::Permissions(granted)) if granted.has(&format!("/vms/{vmid}"), "VM.Audit") => {}
+        Ok(_) => {
+            return doubt(Reason::NotPermitted, format!("the token has no VM.Audit on /vms/{vmid}, so that it would not see the guest"));
+        }
+        Err(failure) => return doubt(Reason::NotProven, format!("what the token may do on /vms/{vmid}: {failure}")),
+    }
+    for (node, kind) in nodes.iter().flat_map(|node| needs.kinds(vmid).into_iter().map(move |kind| (node, kind))) {
+        let guest = GuestPath { node: node.clone(), kind, vmid };
+        match session.call(&Command::Read(Read::GuestStatus(guest))).await {
+            Err(failure) if failure.cause == Cause::NoSuchGuest => {}
+            Err(failure) => return doubt(Reason::NotProven, format!("node {}: {failure}", node.as_str())),
+            Ok(_) => return doubt(Reason::Moved, format!("guest {vmid} is not listed, but it is on node {}", node.as_str())),
+        }
+    }
+    None
+}

@@ -1,0 +1,127 @@
+//! Why something could not be read: short words for the reading, and sentences for people that say what to do.
+
+use converger_core::guest::Vmid;
+
+use crate::proxmox::codec::{Cause, Failure};
+
+/// Why a guest, or the reading as a whole, is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// Its node is not a member of the cluster that answers.
+    NodeOffline,
+    /// Its node did not answer when it was asked.
+    NodeSilent,
+    /// The cluster has no run-state of it, or not yet.
+    NotReported,
+    /// Its run-state is neither running nor stopped.
+    RunStateUnclear,
+    /// The token may not read it.
+    NotPermitted,
+    /// It is on another node, or of another kind, than the list said a moment ago.
+    Moved,
+    /// It is not there any more.
+    Gone,
+    /// It has another name than the list said a moment ago.
+    Renamed,
+    /// A value in its config is not understood.
+    NotUnderstood,
+    /// The answer about it makes no sense.
+    Malformed,
+    /// It could not be read for another reason.
+    Unreadable,
+    /// It is not listed, and its id is taken.
+    Hidden,
+    /// It is not listed, and that it does not exist could not be shown.
+    NotProven,
+    /// The list holds no guest at all.
+    ListEmpty,
+    /// The cluster's state could not be read again at the end.
+    ClusterUnread,
+}
+
+impl Reason {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NodeOffline => "node-offline",
+            Self::NodeSilent => "node-silent",
+            Self::NotReported => "status-not-reported",
+            Self::RunStateUnclear => "run-state-unclear",
+            Self::NotPermitted => "not-permitted",
+            Self::Moved => "moved-while-read",
+            Self::Gone => "gone-while-read",
+            Self::Renamed => "renamed-while-read",
+            Self::NotUnderstood => "config-not-understood",
+            Self::Malformed => "answer-malformed",
+            Self::Unreadable => "unreadable",
+            Self::Hidden => "hidden",
+            Self::NotProven => "absence-not-proven",
+            Self::ListEmpty => "list-empty",
+            Self::ClusterUnread => "cluster-unread",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(self) -> &'static str {
+        match self {
+            Self::NodeOffline => "bring the node back, or wait until it is; its guests are left alone until then",
+            Self::NodeSilent => "look at pvedaemon and pveproxy on the node, and at its load",
+            Self::NotReported => "wait half a minute; if it stays so, look at pvestatd on the node",
+            Self::RunStateUnclear => "look at the guest: it is neither running nor stopped",
+            Self::NotPermitted => "give the token VM.Audit on the guest: pveum acl modify /vms/<vmid> --tokens <token> --roles PVEAuditor",
+            Self::Moved => "it was moved or replaced while it was read; take a new reading",
+            Self::Gone => "it was removed while it was read; take a new reading",
+            Self::Renamed => "it was renamed or replaced while it was read; take a new reading",
+            Self::NotUnderstood => "its config holds a value that this version does not know; look at the key that is named",
+            Self::Malformed => "look at what is between here and the node",
+            Self::Unreadable => "read what Proxmox said about it",
+            Self::Hidden => {
+                "a guest has this id and the token may not see it: pveum acl modify /vms/<vmid> --tokens <token> --roles PVEAuditor"
+            }
+            Self::NotProven => "take a new reading; if it stays so, look at the cluster's state",
+            Self::ListEmpty => {
+                "if there are guests, pmxcfs is restarting or the token may see none: take a new reading, or give it PVEAuditor"
+            }
+            Self::ClusterUnread => "take a new reading",
+        }
+    }
+
+    /// The reason that a failed reading of a guest amounts to, other than that it is not there.
+    pub(super) fn of(failure: &Failure) -> Self {
+        match failure.cause {
+            Cause::Unauthenticated | Cause::Forbidden => Self::NotPermitted,
+            Cause::Unreachable
+            | Cause::TooSlow
+            | Cause::NodeUnreachable
+            | Cause::NodeUnknown
+            | Cause::Interrupted
+            | Cause::ClusterDown
+            | Cause::Untrusted => Self::NodeSilent,
+            Cause::Malformed | Cause::TooLarge | Cause::Redirected => Self::Malformed,
+            _ => Self::Unreadable,
+        }
+    }
+}
+
+/// Something that was not as it should be while reading, for people. What it means for the plan stands in the reading itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Note {
+    /// The guest, if it is about one.
+    pub vmid: Option<Vmid>,
+    /// Why.
+    pub reason: Reason,
+    /// What was seen.
+    pub text: String,
+}
+
+impl Note {
+    pub(super) fn of_guest(vmid: Vmid, reason: Reason, text: impl Into<String>) -> Self {
+        Self { vmid: Some(vmid), reason, text: text.into() }
+    }
+
+    pub(super) fn of_all(reason: Reason, text: impl Into<String>) -> Self {
+        Self { vmid: None, reason, text: text.into() }
+    }
+}

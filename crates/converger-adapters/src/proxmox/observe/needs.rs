@@ -1,0 +1,86 @@
+//! What has to be read of which guest: the list of the cluster finds drift of run-states for any number of guests, and only guests
+//! whose config is managed, which are pinned, or which are about to change are asked for one by one.
+
+use std::collections::BTreeMap;
+
+use converger_core::desired::Desired;
+use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::observe::{ObservedGuest, Status};
+
+/// What a reading is for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Needs {
+    /// For looking at everything: all guests in scope are read in full.
+    #[default]
+    Everything,
+    /// For planning towards a declared state.
+    Declared(BTreeMap<Vmid, Need>),
+}
+
+/// What is declared of a guest, as far as it decides what to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The declared kind.
+    pub kind: Kind,
+    /// The declared run-state.
+    pub state: Option<RunState>,
+    /// Whether config or birth marks are declared, for which the guest's own config is needed.
+    pub config: bool,
+}
+
+/// What is read of a guest beyond the list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// Nothing.
+    None,
+    /// Its config, with what waits for the next start.
+    Config,
+    /// Its config and its run-state from its own node.
+    ConfigAndStatus,
+}
+
+impl Needs {
+    /// What planning towards this state needs.
+    #[must_use]
+    pub fn of(desired: &Desired) -> Self {
+        let guests = desired.guests().iter();
+        Self::Declared(
+            guests
+                .map(|guest| {
+                    let config = !guest.config.is_empty() || guest.identity.is_some();
+                    (guest.vmid, Need { kind: guest.kind, state: guest.state, config })
+                })
+                .collect(),
+        )
+    }
+
+    /// The kinds that a guest which is not listed could be of.
+    pub(super) fn kinds(&self, vmid: Vmid) -> Vec<Kind> {
+        match self {
+            Self::Everything => Kind::ALL.to_vec(),
+            Self::Declared(needs) => needs.get(&vmid).map_or_else(|| Kind::ALL.to_vec(), |need| vec![need.kind]),
+        }
+    }
+
+    /// What to read of a guest in scope that the list shows like this.
+    pub(super) fn detail(&self, row: &ObservedGuest) -> Detail {
+        let Self::Declared(needs) = self else { return Detail::ConfigAndStatus };
+        let Some(need) = needs.get(&row.vmid) else { return Detail::None };
+        // Another kind is another guest: nothing of it will be compared.
+        if need.kind != row.kind {
+            return Detail::None;
+        }
+        let is_as_declared = match (&row.status, need.state) {
+            (Status::Known(state), Some(wanted)) => *state == wanted,
+            (Status::Known(_), None) => true,
+            // What the list does not know is asked for where the guest is asked for anyway.
+            (Status::Unknown(_), _) if need.config => false,
+            (Status::Unknown(_), _) => return Detail::None,
+        };
+        match (is_as_declared, need.config) {
+            (true, false) => Detail::None,
+            (true, true) => Detail::Config,
+            (false, _) => Detail::ConfigAndStatus,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! One guest in the words of the core: from the cluster's list alone, and with what was read of it one by one.
+//!
+//! What the list says of a run-state is a cache; lock, tags and place in it come from the config. What was not read stays unread.
+
+use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::observe::{Ha, ObservedGuest, Reading, Status};
+
+use super::causes::Reason;
+use crate::proxmox::codec::{GuestConfig, GuestStatus, Resource};
+
+/// What was read of a guest beyond the list.
+#[derive(Debug)]
+pub(super) struct Detailed {
+    pub(super) config: Box<GuestConfig>,
+    pub(super) status: Option<GuestStatus>,
+}
+
+/// A guest as the list shows it. `node` is the index of its node, which answers or does not.
+pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> ObservedGuest {
+    let status = match run_state(&resource.status) {
+        _ if !is_online => unknown(Reason::NodeOffline),
+        // A run-state without a name is none that pvestatd reported.
+        Some(Ok(state)) if resource.name.is_some() => Status::Known(state),
+        Some(Ok(_)) | None => unknown(Reason::NotReported),
+        Some(Err(())) => unknown(Reason::RunStateUnclear),
+    };
+    ObservedGuest {
+        vmid: resource.vmid,
+        kind: resource.kind,
+        node,
+        status,
+        name: resource.name,
+        run_state: Some(resource.status),
+        cpus: resource.cpus,
+        maxmem: resource.maxmem,
+        source: Some("cache".into()),
+        lock: Reading::Read(resource.lock),
+        ha: Reading::Read(resource.ha_state.map(|state| Ha { state: Some(state) })),
+        template: resource.template.map_or(Reading::Unread, Reading::Read),
+        protection: Reading::Unread,
+        tags: Reading::Read(resource.tags),
+        identity: Reading::Unread,
+        config: Reading::Unread,
+        pending: Reading::Unread,
+        digest: None,
+    }
+}
+
+/// Running, stopped, neither (`Err`), or not reported (`None`). A paused guest has its process and its memory: it runs.
+fn run_state(raw: &str) -> Option<Result<RunState, ()>> {
+    match raw {
+        "running" | "paused" | "suspended" => Some(Ok(RunState::Running)),
+        "stopped" => Some(Ok(RunState::Stopped)),
+        "unknown" | "" => None,
+        _ => Some(Err(())),
+    }
+}
+
+/// The guest cannot be said to run or to be stopped, for this reason.
+pub(super) fn unknown(reason: Reason) -> Status {
+    Status::Unknown(Some(reason.word().into()))
+}
+
+/// Puts what was read one by one in the place of what the list said. The reason why the guest is unknown, if it now is.
+pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Reason> {
+    let Detailed { config, status } = detailed;
+    let config = *config;
+    let name = config.name.clone().unwrap_or_else(|| fallback_name(row.kind, row.vmid));
+    let names = [row.name.as_deref(), status.as_ref().and_then(|status| status.name.as_deref())];
+    let is_renamed = names.into_iter().flatten().any(|other| other != &*name);
+    row.name = Some(name);
+    if let Some(status) = status {
+        take_status(row, status);
+    }
+    row.lock = Reading::Read(config.lock);
+    row.template = Reading::Read(config.template);
+    row.protection = Reading::Read(config.protection);
+    row.tags = Reading::Read(config.tags);
+    row.identity = Reading::Read(Box::new(config.identity));
+    row.pending = config.pending.map_or(Reading::Unread, Reading::Read);
+    row.digest = config.digest.map(|digest| digest.as_str().into());
+    let reason = match config.config {
+        _ if is_renamed => Some(Reason::Renamed),
+        Ok(config) => {
+            row.config = Reading::Read(config);
+            None
+        }
+        Err(_) => Some(Reason::NotUnderstood),
+    };
+    if let Some(reason) = reason {
+        row.status = unknown(reason);
+    }
+    reason
+}
+
+/// What the guest's own node says of its run-state counts more than the list.
+fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
+    let raw = status.qmp_status.unwrap_or(status.status);
+    row.status = match run_state(&raw) {
+        Some(Ok(state)) => Status::Known(state),
+        Some(Err(())) => unknown(Reason::RunStateUnclear),
+        None => unknown(Reason::NotReported),
+    };
+    row.run_state = Some(raw);
+    row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
+    row.source = Some("live".into());
+}
+
+/// What Proxmox shows for a guest without a name.
+fn fallback_name(kind: Kind, vmid: Vmid) -> Box<str> {
+    match kind {
+        Kind::Qemu => format!("VM {vmid}").into(),
+        Kind::Lxc => format!("CT{vmid}").into(),
+    }
+}

@@ -1,0 +1,216 @@
+//! The observer of a Proxmox environment: picks one of its endpoints, and takes one reading there.
+//!
+//! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
+//! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use converger_core::desired::Scope;
+use converger_core::guest::EnvironmentName;
+use converger_core::observe::Scoped;
+use thiserror::Error;
+use tokio::runtime::{Builder, Runtime};
+
+use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
+use super::codec::{Cause, Command, Event, Failure, Read, Version};
+use super::observe::{self, Needs, Note, Question, Unread};
+use crate::{ObserveError, Observer};
+
+/// What an environment is and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Environment {
+    /// Its name in this program.
+    pub name: EnvironmentName,
+    /// The name of its cluster, if it is pinned.
+    pub cluster: Option<Box<str>>,
+    /// Its API endpoints, in the order in which they are tried.
+    pub endpoints: Vec<Endpoint>,
+    /// The token that is used at all of them.
+    pub token: Token,
+    /// How much an exchange may take.
+    pub bounds: Bounds,
+}
+
+/// The observer of one environment.
+#[derive(Debug)]
+pub struct Proxmox {
+    name: EnvironmentName,
+    cluster: Option<Box<str>>,
+    ways: Vec<(Endpoint, Token, Bounds)>,
+    needs: Needs,
+    runtime: Runtime,
+}
+
+/// Why an environment cannot be read.
+#[derive(Debug, Error)]
+pub enum ProxmoxError {
+    /// It has no endpoint.
+    #[error("the environment has no address; give it one, such as https://pve1.example:8006")]
+    NoEndpoint,
+    /// A client cannot be set up.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The runtime cannot be set up.
+    #[error("cannot set up input and output")]
+    Runtime(#[from] std::io::Error),
+    /// No endpoint answered.
+    #[error("no endpoint answers: {}", .0.join("; "))]
+    NoAnswer(Vec<String>),
+    /// The endpoint that answered gave no reading.
+    #[error(transparent)]
+    Unread(#[from] Unread),
+}
+
+/// A reading, with what people should know about it.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The reading in scope.
+    pub reading: Scoped,
+    /// What was not as it should be.
+    pub notes: Vec<Note>,
+    /// The endpoint that was asked.
+    pub place: String,
+    /// How many requests were made.
+    pub requests: u64,
+    /// Endpoints that were tried before and did not answer, with the reason.
+    pub passed_over: Vec<String>,
+}
+
+impl Proxmox {
+    /// An observer of this environment that reads everything of the guests in scope.
+    ///
+    /// # Errors
+    /// It has no endpoint, or there is no runtime.
+    pub fn new(environment: Environment) -> Result<Self, ProxmoxError> {
+        let Environment { name, cluster, endpoints, token, bounds } = environment;
+        if endpoints.is_empty() {
+            return Err(ProxmoxError::NoEndpoint);
+        }
+        let ways = endpoints.into_iter().map(|endpoint| (endpoint, token.clone(), bounds)).collect();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { name, cluster, ways, needs: Needs::Everything, runtime })
+    }
+
+    /// The same, reading only what is needed.
+    #[must_use]
+    pub fn with_needs(self, needs: Needs) -> Self {
+        Self { needs, ..self }
+    }
+
+    /// Takes one reading, and says what it took.
+    ///
+    /// # Errors
+    /// There is no reading at all.
+    pub fn report(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
+        self.runtime.block_on(self.take(scope))
+    }
+
+    /// Which release answers at each endpoint, and the certificate that it shows: for people who look for what is wrong.
+    ///
+    /// # Errors
+    /// A client cannot be set up. That an endpoint does not answer is not an error here.
+    pub fn probe(&self) -> Result<Vec<Probe>, ProxmoxError> {
+        self.runtime.block_on(async {
+            let mut probes = Vec::new();
+            for (endpoint, token, bounds) in &self.ways {
+                let client = Client::new(endpoint.clone(), token, *bounds)?;
+                let presented = client.watch();
+                let session = Session::new(client);
+                let version = version(&session).await;
+                probes.push(Probe { place: endpoint.place().to_owned(), version, presented: presented.get() });
+            }
+            Ok(probes)
+        })
+    }
+
+    async fn take(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
+        let mut passed_over = Vec::new();
+        for (endpoint, token, bounds) in &self.ways {
+            let session = Session::new(Client::new(endpoint.clone(), token, *bounds)?);
+            let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), scope, needs: &self.needs };
+            match observe::read(&session, &question).await {
+                Ok(taken) => {
+                    let mut observation = taken.observation;
+                    observation.taken_at = Some(timestamp(SystemTime::now()).into());
+                    let (place, requests) = (session.place().to_owned(), session.requests());
+                    return Ok(Report { reading: observation.within(scope), notes: taken.notes, place, requests, passed_over });
+                }
+                // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
+                Err(Unread::Failed { failure, .. }) if session.requests() == 1 && is_no_connection(&failure) => {
+                    passed_over.push(failure.text.into());
+                }
+                Err(unread) => return Err(unread.into()),
+            }
+        }
+        Err(ProxmoxError::NoAnswer(passed_over))
+    }
+}
+
+/// What an endpoint shows of itself.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// The endpoint.
+    pub place: String,
+    /// Its release, or why it does not say.
+    pub version: Result<Version, Failure>,
+    /// The fingerprint of its certificate, trusted or not.
+    pub presented: Option<super::client::Fingerprint>,
+}
+
+async fn version(session: &Session<Client>) -> Result<Version, Failure> {
+    match session.call(&Command::Read(Read::Version)).await? {
+        Event::Version(version) => Ok(version),
+        other => Err(other.unexpected()),
+    }
+}
+
+fn is_no_connection(failure: &Failure) -> bool {
+    matches!(failure.cause, Cause::Unreachable | Cause::Untrusted)
+}
+
+impl Observer for Proxmox {
+    fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+        if self.name != *environment {
+            let (found, wanted) = (self.name.to_string(), environment.to_string());
+            let place = self.ways.first().map_or_else(String::new, |(endpoint, ..)| endpoint.place().to_owned());
+            return Err(ObserveError::OtherEnvironment { place, found, wanted });
+        }
+        self.report(scope).map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
+    }
+}
+
+/// The time in UTC, as `2026-11-15T12:00:00Z`.
+fn timestamp(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// The date of a day since 1970, by counting in years that begin in March: then the leap day is the last of its year.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const ERA: u64 = 146_097;
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / ERA, shifted % ERA);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, of_year - (153 * march_month + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_are_written_in_utc() {
+        let at = |seconds| timestamp(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00Z");
+        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(at(1_794_770_467), "2026-11-15T19:21:07Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
+    }
+}

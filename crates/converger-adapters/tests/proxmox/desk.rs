@@ -1,0 +1,179 @@
+//! A desk that answers as Proxmox does, from a few facts about guests. Only what the client asks for; the lab is the real look-alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use converger_adapters::proxmox::client::{Exchange, Session};
+use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
+use converger_adapters::proxmox::observe::{self, Needs, Question, Taken, Unread};
+use converger_core::desired::Scope;
+use converger_core::guest::{EnvironmentName, Vmid};
+
+/// A guest at the desk: JSON for each thing that can be asked about it.
+#[derive(Clone, Debug)]
+pub(crate) struct Guest {
+    pub(crate) kind: &'static str,
+    pub(crate) node: String,
+    /// The row in the cluster's list; none hides it there.
+    pub(crate) listed: Option<String>,
+    pub(crate) current: String,
+    pub(crate) pending: String,
+}
+
+/// What the desk knows, and who overrules it.
+#[derive(Clone, Default)]
+pub(crate) struct Desk {
+    pub(crate) cluster: String,
+    pub(crate) guests: BTreeMap<u32, Guest>,
+    /// Guests on which the token has no privilege.
+    pub(crate) forbidden: BTreeSet<u32>,
+    /// Answers that count more than what the desk knows, by the end of the path: used up in order, the last one stays.
+    pub(crate) instead: Arc<Mutex<BTreeMap<String, Vec<HttpAnswer>>>>,
+    pub(crate) log: Arc<Mutex<Vec<String>>>,
+}
+
+pub(crate) const ALONE: &str = r#"[{"type":"node","name":"n1","online":1,"local":1,"nodeid":0,"id":"node/n1","ip":"10.0.0.1","level":""}]"#;
+
+pub(crate) fn cluster_of(name: &str, quorate: u8, nodes: &[(&str, u8)]) -> String {
+    let rows = nodes.iter().enumerate().map(|(index, (node, online))| {
+        format!(
+            r#"{{"type":"node","name":"{node}","online":{online},"local":{},"nodeid":{index},"id":"node/{node}"}}"#,
+            u8::from(index == 0)
+        )
+    });
+    let whole = format!(r#"{{"type":"cluster","name":"{name}","quorate":{quorate},"nodes":{},"version":2,"id":"cluster"}}"#, nodes.len());
+    format!("[{}]", std::iter::once(whole).chain(rows).collect::<Vec<_>>().join(","))
+}
+
+pub(crate) fn success(data: &str) -> HttpAnswer {
+    HttpAnswer { status: 200, reason: "OK".into(), body: format!(r#"{{"success":1,"data":{data}}}"#).into() }
+}
+
+pub(crate) fn failure(status: &str, message: &str) -> HttpAnswer {
+    let body = format!(r#"{{"success":0,"status":{status},"message":"{message}\n","data":null}}"#);
+    HttpAnswer { status: 200, reason: "OK".into(), body: body.into() }
+}
+
+pub(crate) fn raw(status: u16, reason: &str) -> HttpAnswer {
+    HttpAnswer { status, reason: reason.into(), body: Vec::new() }
+}
+
+/// A plain stopped guest called `g<vmid>`.
+pub(crate) fn guest(vmid: u32, node: &str) -> Guest {
+    let kind = "qemu";
+    Guest {
+        kind,
+        node: node.to_owned(),
+        listed: Some(format!(
+            r#"{{"id":"{kind}/{vmid}","vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped","name":"g{vmid}","template":0,"maxcpu":1,"maxmem":536870912,"cpu":0.5,"netin":0}}"#
+        )),
+        current: format!(r#"{{"vmid":{vmid},"status":"stopped","qmpstatus":"stopped","name":"g{vmid}","ha":{{"managed":0}}}}"#),
+        pending: format!(
+            r#"[{{"key":"name","value":"g{vmid}"}},{{"key":"cores","value":2}},{{"key":"memory","value":"1024"}},{{"key":"digest","value":"0fe8"}}]"#
+        ),
+    }
+}
+
+impl Desk {
+    pub(crate) fn with(cluster: &str, guests: impl IntoIterator<Item = (u32, Guest)>) -> Self {
+        Self { cluster: cluster.to_owned(), guests: guests.into_iter().collect(), ..Self::default() }
+    }
+
+    pub(crate) fn instead(self, path_end: &str, answers: Vec<HttpAnswer>) -> Self {
+        self.instead.lock().expect("unpoisoned").insert(path_end.to_owned(), answers);
+        self
+    }
+
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.log.lock().expect("unpoisoned").clone()
+    }
+
+    pub(crate) fn answer(&self, method: &str, path: &str) -> HttpAnswer {
+        self.log.lock().expect("unpoisoned").push(format!("{method} {path}"));
+        if let Some(answer) = self.overruled(path) {
+            return answer;
+        }
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let segments: Vec<&str> = path.trim_start_matches("/api2/extjs/").split('/').collect();
+        match segments.as_slice() {
+            ["version"] => success(r#"{"version":"9.2.11","release":"9.2","repoid":"x"}"#),
+            ["cluster", "status"] => success(&self.cluster),
+            ["cluster", "resources"] => success(&self.list()),
+            ["cluster", "nextid"] => self.next_id(query.trim_start_matches("vmid=")),
+            ["access", "permissions"] => self.permissions(query.trim_start_matches("path=%2Fvms%2F")),
+            ["nodes", node, kind, vmid, rest @ ..] => self.of_guest(node, kind, vmid, &rest.join("/")),
+            _ => failure("501", "Method 'GET /x' not implemented"),
+        }
+    }
+
+    fn overruled(&self, path: &str) -> Option<HttpAnswer> {
+        let mut instead = self.instead.lock().expect("unpoisoned");
+        let (_, answers) = instead.iter_mut().find(|(end, _)| path.ends_with(end.as_str()))?;
+        if answers.len() > 1 { Some(answers.remove(0)) } else { answers.first().cloned() }
+    }
+
+    fn may_see(&self, vmid: u32) -> bool {
+        !self.forbidden.contains(&vmid)
+    }
+
+    fn list(&self) -> String {
+        let rows = self.guests.iter().filter(|(vmid, _)| self.may_see(**vmid)).filter_map(|(_, guest)| guest.listed.clone());
+        format!("[{}]", rows.collect::<Vec<_>>().join(","))
+    }
+
+    fn next_id(&self, vmid: &str) -> HttpAnswer {
+        let is_taken = vmid.parse().is_ok_and(|vmid: u32| self.guests.contains_key(&vmid));
+        if !is_taken {
+            return success(&format!("\"{vmid}\""));
+        }
+        let body = format!(
+            r#"{{"success":0,"status":"400","message":"Parameter verification failed.\n","errors":{{"vmid":"VM {vmid} already exists"}},"data":null}}"#
+        );
+        HttpAnswer { body: body.into(), ..success("null") }
+    }
+
+    fn permissions(&self, vmid: &str) -> HttpAnswer {
+        let granted = vmid.parse().is_ok_and(|vmid| self.may_see(vmid));
+        let privileges = if granted { r#"{"VM.Audit":1,"VM.PowerMgmt":0}"# } else { "{}" };
+        success(&format!(r#"{{"/vms/{vmid}":{privileges}}}"#))
+    }
+
+    fn of_guest(&self, node: &str, kind: &str, vmid: &str, rest: &str) -> HttpAnswer {
+        let number: u32 = vmid.parse().expect("an id");
+        if !self.may_see(number) {
+            return failure("\"403\"", &format!("Permission check failed (/vms/{vmid}, VM.Audit)"));
+        }
+        let folder = if kind == "qemu" { "qemu-server" } else { "lxc" };
+        let Some(guest) = self.guests.get(&number).filter(|guest| guest.node == node && guest.kind == kind) else {
+            return failure("500", &format!("Configuration file 'nodes/{node}/{folder}/{vmid}.conf' does not exist"));
+        };
+        match rest {
+            "status/current" => success(&guest.current),
+            "pending" => success(&guest.pending),
+            _ => failure("501", "not implemented"),
+        }
+    }
+}
+
+impl Exchange for Desk {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        Ok(self.answer(request.method().word(), request.path()))
+    }
+
+    fn place(&self) -> &str {
+        "desk"
+    }
+}
+
+pub(crate) fn scope(ids: &[u64]) -> Scope {
+    Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect())
+}
+
+/// Takes a reading at the desk, without sockets.
+pub(crate) fn read(desk: &Desk, ids: &[u64], needs: &Needs, cluster: Option<&str>) -> Result<Taken, Unread> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let environment = EnvironmentName::new("lab").expect("a name");
+    let scope = scope(ids);
+    let question = Question { environment: &environment, cluster, scope: &scope, needs };
+    runtime.block_on(observe::read(&Session::new(desk.clone()), &question))
+}

@@ -1,0 +1,343 @@
+//! What a reading says, and what it takes: from the list alone, with details, and where something is not as it should be.
+
+use converger_adapters::proxmox::codec::{Cause, HttpAnswer};
+use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
+use converger_core::desired;
+use converger_core::document::Notation;
+use converger_core::guest::{Identity, Kind, RunState, Vmid};
+use converger_core::normalize::{Field, Value};
+use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
+
+use crate::desk::{ALONE, Desk, Guest, cluster_of, failure, guest, raw, read, success};
+
+fn vmid(number: u64) -> Vmid {
+    Vmid::new(number).expect("an id")
+}
+
+fn declared(state: Option<RunState>, config: bool, ids: &[u64]) -> Needs {
+    Needs::Declared(ids.iter().map(|id| (vmid(*id), Need { kind: Kind::Qemu, state, config })).collect())
+}
+
+fn find(taken: &Taken, number: u64) -> &ObservedGuest {
+    taken.observation.find(vmid(number)).expect("listed")
+}
+
+fn cause(taken: &Taken, number: u64) -> String {
+    match &find(taken, number).status {
+        Status::Unknown(cause) => cause.as_deref().unwrap_or("none").to_owned(),
+        Status::Known(state) => state.word().to_owned(),
+    }
+}
+
+fn running(vmid: u32, node: &str) -> Guest {
+    let plain = guest(vmid, node);
+    Guest {
+        listed: plain.listed.map(|row| row.replace("stopped", "running")),
+        current: plain.current.replace("stopped", "running"),
+        ..plain
+    }
+}
+
+fn three() -> Desk {
+    let cluster = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    Desk::with(&cluster, [(100, guest(100, "n1")), (101, running(101, "n2")), (200, guest(200, "n1"))])
+}
+
+#[test]
+fn g4_a_reading_without_config_takes_three_requests_for_any_number_of_guests() {
+    let desk = Desk::with(ALONE, (100..1100).map(|vmid| (vmid, guest(vmid, "n1"))));
+    let ids: Vec<u64> = (100..1100).collect();
+    let taken = read(&desk, &ids, &declared(Some(RunState::Stopped), false, &ids), None).expect("a reading");
+    assert_eq!(taken.observation.guests.len(), 1000);
+    assert!(taken.observation.complete && taken.observation.quorate);
+    let requests = ["GET /api2/extjs/cluster/status", "GET /api2/extjs/cluster/resources?type=vm", "GET /api2/extjs/cluster/status"];
+    assert_eq!(desk.requests(), requests);
+}
+
+#[test]
+fn only_guests_that_are_to_change_or_whose_config_is_managed_are_read_one_by_one() {
+    let desk = three();
+    let mut needs = match declared(Some(RunState::Stopped), false, &[100, 101]) {
+        Needs::Declared(needs) => needs,
+        Needs::Everything => unreachable!("declared"),
+    };
+    needs.insert(vmid(200), Need { kind: Kind::Qemu, state: None, config: true });
+    let taken = read(&desk, &[100, 101, 200], &Needs::Declared(needs), None).expect("a reading");
+    let requests = desk.requests();
+    let mut singly: Vec<&str> = requests.iter().filter_map(|path| path.strip_prefix("GET /api2/extjs/nodes/")).collect();
+    singly.sort_unstable();
+    assert_eq!(singly, ["n1/qemu/200/pending", "n2/qemu/101/pending", "n2/qemu/101/status/current"]);
+    assert_eq!(find(&taken, 100).config, Reading::Unread);
+    assert_eq!((find(&taken, 101).source.as_deref(), find(&taken, 200).source.as_deref()), (Some("live"), Some("cache")));
+}
+
+#[test]
+fn needs_follow_from_the_declared_state() {
+    let text = "version: 1\nenvironment: lab\nguests:\n  - {vmid: 100, kind: qemu, name: a, state: running}\n  \
+                - {vmid: 101, kind: lxc, name: b, config: {tags: [x]}}\n  - {vmid: 102, kind: qemu, identity: {ctime: 5}}\n";
+    let desired = desired::parse(text.as_bytes(), Notation::Yaml).expect("parsed");
+    let Needs::Declared(needs) = Needs::of(&desired) else { panic!("declared") };
+    assert_eq!(needs[&vmid(100)], Need { kind: Kind::Qemu, state: Some(RunState::Running), config: false });
+    assert_eq!(needs[&vmid(101)], Need { kind: Kind::Lxc, state: None, config: true });
+    assert!(needs[&vmid(102)].config);
+}
+
+#[test]
+fn what_the_list_says_is_in_the_words_of_the_core() {
+    let row = r#"{"vmid":"100","type":"lxc","node":"n1","status":"running","name":"ct","template":"0","lock":"backup","tags":"b;a","hastate":"started","maxcpu":"2","maxmem":1024,"unheard":[1]}"#;
+    let desk = Desk::with(ALONE, [(100, Guest { kind: "lxc", listed: Some(row.into()), ..guest(100, "n1") })]);
+    let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
+    let row = find(&taken, 100);
+    assert_eq!((row.kind, &row.status), (Kind::Lxc, &Status::Known(RunState::Running)));
+    assert_eq!(row.lock, Reading::Read(Some("backup".into())));
+    assert_eq!(row.ha, Reading::Read(Some(Ha { state: Some("started".into()) })));
+    assert_eq!((&row.template, row.cpus, row.maxmem), (&Reading::Read(false), Some(2), Some(1024)));
+    assert_eq!(row.tags.as_ref().read().expect("read").iter().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!((&row.protection, &row.pending, &row.identity), (&Reading::Unread, &Reading::Unread, &Reading::Unread));
+}
+
+#[test]
+fn a_guest_that_is_read_in_full_has_its_guards_marks_and_what_waits() {
+    let pending = r#"[{"key":"name","value":"g100"},{"key":"cores","value":2,"pending":4},{"key":"protection","value":1},{"key":"tags","value":"prod"},
+        {"key":"smbios1","value":"uuid=ABC"},{"key":"meta","value":"creation-qemu=9,ctime=17"},{"key":"net0","pending":"virtio"},{"key":"digest","value":"0fe8"}]"#;
+    let current = r#"{"status":"running","qmpstatus":"paused","name":"g100","ha":{"managed":1,"state":null}}"#;
+    let desk = Desk::with(ALONE, [(100, Guest { pending: pending.into(), current: current.into(), ..guest(100, "n1") })]);
+    let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+    let row = find(&taken, 100);
+    assert_eq!(row.status, Status::Known(RunState::Running));
+    assert_eq!(row.run_state.as_deref(), Some("paused"), "the raw word is kept");
+    assert_eq!(row.ha, Reading::Read(Some(Ha { state: None })));
+    assert_eq!((&row.protection, &row.template, &row.lock), (&Reading::Read(true), &Reading::Read(false), &Reading::Read(None)));
+    assert_eq!(row.identity, Reading::Read(Box::new(Identity::Qemu { uuid: Some("abc".into()), ctime: Some(17) })));
+    let waits: Box<[Pending]> = [Pending::Known(Field::Cores, Some(Value::Count(4))), Pending::Other("net0".into())].into();
+    assert_eq!(row.pending, Reading::Read(waits));
+    assert_eq!(row.config.as_ref().read().expect("read").get(Field::Cores), Some(&Value::Count(2)));
+    assert_eq!(row.digest.as_deref(), Some("0fe8"));
+}
+
+#[test]
+fn raw_run_states_are_running_stopped_or_unknown() {
+    let of = |word: &str| {
+        let desk = Desk::with(
+            ALONE,
+            [(100, Guest { listed: guest(100, "n1").listed.map(|row| row.replace("stopped", word)), ..guest(100, "n1") })],
+        );
+        let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
+        assert_eq!(find(&taken, 100).run_state.as_deref(), Some(word));
+        cause(&taken, 100)
+    };
+    for word in ["running", "paused", "suspended"] {
+        assert_eq!(of(word), "running", "{word}");
+    }
+    assert_eq!(of("stopped"), "stopped");
+    for word in ["prelaunch", "io-error", "internal-error", "guest-panicked", "inmigrate", "postmigrate", "save-vm", "shutdown", "new-word"]
+    {
+        assert_eq!(of(word), "run-state-unclear", "{word}");
+    }
+    assert_eq!(of("unknown"), "status-not-reported");
+}
+
+#[test]
+fn a_guest_that_the_cache_does_not_know_yet_is_known_by_its_own_node() {
+    let row = r#"{"vmid":100,"type":"qemu","node":"n1","status":"unknown","id":"qemu/100"}"#;
+    let desk = Desk::with(ALONE, [(100, Guest { listed: Some(row.into()), ..guest(100, "n1") })]);
+    let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!((cause(&taken, 100).as_str(), find(&taken, 100).name.as_deref()), ("stopped", Some("g100")));
+    let taken = read(&desk, &[100], &declared(Some(RunState::Running), false, &[100]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "status-not-reported", "nothing of it is managed that would be worth a request");
+}
+
+#[test]
+fn guests_of_a_node_that_is_offline_are_unknown_and_it_is_not_asked() {
+    let desk = Desk { cluster: cluster_of("lab", 1, &[("n1", 1), ("n2", 0)]), ..three() };
+    let taken = read(&desk, &[100, 101], &Needs::Everything, None).expect("a reading");
+    assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 101).as_str()), ("stopped", "node-offline"));
+    assert!(!desk.requests().iter().any(|path| path.contains("nodes/n2")));
+    assert!(taken.observation.complete, "its guests are listed");
+}
+
+#[test]
+fn a_node_that_falls_silent_is_asked_once_and_counts_as_offline() {
+    let guests = (100..120).map(|vmid| (vmid, guest(vmid, "n2"))).chain([(200, guest(200, "n1"))]);
+    let cluster = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let ids: Vec<u64> = (100..120).chain([200]).collect();
+    for answer in [raw(595, "No route to host"), raw(596, "Connection timed out")] {
+        let mut desk = Desk::with(&cluster, guests.clone());
+        for vmid in 100..120 {
+            desk = desk.instead(&format!("qemu/{vmid}/pending"), vec![answer.clone()]);
+        }
+        let taken = read(&desk, &ids, &declared(None, true, &ids), None).expect("a reading");
+        let asked = desk.requests().iter().filter(|path| path.contains("nodes/n2")).count();
+        assert!(asked <= 2, "two may be under way at once; {asked} were sent");
+        assert!((100..120).all(|vmid| cause(&taken, vmid) == "node-silent"));
+        assert_eq!(cause(&taken, 200), "stopped");
+        let online: Vec<bool> = taken.observation.nodes.iter().map(|node| node.online).collect();
+        assert_eq!(online, [true, false]);
+    }
+}
+
+#[test]
+fn a_guest_that_moves_vanishes_or_is_renamed_while_it_is_read_is_unknown() {
+    let gone = failure("500", "Configuration file 'nodes/n1/qemu-server/100.conf' does not exist");
+    let moved = three().instead("100/pending", vec![gone.clone()]);
+    let taken = read(&moved, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "moved-while-read");
+    let vanished = three().instead("100/pending", vec![gone]).instead("nextid?vmid=100", vec![success("\"100\"")]);
+    let taken = read(&vanished, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "gone-while-read");
+    let renamed = three().instead("100/pending", vec![success(r#"[{"key":"name","value":"other"}]"#)]);
+    let taken = read(&renamed, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "renamed-while-read");
+    assert!(taken.notes[0].text.contains("\"g100\"") && taken.notes[0].text.contains("\"other\""), "{:?}", taken.notes);
+}
+
+#[test]
+fn a_guest_without_a_name_is_shown_under_one_made_of_its_id() {
+    let nameless =
+        Guest { listed: guest(100, "n1").listed.map(|row| row.replace("g100", "VM 100")), pending: "[]".into(), ..guest(100, "n1") };
+    let taken = read(&Desk::with(ALONE, [(100, nameless)]), &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!((cause(&taken, 100).as_str(), find(&taken, 100).name.as_deref()), ("stopped", Some("VM 100")));
+}
+
+#[test]
+fn a_guest_that_cannot_be_read_is_unknown_for_that_reason() {
+    let reasons = [
+        (failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "not-permitted"),
+        (failure("500", "something odd"), "unreadable"),
+        (HttpAnswer { body: b"{\"data\":".to_vec(), ..success("") }, "answer-malformed"),
+        (success(r#"[{"key":"name","value":"g100"},{"key":"memory","value":"current=5,new=6"}]"#), "config-not-understood"),
+    ];
+    for (answer, word) in reasons {
+        let desk = three().instead("100/pending", vec![answer]);
+        let taken = read(&desk, &[100, 101], &declared(None, true, &[100, 101]), None).expect("a reading");
+        assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 101).as_str()), (word, "running"));
+        assert_eq!(taken.notes.len(), 1, "{:?}", taken.notes);
+        assert!(find(&taken, 100).config == Reading::Unread);
+    }
+}
+
+#[test]
+fn g2_absence_is_proven_by_id_permission_and_the_nodes_themselves() {
+    let desk = three();
+    let taken = read(&desk, &[100, 999], &declared(None, false, &[100, 999]), None).expect("a reading");
+    assert!(taken.observation.complete && taken.observation.find(vmid(999)).is_none());
+    let expected = [
+        "GET /api2/extjs/cluster/status",
+        "GET /api2/extjs/cluster/resources?type=vm",
+        "GET /api2/extjs/cluster/nextid?vmid=999",
+        "GET /api2/extjs/access/permissions?path=%2Fvms%2F999",
+        "GET /api2/extjs/nodes/n1/qemu/999/status/current",
+        "GET /api2/extjs/nodes/n2/qemu/999/status/current",
+        "GET /api2/extjs/cluster/status",
+    ];
+    assert_eq!(desk.requests(), expected);
+}
+
+#[test]
+fn g2_what_is_not_seen_is_not_missing() {
+    let doubts: [(&str, Desk, Reason); 6] = [
+        ("it is hidden", Desk { forbidden: [100].into(), ..three() }, Reason::Hidden),
+        ("it would be hidden", Desk { forbidden: [999].into(), ..three() }, Reason::NotPermitted),
+        ("a node has it", three().instead("999/status/current", vec![success(&guest(999, "n1").current)]), Reason::Moved),
+        ("a node does not answer", three().instead("n2/qemu/999/status/current", vec![raw(595, "No route to host")]), Reason::NotProven),
+        ("the id cannot be asked for", three().instead("nextid?vmid=999", vec![failure("500", "oops")]), Reason::NotProven),
+        ("nobody says what the token may do", three().instead("%2F999", vec![raw(596, "")]), Reason::NotProven),
+    ];
+    for (name, desk, reason) in doubts {
+        let taken = read(&desk, &[100, 999], &declared(None, false, &[100, 999]), None).expect("a reading");
+        assert!(!taken.observation.complete, "{name}");
+        assert!(taken.notes.iter().any(|note| note.reason == reason), "{name}: {:?}", taken.notes);
+    }
+}
+
+#[test]
+fn g2_an_empty_list_is_not_an_empty_cluster() {
+    // The list and the ids come from one source, which was empty for a moment; the node reads its files.
+    let empty = three().instead("resources?type=vm", vec![success("[]")]).instead("nextid?vmid=100", vec![success("\"100\"")]);
+    let taken = read(&empty, &[100], &declared(None, false, &[100]), None).expect("a reading");
+    assert!(!taken.observation.complete);
+    let reasons: Vec<Reason> = taken.notes.iter().map(|note| note.reason).collect();
+    assert_eq!(reasons, [Reason::ListEmpty, Reason::Moved]);
+}
+
+#[test]
+fn g2_many_that_vanish_at_once_are_not_believed() {
+    let ids: Vec<u64> = (100..200).collect();
+    let desk = Desk::with(ALONE, [(500, guest(500, "n1"))]);
+    let taken = read(&desk, &ids, &declared(None, false, &ids), None).expect("a reading");
+    assert!(!taken.observation.complete);
+    assert_eq!(desk.requests().len(), 3, "nothing is asked for one by one");
+}
+
+#[test]
+fn g1_quorum_must_hold_before_and_after() {
+    let with = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let without = cluster_of("lab", 0, &[("n1", 1), ("n2", 0)]);
+    for (before, after) in [(&with, &without), (&without, &with), (&without, &without)] {
+        let desk = || three().instead("cluster/status", vec![success(before), success(after)]);
+        let taken = read(&desk(), &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
+        assert!(!taken.observation.quorate);
+        assert!(taken.observation.complete, "all that was asked for is listed");
+        assert_eq!(cause(&taken, 101), "node-offline");
+        let taken = read(&desk(), &[999], &declared(None, false, &[999]), None).expect("a reading");
+        assert!(!taken.observation.complete, "without quorum nothing is proven absent");
+    }
+}
+
+#[test]
+fn g1_a_cluster_that_cannot_be_read_again_has_no_quorum() {
+    let desk = three().instead("cluster/status", vec![success(&three().cluster), raw(596, "Connection timed out")]);
+    let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
+    assert!(!taken.observation.quorate);
+    assert_eq!(taken.notes[0].reason, Reason::ClusterUnread);
+}
+
+#[test]
+fn a_node_that_answers_for_another_cluster_gives_no_reading() {
+    let error = read(&three(), &[100], &Needs::Everything, Some("production")).expect_err("refused").to_string();
+    assert_eq!(error, "desk is in the cluster `lab`, not in `production`; check the address, or the name that is pinned");
+    assert!(read(&three(), &[100], &Needs::Everything, Some("lab")).is_ok());
+    let alone = Desk::with(ALONE, [(100, guest(100, "n1"))]);
+    assert!(read(&alone, &[100], &Needs::Everything, Some("n1")).is_ok(), "a node in no cluster goes by its own name");
+    let other = cluster_of("other", 1, &[("n1", 1), ("n2", 1)]);
+    let swapped = three().instead("cluster/status", vec![success(&three().cluster), success(&other)]);
+    assert!(matches!(read(&swapped, &[100], &Needs::Everything, Some("lab")), Err(Unread::OtherCluster { .. })));
+}
+
+#[test]
+fn without_the_list_or_the_cluster_there_is_no_reading_and_the_sentence_says_what_to_do() {
+    let down = raw(500, "RPCEnvironment init request failed: Unable to load access control list: Connection refused");
+    let cases = [
+        ("cluster/status", failure("\"403\"", "Permission check failed (/, Sys.Audit)"), Cause::Forbidden, "pveum acl modify / --tokens"),
+        ("cluster/status", raw(401, "Authentication failed!"), Cause::Unauthenticated, "check the id of the token and its secret"),
+        ("cluster/status", down, Cause::ClusterDown, "pve-cluster"),
+        ("cluster/status", raw(301, "Moved Permanently"), Cause::Redirected, "redirects are not followed"),
+        ("resources?type=vm", HttpAnswer { body: b"<html>".to_vec(), ..success("") }, Cause::Malformed, "Proxmox VE's API"),
+    ];
+    for (path, answer, expected, part) in cases {
+        let desk = three().instead(path, vec![answer]);
+        let unread = read(&desk, &[100], &Needs::Everything, None).expect_err("no reading");
+        let Unread::Failed { failure, .. } = &unread else { panic!("{unread}") };
+        assert_eq!(failure.cause, expected);
+        assert!(unread.to_string().contains(part), "{unread}");
+    }
+}
+
+#[test]
+fn rows_that_nobody_can_have_do_not_hide_others() {
+    let rows = r#"[{"vmid":5,"type":"qemu","node":"n1","status":"running"},{"type":"storage","id":"storage/n1/local"},
+        {"vmid":101,"type":"oci","node":"n1","status":"running"},{"vmid":100,"type":"qemu","node":"gone-node","status":"stopped","name":"g100"}]"#;
+    let desk = three().instead("resources?type=vm", vec![success(rows)]);
+    let taken = read(&desk, &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "node-offline", "its node is no member of the cluster");
+    assert!(!taken.observation.complete, "what is listed in a way that is not understood is not missing");
+}
+
+#[test]
+fn the_order_of_rows_and_answers_does_not_show() {
+    let desk = three();
+    let first = read(&desk, &[100, 101, 200], &Needs::Everything, None).expect("a reading");
+    let rows: Vec<String> = desk.guests.values().rev().filter_map(|guest| guest.listed.clone()).collect();
+    let reversed = three().instead("resources?type=vm", vec![success(&format!("[{}]", rows.join(",")))]);
+    assert_eq!(read(&reversed, &[100, 101, 200], &Needs::Everything, None).expect("a reading"), first);
+}

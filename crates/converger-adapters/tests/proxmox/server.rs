@@ -1,0 +1,240 @@
+//! An HTTPS server on the loopback that does to the wire what is asked of it, and remembers what it was asked.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Fingerprint, Secret, Token, TokenId, Trust};
+use converger_adapters::proxmox::codec::HttpAnswer;
+use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+/// What the server does with a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Reply {
+    /// A plain answer.
+    Answer(HttpAnswer),
+    /// These bytes, and then the end of the connection.
+    Raw(Vec<u8>),
+    /// These bytes, and then one more again and again.
+    Drip(Vec<u8>),
+    /// These bytes, and then the same block without end.
+    Flood(Vec<u8>),
+    /// Nothing, while the connection stays.
+    Hang,
+    /// Nothing, and the end of the connection.
+    Close,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) body: String,
+}
+
+type Handler = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
+
+/// A running server. It ends with the runtime of the test's thread.
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+    pub(crate) at_once_max: Arc<AtomicUsize>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+/// A certificate for names, and the key that it is for.
+pub(crate) struct Identity {
+    pub(crate) chain: Vec<CertificateDer<'static>>,
+    pub(crate) key: PrivateKeyDer<'static>,
+}
+
+/// An authority of one's own, as every cluster has one.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    pub(crate) fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Self(CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("signed"))
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    pub(crate) fn issue(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("parameters");
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.signed_by(&key, &self.0).expect("signed");
+        Identity { chain: vec![certificate.der().clone()], key: PrivateKeyDer::try_from(key.serialize_der()).expect("a key") }
+    }
+}
+
+pub(crate) fn identity() -> Identity {
+    Authority::new().issue("127.0.0.1", |_| {})
+}
+
+pub(crate) fn start(handler: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Server {
+    let own = identity();
+    let config = server_config().with_single_cert(own.chain.clone(), own.key.clone_key()).expect("a certificate");
+    start_with(&own.chain[0], config, handler)
+}
+
+pub(crate) fn server_config() -> rustls::ConfigBuilder<ServerConfig, rustls::server::WantsServerCert> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().expect("protocols").with_no_client_auth()
+}
+
+pub(crate) fn start_with(leaf: &[u8], config: ServerConfig, handler: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Server {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
+    let server = Server {
+        address: listener.local_addr().expect("an address"),
+        fingerprint: Fingerprint::of(leaf),
+        seen: Arc::default(),
+        at_once_max: Arc::default(),
+        _runtime: runtime,
+    };
+    let desk = Desk {
+        acceptor: TlsAcceptor::from(Arc::new(config)),
+        handler: Arc::new(handler),
+        seen: server.seen.clone(),
+        at_once: Arc::default(),
+        at_once_max: server.at_once_max.clone(),
+    };
+    server._runtime.spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(desk.clone().serve(stream));
+        }
+    });
+    server
+}
+
+impl Server {
+    pub(crate) fn url(&self) -> String {
+        format!("https://{}", self.address)
+    }
+
+    pub(crate) fn requests(&self) -> Vec<Seen> {
+        self.seen.lock().expect("unpoisoned").clone()
+    }
+
+    pub(crate) fn pinned(&self) -> Trust {
+        Trust::Fingerprints(Box::new([self.fingerprint]))
+    }
+
+    pub(crate) fn client(&self, trust: Trust) -> Client {
+        Client::new(Endpoint::new(&self.url(), trust).expect("an address"), &token(), bounds()).expect("a client")
+    }
+}
+
+pub(crate) const SECRET: &str = "f3b1c8de-0000-4000-8000-123456789abc";
+
+pub(crate) fn token() -> Token {
+    Token { id: TokenId::new("svc@pve!probe").expect("an id"), secret: Secret::new(SECRET).expect("a secret") }
+}
+
+/// Small enough for tests of what is too much, large enough for a busy machine.
+pub(crate) fn bounds() -> Bounds {
+    Bounds { body_bytes_max: 1 << 20, connect: Duration::from_secs(20), deadline: Duration::from_secs(20) }
+}
+
+#[derive(Clone)]
+struct Desk {
+    acceptor: TlsAcceptor,
+    handler: Handler,
+    seen: Arc<Mutex<Vec<Seen>>>,
+    at_once: Arc<AtomicUsize>,
+    at_once_max: Arc<AtomicUsize>,
+}
+
+type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+
+impl Desk {
+    async fn serve(self, stream: TcpStream) {
+        let Ok(mut stream) = self.acceptor.accept(stream).await else { return };
+        while let Some(request) = next(&mut stream).await {
+            self.seen.lock().expect("unpoisoned").push(request.clone());
+            let now = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
+            self.at_once_max.fetch_max(now, Ordering::SeqCst);
+            // Others get their turn before this one is done, so that what may overlap does.
+            for _ in 0..8 {
+                tokio::task::yield_now().await;
+            }
+            let reply = (self.handler)(&request);
+            self.at_once.fetch_sub(1, Ordering::SeqCst);
+            if !give(&mut stream, reply).await {
+                let _ = stream.shutdown().await;
+                return;
+            }
+        }
+    }
+}
+
+/// The next request on the connection.
+async fn next(stream: &mut Stream) -> Option<Seen> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.ok()?);
+    }
+    let head = String::from_utf8(head).expect("text");
+    let mut lines = head.split("\r\n");
+    let mut first = lines.next()?.split(' ');
+    let (method, path) = (first.next()?.to_owned(), first.next()?.to_owned());
+    let headers: BTreeMap<String, String> =
+        lines.filter_map(|line| line.split_once(": ")).map(|(key, value)| (key.to_lowercase(), value.to_owned())).collect();
+    let length = headers.get("content-length").map_or(0, |length| length.parse().expect("a length"));
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).await.ok()?;
+    Some(Seen { method, path, headers, body: String::from_utf8(body).expect("text") })
+}
+
+/// Gives the reply; whether the connection goes on.
+async fn give(stream: &mut Stream, reply: Reply) -> bool {
+    match reply {
+        Reply::Answer(answer) => {
+            // As Proxmox does where a call is passed on: both words, and the connection stays.
+            let head = format!(
+                "HTTP/1.1 {} {}\r\nConnection: close\r\nConnection: Keep-Alive\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: {}\r\n\r\n",
+                answer.status,
+                answer.reason,
+                answer.body.len()
+            );
+            stream.write_all(head.as_bytes()).await.is_ok() && stream.write_all(&answer.body).await.is_ok() && stream.flush().await.is_ok()
+        }
+        Reply::Raw(bytes) => {
+            let _ = stream.write_all(&bytes).await;
+            false
+        }
+        Reply::Drip(bytes) => {
+            let _ = stream.write_all(&bytes).await;
+            let mut tick = tokio::time::interval(Duration::from_millis(5));
+            while stream.write_all(b" ").await.is_ok() && stream.flush().await.is_ok() {
+                tick.tick().await;
+            }
+            false
+        }
+        Reply::Flood(bytes) => {
+            let _ = stream.write_all(&bytes).await;
+            while stream.write_all(&[b' '; 1 << 16]).await.is_ok() {}
+            false
+        }
+        Reply::Hang => {
+            let _ = stream.read_u8().await;
+            false
+        }
+        Reply::Close => false,
+    }
+}

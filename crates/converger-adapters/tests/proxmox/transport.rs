@@ -1,0 +1,181 @@
+//! What the wire does, and what the client makes of it: each bad day ends as a failure that says what became of the request, and
+//! as a sentence that says what to do.
+
+use std::time::Duration;
+
+use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Trust};
+use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, GuestPath, Read, Write, decode, encode};
+use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::{Environment, Proxmox, ProxmoxError};
+use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
+
+use crate::desk::{ALONE, Desk, cluster_of, guest, raw, scope, success};
+use crate::server::{Reply, Server, bounds, start, token};
+
+fn version() -> Command {
+    Command::Read(Read::Version)
+}
+
+fn stop() -> Command {
+    let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") };
+    Command::Write(Write::Stop(guest))
+}
+
+fn run(client: &Client, command: &Command) -> Result<Event, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let answer = runtime.block_on(client.exchange(&encode(command)))?;
+    decode(command, &answer)
+}
+
+fn check(server: &Server, command: &Command, cause: Cause, delivery: Delivery, part: &str) {
+    let failure = run(&server.client(server.pinned()), command).expect_err("a failure");
+    assert_eq!((failure.cause, failure.delivery), (cause, delivery), "{failure}");
+    assert!(failure.to_string().contains(part), "{failure}");
+}
+
+/// The same for a command that reads and one that writes: only the latter leaves something behind.
+fn check_both(reply: &Reply, cause: Cause, part: &str) {
+    let reply = reply.clone();
+    let server = start(move |_| reply.clone());
+    check(&server, &version(), cause, Delivery::NotDelivered, part);
+    check(&server, &stop(), cause, Delivery::MayHaveRun, part);
+}
+
+#[test]
+fn a_request_carries_the_token_and_a_form_and_asks_for_no_compression() {
+    let server = start(|_| Reply::Answer(success("null")));
+    run(&server.client(server.pinned()), &stop()).expect("accepted");
+    let seen = server.requests();
+    assert_eq!((seen[0].method.as_str(), seen[0].path.as_str()), ("POST", "/api2/extjs/nodes/n1/qemu/100/status/stop"));
+    assert_eq!(seen[0].headers["authorization"], format!("PVEAPIToken=svc@pve!probe={}", crate::server::SECRET));
+    assert_eq!(seen[0].headers["content-type"], "application/x-www-form-urlencoded");
+    assert_eq!((seen[0].headers["content-length"].as_str(), seen[0].body.as_str()), ("0", ""));
+    assert!(!seen[0].headers.contains_key("accept-encoding") && !seen[0].headers.contains_key("transfer-encoding"));
+}
+
+#[test]
+fn two_connection_headers_are_borne() {
+    let server = start(|_| Reply::Answer(success(r#"{"version":"8.4.1"}"#)));
+    let Event::Version(version) = run(&server.client(server.pinned()), &version()).expect("an answer") else { panic!("a version") };
+    assert_eq!(version.major, 8);
+}
+
+#[test]
+fn the_reason_phrase_is_all_that_some_answers_have() {
+    let server = start(|_| Reply::Raw(b"HTTP/1.1 595 No route to host\r\nConnection: close\r\n\r\n".to_vec()));
+    check(&server, &stop(), Cause::NodeUnreachable, Delivery::NotDelivered, "No route to host");
+    let server = start(|_| Reply::Raw(b"HTTP/1.1 596 Connection timed out\r\nConnection: close\r\n\r\n".to_vec()));
+    check(&server, &stop(), Cause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
+    let server = start(|_| Reply::Raw(b"HTTP/1.1 401 Authentication failed!\r\nConnection: close\r\n\r\n".to_vec()));
+    check(&server, &stop(), Cause::Unauthenticated, Delivery::NotDelivered, "Authentication failed!");
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let server =
+        start(|_| Reply::Raw(b"HTTP/1.1 301 Moved Permanently\r\nLocation: https://127.0.0.1/\r\nContent-Length: 0\r\n\r\n".to_vec()));
+    check(&server, &stop(), Cause::Redirected, Delivery::NotDelivered, "Moved Permanently");
+    assert_eq!(server.requests().len(), 1);
+}
+
+#[test]
+fn what_is_no_answer_of_proxmox_is_malformed() {
+    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n<html>...".to_vec()), Cause::Interrupted, "connection broke");
+    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>".to_vec()), Cause::Malformed, "a web page");
+    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{\"data\":".to_vec()), Cause::Malformed, "cut off");
+    let zipped = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08".to_vec();
+    check_both(&Reply::Raw(zipped), Cause::Malformed, "compressed");
+    check_both(&Reply::Raw(b"hello\r\n\r\n".to_vec()), Cause::Interrupted, "connection broke");
+}
+
+#[test]
+fn a_body_is_bounded_whether_or_not_it_says_how_long_it_is() {
+    check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 629145600\r\n\r\n".to_vec()), Cause::TooLarge, "larger than 1 MiB");
+    check_both(&Reply::Flood(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec()), Cause::TooLarge, "larger than 1 MiB");
+}
+
+#[test]
+fn a_connection_that_ends_without_an_answer_leaves_a_write_open() {
+    check_both(&Reply::Close, Cause::Interrupted, "connection broke");
+}
+
+#[test]
+fn time_is_bounded_however_slowly_an_answer_drips() {
+    for reply in [Reply::Hang, Reply::Drip(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n".to_vec())] {
+        let server = start(move |_| reply.clone());
+        let endpoint = Endpoint::new(&server.url(), server.pinned()).expect("an address");
+        let client = Client::new(endpoint, &token(), Bounds { deadline: Duration::from_millis(300), ..bounds() }).expect("a client");
+        let failure = run(&client, &stop()).expect_err("a failure");
+        assert_eq!((failure.cause, failure.delivery), (Cause::TooSlow, Delivery::MayHaveRun), "{failure}");
+    }
+}
+
+/// An address at which nobody listens: the port was given back.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    format!("https://{}", listener.local_addr().expect("an address"))
+}
+
+#[test]
+fn where_nobody_listens_nothing_is_delivered() {
+    let endpoint = Endpoint::new(&nobody(), Trust::Fingerprints(Box::new([start(|_| Reply::Close).fingerprint]))).expect("an address");
+    let client = Client::new(endpoint, &token(), bounds()).expect("a client");
+    let failure = run(&client, &stop()).expect_err("a failure");
+    assert_eq!((failure.cause, failure.delivery), (Cause::Unreachable, Delivery::NotDelivered));
+    assert!(failure.to_string().contains("check the address, the port (8006)"), "{failure}");
+}
+
+fn proxmox(servers: &[(String, Trust)]) -> Proxmox {
+    let endpoints = servers.iter().map(|(url, trust)| Endpoint::new(url, trust.clone()).expect("an address")).collect();
+    let name = EnvironmentName::new("lab").expect("a name");
+    Proxmox::new(Environment { name, cluster: Some("lab".into()), endpoints, token: token(), bounds: bounds() }).expect("an observer")
+}
+
+fn desk_server(desk: Desk) -> Server {
+    start(move |seen| Reply::Answer(desk.answer(&seen.method, &seen.path)))
+}
+
+#[test]
+fn one_reading_stays_with_one_endpoint_and_at_two_requests_per_node() {
+    let cluster = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let desk = Desk::with(&cluster, (100..130).map(|vmid| (vmid, guest(vmid, if vmid % 2 == 0 { "n1" } else { "n2" }))));
+    let (first, second) = (desk_server(desk.clone()), desk_server(desk));
+    let observer = proxmox(&[(nobody(), first.pinned()), (first.url(), first.pinned()), (second.url(), second.pinned())]);
+    let ids: Vec<u64> = (100..130).collect();
+    let report = observer.report(&scope(&ids)).expect("a reading");
+    assert_eq!(report.reading.guests.len(), 30);
+    assert_eq!((report.place.as_str(), report.requests), (first.address.to_string().as_str(), 63));
+    assert_eq!((first.requests().len(), second.requests().len()), (63, 0));
+    assert_eq!(report.passed_over.len(), 1);
+    assert!(report.reading.taken_at.is_some());
+    let at_once = first.at_once_max.load(std::sync::atomic::Ordering::SeqCst);
+    assert!(at_once <= 4, "two nodes have room for four requests; there were {at_once}");
+}
+
+#[test]
+fn an_endpoint_that_answered_once_is_not_exchanged_for_another() {
+    let broken = start(|_| Reply::Answer(raw(500, "RPCEnvironment init request failed: Unable to load access control list")));
+    let good = desk_server(Desk::with(ALONE, []));
+    let observer = proxmox(&[(broken.url(), broken.pinned()), (good.url(), good.pinned())]);
+    assert!(matches!(observer.report(&scope(&[])), Err(ProxmoxError::Unread(_))));
+    assert_eq!((broken.requests().len(), good.requests().len()), (1, 0), "one attempt");
+}
+
+#[test]
+fn where_no_endpoint_answers_each_is_named_with_its_reason() {
+    let (one, two) = (nobody(), nobody());
+    let trust = Trust::Fingerprints(Box::new([start(|_| Reply::Close).fingerprint]));
+    let observer = proxmox(&[(one.clone(), trust.clone()), (two.clone(), trust)]);
+    let error = observer.report(&scope(&[100])).expect_err("no reading").to_string();
+    for url in [one, two] {
+        assert!(error.contains(url.trim_start_matches("https://")), "{error}");
+    }
+}
+
+#[test]
+fn a_probe_says_the_release_and_the_certificate() {
+    let server = desk_server(Desk::with(ALONE, []));
+    let probes = proxmox(&[(server.url(), server.pinned())]).with_needs(Needs::Everything).probe().expect("probes");
+    assert_eq!(probes[0].version.as_ref().map(|version| version.major), Ok(9));
+    assert_eq!(probes[0].presented, Some(server.fingerprint));
+}

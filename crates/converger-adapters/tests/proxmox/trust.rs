@@ -1,0 +1,115 @@
+//! Whom the client trusts: nothing is sent, not even a path, before the certificate was found to be one of those that are meant.
+
+use std::sync::Arc;
+
+use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fingerprint, Trust};
+use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Failure, HttpAnswer, Read, encode};
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::desk::success;
+use crate::server::{Authority, Identity, Reply, Server, bounds, identity, server_config, start, start_with, token};
+
+fn ask(client: &Client) -> Result<HttpAnswer, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(client.exchange(&encode(&Command::Read(Read::Version))))
+}
+
+fn serve(identity: &Identity) -> Server {
+    let config = server_config().with_single_cert(identity.chain.clone(), identity.key.clone_key()).expect("a certificate");
+    start_with(&identity.chain[0], config, |_| Reply::Answer(success("null")))
+}
+
+/// Nothing was sent, and the sentence holds these words.
+fn check_untrusted(server: &Server, trust: Trust, parts: &[&str]) {
+    let failure = ask(&server.client(trust)).expect_err("not trusted");
+    assert_eq!((failure.cause, failure.delivery), (Cause::Untrusted, Delivery::NotDelivered), "{failure}");
+    for part in parts {
+        assert!(failure.to_string().contains(part), "{failure}");
+    }
+    assert_eq!(server.requests().len(), 0, "nothing reached the server");
+}
+
+#[test]
+fn a_pinned_certificate_is_trusted_and_any_of_several_pins_will_do() {
+    let server = start(|_| Reply::Answer(success("null")));
+    let old = Fingerprint::of(b"the certificate before it was renewed");
+    assert!(ask(&server.client(Trust::Fingerprints(Box::new([old, server.fingerprint])))).is_ok());
+}
+
+#[test]
+fn another_certificate_than_the_pinned_ones_is_not_trusted() {
+    let server = start(|_| Reply::Answer(success("null")));
+    let shown = server.fingerprint.to_string();
+    let pins = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
+    check_untrusted(&server, pins, &["none of the 1 that are pinned", &shown, "pvenode cert info"]);
+}
+
+/// Shows a certificate without having its key.
+#[derive(Debug)]
+struct Impostor(Arc<CertifiedKey>);
+
+impl ResolvesServerCert for Impostor {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.clone())
+    }
+}
+
+#[test]
+fn showing_a_pinned_certificate_without_its_key_is_not_enough() {
+    let (real, other) = (identity(), identity());
+    let key = any_supported_type(&other.key).expect("a key");
+    let resolver = Impostor(Arc::new(CertifiedKey::new(real.chain.clone(), key)));
+    let config = server_config().with_cert_resolver(Arc::new(resolver));
+    let server = start_with(&real.chain[0], config, |_| Reply::Answer(success("null")));
+    check_untrusted(&server, server.pinned(), &["does not have its key"]);
+}
+
+#[test]
+fn authorities_of_a_file_are_trusted_and_no_others() {
+    let (own, other) = (Authority::new(), Authority::new());
+    let room = tempfile::tempdir().expect("a directory");
+    let path = room.path().join("ca.pem");
+    std::fs::write(&path, own.pem()).expect("written");
+    let trust = Trust::CaFile(path);
+    assert!(ask(&serve(&own.issue("127.0.0.1", |_| {})).client(trust.clone())).is_ok());
+    check_untrusted(&serve(&other.issue("127.0.0.1", |_| {})), trust.clone(), &["authority that is not trusted", "pve-root-ca.pem"]);
+    check_untrusted(&serve(&own.issue("pve9.example", |_| {})), trust.clone(), &["for another name"]);
+    let expired = own.issue("127.0.0.1", |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
+    check_untrusted(&serve(&expired), trust.clone(), &["has expired", "renew it"]);
+    let early = own.issue("127.0.0.1", |params| params.not_before = rcgen::date_time_ymd(2900, 1, 1));
+    check_untrusted(&serve(&early), trust, &["not valid yet", "clocks"]);
+}
+
+#[test]
+fn the_system_does_not_trust_what_anybody_can_make() {
+    let server = start(|_| Reply::Answer(success("null")));
+    let endpoint = Endpoint::new(&server.url(), Trust::System).expect("an address");
+    // A machine without any authority gives no client at all.
+    if let Ok(client) = Client::new(endpoint, &token(), bounds()) {
+        assert_eq!(ask(&client).expect_err("not trusted").cause, Cause::Untrusted);
+    }
+    assert_eq!(server.requests().len(), 0);
+}
+
+#[test]
+fn a_server_that_does_not_speak_tls_is_told_nothing() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let plain = std::thread::spawn(move || {
+        use std::io::{Read as _, Write as _};
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut heard = vec![0; 4096];
+        let length = stream.read(&mut heard).expect("read");
+        stream.write_all(b"HTTP/1.1 301 Moved Permanently\r\nConnection: close\r\n\r\n").expect("written");
+        heard[..length].to_vec()
+    });
+    let trust = Trust::Fingerprints(Box::new([Fingerprint::of(b"x")]));
+    let endpoint = Endpoint::new(&format!("https://{address}"), trust).expect("an address");
+    let client = Client::new(endpoint, &token(), Bounds { ..bounds() }).expect("a client");
+    let failure = ask(&client).expect_err("no TLS");
+    assert_eq!((failure.cause, failure.delivery), (Cause::Untrusted, Delivery::NotDelivered));
+    let heard = plain.join().expect("ended");
+    assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS stands");
+}
