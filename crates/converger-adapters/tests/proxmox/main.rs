@@ -6,6 +6,7 @@ mod desk;
 mod observe;
 mod requests;
 mod server;
+mod shelf;
 mod transport;
 mod trust;
 mod values;

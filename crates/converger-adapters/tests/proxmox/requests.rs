@@ -1,2 +1,262 @@
 //! Every request that the client can send, held against a table of Proxmox's API: method, path and parameters. The table is made
 //! from the API's own description and holds only what the commands use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_adapters::proxmox::codec::{
+    BASE, CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpRequest, Migration, Read, SnapshotName, StorageName,
+    TaskSource, Upid, Write, encode,
+};
+use converger_core::action::FieldChange;
+use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
+use converger_core::normalize::{Boot, Effect, Field, Role, Shape, Startup, TABLE, Value, Words};
+
+const API: &str = include_str!("api.txt");
+
+fn node(name: &str) -> NodeName {
+    NodeName::new(name).expect("a name")
+}
+
+fn path(kind: Kind) -> GuestPath {
+    GuestPath { node: node("n1"), kind, vmid: Vmid::new(100).expect("an id") }
+}
+
+fn digest() -> Digest {
+    Digest::new("0fe8dcaad38c42e5626b836ae80a400e0792ac21").expect("a digest")
+}
+
+fn snapshot() -> SnapshotName {
+    SnapshotName::new("before-upgrade").expect("a name")
+}
+
+fn reads() -> Vec<Read> {
+    let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!probe:").expect("an id");
+    let vmid = Vmid::new(100).expect("an id");
+    let mut reads = vec![
+        Read::Version,
+        Read::ClusterStatus,
+        Read::Resources,
+        Read::Nodes,
+        Read::Permissions,
+        Read::PermissionsOn(vmid),
+        Read::NextId(vmid),
+        Read::HaResources,
+        Read::TaskStatus(upid.clone()),
+        Read::TaskLog { upid, start: 0, limit: 500 },
+    ];
+    for (source, since_secs) in [(TaskSource::Active, None), (TaskSource::Archive, Some(5)), (TaskSource::All, None)] {
+        reads.push(Read::Tasks { node: node("n1"), vmid, source, since_secs });
+    }
+    for kind in Kind::ALL {
+        reads.extend([
+            Read::GuestStatus(path(kind)),
+            Read::GuestConfig(path(kind)),
+            Read::GuestPending(path(kind)),
+            Read::Snapshots(path(kind)),
+        ]);
+    }
+    reads
+}
+
+fn sample(field: Field) -> Value {
+    match field.shape() {
+        Shape::Flag => Value::Flag(true),
+        Shape::Count => Value::Count(4),
+        Shape::Mib => Value::Mib(2048),
+        Shape::Thousandths => Value::Thousandths(1500),
+        Shape::Text => Value::Text("a=b;c&d+e%f ä\n".into()),
+        Shape::Tags => Value::Tags(Words::new(vec!["a".into(), "b".into()])),
+        Shape::Startup => Value::Startup(Startup { order: Some(1), up: Some(2), down: Some(3) }),
+        Shape::Boot => Value::Boot(Boot::Devices(["scsi0".into(), "net0".into()].into())),
+        Shape::Features => panic!("not managed"),
+    }
+}
+
+pub(crate) fn change(field: Field, after: Option<Value>) -> FieldChange {
+    FieldChange { field, before: None, after, pending: None, effect: Effect::Recorded }
+}
+
+/// One write that sets every managed field of a kind, and one that removes all that can be.
+fn config_writes(kind: Kind) -> Vec<Write> {
+    let rules: Vec<_> = TABLE.iter().filter(|rule| rule.kind == kind && rule.role == Role::Managed).collect();
+    let set: Vec<FieldChange> = rules.iter().map(|rule| change(rule.field, Some(sample(rule.field)))).collect();
+    let unset: Vec<FieldChange> = rules.iter().filter(|rule| rule.can_unset).map(|rule| change(rule.field, None)).collect();
+    [set, unset]
+        .iter()
+        .map(|changes| Write::ConfigSet(ConfigSet::new(path(kind), changes, Some("0,type=isa"), digest()).expect("writable")))
+        .collect()
+}
+
+fn writes(kind: Kind) -> Vec<Write> {
+    let guest = || path(kind);
+    let name = GuestName::new("copy").expect("a name");
+    let to = Vmid::new(200).expect("an id");
+    let disk = DiskKey::new(kind, if kind == Kind::Qemu { "scsi0" } else { "rootfs" }).expect("a disk");
+    let mut writes = vec![
+        Write::Start(guest()),
+        Write::Shutdown { guest: guest(), timeout_secs: 180 },
+        Write::Stop(guest()),
+        Write::SnapshotCreate { guest: guest(), name: snapshot(), description: "by converger".into() },
+        Write::SnapshotDelete { guest: guest(), name: snapshot() },
+        Write::SnapshotRollback { guest: guest(), name: snapshot() },
+        Write::Clone { guest: guest(), to, name: name.clone(), target: None, disks: CloneDisks::Linked },
+        Write::Clone { guest: guest(), to, name, target: Some(node("n2")), disks: CloneDisks::Full(StorageName::new("dir1")) },
+        Write::Grow { guest: guest(), disk, size: DiskSize::parse("32G").expect("a size"), digest: digest() },
+        Write::Delete(guest()),
+    ];
+    writes.extend(config_writes(kind));
+    writes
+}
+
+fn commands() -> Vec<Command> {
+    let vmid = Vmid::new(100).expect("an id");
+    let modes = [Migration::QemuOffline, Migration::QemuLive, Migration::LxcOffline, Migration::LxcRestart { timeout_secs: 60 }];
+    let migrations = modes.map(|mode| Write::Migrate { node: node("n1"), vmid, target: node("n2"), mode });
+    let reboot = Write::RebootQemu { node: node("n1"), vmid, timeout_secs: 180 };
+    let writes = Kind::ALL.into_iter().flat_map(writes).chain(migrations).chain([reboot]);
+    reads().into_iter().map(Command::Read).chain(writes.map(Command::Write)).collect()
+}
+
+/// One line of the table.
+struct Line {
+    method: &'static str,
+    path: &'static str,
+    parameters: BTreeMap<&'static str, &'static str>,
+}
+
+fn table() -> Vec<Line> {
+    let lines = API.lines().filter(|line| !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split(' ');
+            let (method, path) = (words.next().expect("a method"), words.next().expect("a path"));
+            Line { method, path, parameters: words.map(|word| word.split_once(':').expect("a type")).collect() }
+        })
+        .collect()
+}
+
+fn fits(template: &str, path: &str) -> bool {
+    let (template, path): (Vec<&str>, Vec<&str>) = (template.split('/').collect(), path.split('/').collect());
+    template.len() == path.len() && template.iter().zip(path).all(|(own, other)| own.starts_with('{') || *own == other)
+}
+
+fn parameters(request: &HttpRequest) -> BTreeMap<String, String> {
+    let query = request.path().split_once('?').map(|(_, query)| query);
+    let pairs = request.form().or(query).unwrap_or("").split('&').filter(|pair| !pair.is_empty());
+    pairs.map(|pair| pair.split_once('=').expect("a pair")).map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn is_of_type(value: &str, kind: &str) -> bool {
+    let (kind, words) = kind.split_once('{').map_or((kind, None), |(kind, words)| (kind, Some(words.trim_end_matches('}'))));
+    let allowed = words.is_none_or(|words| words.split(',').any(|word| word == value));
+    allowed
+        && match kind.trim_end_matches('!') {
+            "integer" => value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty(),
+            "boolean" => matches!(value, "0" | "1"),
+            "number" => value.parse::<f64>().is_ok(),
+            _ => true,
+        }
+}
+
+#[test]
+fn every_request_is_one_that_the_api_knows() {
+    let table = table();
+    let mut used = BTreeSet::new();
+    for command in commands() {
+        let request = encode(&command);
+        let path = request.path().split('?').next().expect("a path").strip_prefix(BASE).expect("the base");
+        let line = table.iter().enumerate().find(|(_, line)| line.method == request.method().word() && fits(line.path, path));
+        let (index, line) = line.unwrap_or_else(|| panic!("the API has no {} {path}", request.method().word()));
+        used.insert(index);
+        let sent = parameters(&request);
+        for (key, value) in &sent {
+            let kind = line.parameters.get(key.as_str()).unwrap_or_else(|| panic!("{} {} has no parameter {key}", line.method, line.path));
+            assert!(is_of_type(value, kind), "{} {}: {key}={value} is not {kind}", line.method, line.path);
+        }
+        let missing: Vec<_> = line.parameters.iter().filter(|(key, kind)| kind.ends_with('!') && !sent.contains_key(**key)).collect();
+        assert!(missing.is_empty(), "{} {} lacks {missing:?}", line.method, line.path);
+    }
+    assert_eq!(used.len(), table.len(), "the table holds what nobody uses");
+}
+
+#[test]
+fn only_writes_have_another_method_than_get_and_only_post_and_put_a_body() {
+    for command in commands() {
+        let request = encode(&command);
+        assert_eq!(request.method().word() == "GET", matches!(command, Command::Read(_)), "{command:?}");
+        assert_eq!(request.form().is_some(), matches!(request.method().word(), "POST" | "PUT"), "{command:?}");
+    }
+}
+
+#[test]
+fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
+    let banned = [
+        "args",
+        "hookscript",
+        "hostpci",
+        "usb",
+        "serial",
+        "parallel",
+        "mp0",
+        "dev0",
+        "lxc",
+        "lock",
+        "skiplock",
+        "force",
+        "forceStop",
+        "purge",
+        "overrule-shutdown",
+        "revert",
+        "keepActive",
+        "migratedfrom",
+        "archive",
+        "restore",
+        "protection",
+        "template",
+    ];
+    for command in commands() {
+        for key in parameters(&encode(&command)).keys() {
+            assert!(!banned.contains(&key.as_str()), "{key} in {command:?}");
+        }
+    }
+}
+
+#[test]
+fn a_config_write_looks_like_this() {
+    let set = ConfigSet::new(
+        path(Kind::Qemu),
+        &[
+            change(Field::Agent, Some(Value::Flag(true))),
+            change(Field::Balloon, None),
+            change(Field::Boot, Some(sample(Field::Boot))),
+            change(Field::Cpulimit, Some(Value::Thousandths(1500))),
+            change(Field::Description, Some(Value::Text("a=b; c".into()))),
+            change(Field::Memory, Some(Value::Mib(4096))),
+            change(Field::Startup, Some(sample(Field::Startup))),
+            change(Field::Tags, Some(Value::Tags(Words::default()))),
+        ],
+        Some("0,fstrim_cloned_disks=1"),
+        digest(),
+    );
+    let request = encode(&Command::Write(Write::ConfigSet(set.expect("writable"))));
+    assert_eq!((request.method().word(), request.path()), ("PUT", "/api2/extjs/nodes/n1/qemu/100/config"));
+    let expected = [
+        "agent=enabled%3D1%2Cfstrim_cloned_disks%3D1",
+        "boot=order%3Dscsi0%3Bnet0",
+        "cpulimit=1.5",
+        "description=a%3Db%3B%20c",
+        "memory=4096",
+        "startup=order%3D1%2Cup%3D2%2Cdown%3D3",
+        "delete=balloon%2Ctags",
+        "digest=0fe8dcaad38c42e5626b836ae80a400e0792ac21",
+    ];
+    assert_eq!(request.form().expect("a form").split('&').collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn the_id_of_a_task_is_one_segment() {
+    let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!probe:").expect("an id");
+    let request = encode(&Command::Read(Read::TaskStatus(upid)));
+    let expected = "/api2/extjs/nodes/n1/tasks/UPID%3An1%3A000043FD%3A0009433D%3A6AFA0639%3Aqmstart%3A100%3Aroot%40pam%21probe%3A/status";
+    assert_eq!(request.path(), expected);
+}

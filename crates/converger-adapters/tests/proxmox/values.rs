@@ -1,1 +1,135 @@
-//! Writing a value, keeping it as Proxmox keeps it, and reading it back gives the same value: for every field, kind and release.
+//! Writing a value, keeping it as Proxmox keeps it, and reading it back gives the same value, and planning again plans nothing: for
+//! every managed field, kind and release.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use converger_adapters::proxmox::codec::{Command, ConfigSet, Digest, GuestPath, Write, encode};
+use converger_adapters::proxmox::observe::Needs;
+use converger_core::action::{Change, FieldChange};
+use converger_core::desired::{self, Desired};
+use converger_core::document::Notation;
+use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::normalize::{Field, Role, TABLE};
+use converger_core::plan::{self, Verdict};
+use converger_core::policy::Rules;
+use converger_core::testing::{HOSTILE, Rng, declared, wanted_values};
+
+use crate::desk::{ALONE, Desk, Guest, guest, read};
+use crate::shelf::{Flavour, Shelf};
+
+/// A declared state with one field of one guest.
+fn desired(kind: Kind, field: Field, value: &serde_json::Value) -> Desired {
+    let config = serde_json::json!({field.word(): declared(field, value, &mut Rng::new(1))});
+    let guest = serde_json::json!({"vmid": 100, "kind": kind.word(), "name": "g100", "config": config});
+    let text = serde_json::json!({"version": 1, "environment": "lab", "guests": [guest]}).to_string();
+    desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+fn shelf(flavour: Flavour, kind: Kind, start: &[(&str, &str)]) -> Shelf {
+    let name = if kind == Kind::Qemu { "name" } else { "hostname" };
+    // Enough memory for every balloon; what a case starts from counts more.
+    let own = [(name, "g100"), ("digest", "0fe8"), ("memory", "4096")];
+    let keys = own.iter().chain(start).map(|(key, text)| ((*key).to_owned(), (*text).to_owned()));
+    Shelf { flavour, kind: kind.word(), keys: keys.collect::<BTreeMap<_, _>>() }
+}
+
+/// The verdict on the guest whose config is on the shelf.
+fn verdict(shelf: &Shelf, desired: Desired) -> Verdict {
+    let listed = guest(100, "n1").listed.map(|row| row.replace("qemu", shelf.kind));
+    let guest = Guest { kind: shelf.kind, listed, pending: shelf.pending(), ..guest(100, "n1") };
+    let taken = read(&Desk::with(ALONE, [(100, guest)]), &[100], &Needs::of(&desired), None).expect("a reading");
+    let scoped = taken.observation.within(&desired.scope());
+    let plan = plan::plan(Arc::new(desired), Arc::new(scoped), Arc::new(Rules::default()));
+    plan.verdicts()[0].clone()
+}
+
+fn changes(verdict: &Verdict) -> Option<&[FieldChange]> {
+    let Verdict::Steps(steps) = verdict else { return None };
+    match &steps[0].change {
+        Change::ConfigSet(changes) => Some(changes),
+        _ => None,
+    }
+}
+
+/// Plans, writes what is planned, and plans again.
+fn check(flavour: Flavour, kind: Kind, field: Field, value: &serde_json::Value, start: &[(&str, &str)]) {
+    let mut shelf = shelf(flavour, kind, start);
+    let agent = shelf.keys.get("agent").cloned();
+    let case = format!("{flavour:?} {kind} {field:?} {value} from {start:?}");
+    let first = verdict(&shelf, desired(kind, field, value));
+    if let Some(changes) = changes(&first) {
+        let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") };
+        let digest = Digest::new("0fe8").expect("a digest");
+        let set = ConfigSet::new(guest, changes, agent.as_deref(), digest).unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
+        shelf.write(encode(&Command::Write(Write::ConfigSet(set))).form().expect("a form"));
+    }
+    let second = verdict(&shelf, desired(kind, field, value));
+    assert!(matches!(second, Verdict::Converged { pending_restart: false }), "{case}: {:?}\nthen {second:?}\nwith {:?}", first, shelf.keys);
+}
+
+fn managed() -> impl Iterator<Item = (Kind, Field)> {
+    TABLE.iter().filter(|rule| rule.role == Role::Managed).map(|rule| (rule.kind, rule.field))
+}
+
+#[test]
+fn a_value_that_was_written_is_read_back_and_nothing_is_left_to_do() {
+    let mut cases = 0;
+    for (kind, field) in managed() {
+        let values = wanted_values(kind, field);
+        for flavour in Flavour::ALL {
+            for value in &values {
+                check(flavour, kind, field, value, &[]);
+                cases += 1;
+            }
+        }
+    }
+    assert!(cases > 200, "{cases}");
+}
+
+#[test]
+fn so_it_is_from_every_form_that_a_config_can_have_before() {
+    let before: &[(&str, &[&str])] = &[
+        ("agent", &["1", "0,fstrim_cloned_disks=1", "enabled=1,type=isa"]),
+        ("balloon", &["0", "512"]),
+        ("boot", &["cdn", "order=net0", "legacy=dn"]),
+        ("cores", &["1", "16"]),
+        ("cpulimit", &["0", "2", "0.5"]),
+        ("cpuunits", &["100", "1024"]),
+        ("description", &["old text", "a: b%"]),
+        ("memory", &["512", "8192"]),
+        ("onboot", &["0", "1"]),
+        ("sockets", &["1", "4"]),
+        ("startup", &["1", "order=5,up=1,down=2", "up=3"]),
+        ("swap", &["0", "512"]),
+        ("tags", &[" ", "old", "b;a"]),
+    ];
+    for (kind, field) in managed() {
+        let (_, texts) = before.iter().find(|(key, _)| *key == field.word()).expect("a form");
+        for text in *texts {
+            for value in wanted_values(kind, field) {
+                check(Flavour::Nine, kind, field, &value, &[(field.word(), text)]);
+            }
+        }
+    }
+    check(Flavour::Eight, Kind::Qemu, Field::Memory, &serde_json::json!(2048), &[("memory", "current=1024")]);
+    check(Flavour::Eight, Kind::Qemu, Field::Memory, &serde_json::json!(1024), &[("memory", "current=1024")]);
+}
+
+#[test]
+fn texts_come_back_as_they_went() {
+    let seed = 0x5eed;
+    let mut rng = Rng::new(seed);
+    let parts = ["=", ";", "&", "+", "%", "%3B", "\n", " ", "ä", "😀", "a", "#", ":", "\"", "order=1", ","];
+    for case in 0..300 {
+        let text: String = (0..rng.index(12)).map(|_| rng.word(&parts)).collect();
+        let text = format!("x{text}");
+        for kind in Kind::ALL {
+            eprintln!("seed {seed} case {case} text {text:?}");
+            check(Flavour::Nine, kind, Field::Description, &serde_json::json!(text.trim_end()), &[("description", "old")]);
+        }
+    }
+    for text in HOSTILE.iter().filter(|text| !text.contains(|own: char| own.is_control() && own != '\n')) {
+        check(Flavour::Nine, Kind::Qemu, Field::Description, &serde_json::json!(text.trim_end()), &[]);
+    }
+}

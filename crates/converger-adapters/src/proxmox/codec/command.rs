@@ -114,7 +114,8 @@ pub enum Write {
         disks: CloneDisks,
     },
     Migrate {
-        guest: GuestPath,
+        node: NodeName,
+        vmid: Vmid,
         target: NodeName,
         mode: Migration,
     },
@@ -138,18 +139,31 @@ pub enum CloneDisks {
     Full(Option<StorageName>),
 }
 
-/// How a guest is moved.
+/// How a guest is moved, which depends on its kind: a container cannot be moved while it runs, and is restarted instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
-    /// It is stopped, and stays so.
-    Offline,
-    /// It keeps running (virtual machines).
-    Live,
-    /// It is stopped and started again (containers).
-    Restart {
+    /// A virtual machine that is stopped, and stays so.
+    QemuOffline,
+    /// A virtual machine that keeps running.
+    QemuLive,
+    /// A container that is stopped, and stays so.
+    LxcOffline,
+    /// A container that is stopped and started again.
+    LxcRestart {
         /// Seconds that the stop may take.
         timeout_secs: u32,
     },
+}
+
+impl Migration {
+    /// The kind of guest that is moved like this.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::QemuOffline | Self::QemuLive => Kind::Qemu,
+            Self::LxcOffline | Self::LxcRestart { .. } => Kind::Lxc,
+        }
+    }
 }
 
 /// A write of config keys, bound to the reading that it was planned on.
@@ -255,14 +269,15 @@ fn encode_write(write: &Write) -> HttpRequest {
         Write::Clone { guest, to, name, target, disks } => {
             of_guest(Method::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
         }
-        Write::Migrate { guest, target, mode } => {
+        Write::Migrate { node, vmid, target, mode } => {
+            let guest = GuestPath { node: node.clone(), kind: mode.kind(), vmid: *vmid };
             let parameters = none.with("target", target.as_str());
             let parameters = match mode {
-                Migration::Offline => parameters,
-                Migration::Live => parameters.with("online", 1),
-                Migration::Restart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
+                Migration::QemuOffline | Migration::LxcOffline => parameters,
+                Migration::QemuLive => parameters.with("online", 1),
+                Migration::LxcRestart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
             };
-            of_guest(Method::Post, guest, &["migrate"], parameters)
+            of_guest(Method::Post, &guest, &["migrate"], parameters)
         }
         Write::Grow { guest, disk, size, digest } => {
             let parameters = none.with("disk", disk.as_str()).with("size", size).with("digest", digest.as_str());
@@ -360,9 +375,8 @@ impl Write {
             | Self::SnapshotDelete { guest, .. }
             | Self::SnapshotRollback { guest, .. }
             | Self::Clone { guest, .. }
-            | Self::Migrate { guest, .. }
             | Self::Grow { guest, .. } => guest.vmid,
-            Self::RebootQemu { vmid, .. } => *vmid,
+            Self::RebootQemu { vmid, .. } | Self::Migrate { vmid, .. } => *vmid,
             Self::ConfigSet(set) => set.guest.vmid,
         }
     }
@@ -375,9 +389,8 @@ impl Write {
             | Self::SnapshotDelete { guest, .. }
             | Self::SnapshotRollback { guest, .. }
             | Self::Clone { guest, .. }
-            | Self::Migrate { guest, .. }
             | Self::Grow { guest, .. } => &guest.node,
-            Self::RebootQemu { node, .. } => node,
+            Self::RebootQemu { node, .. } | Self::Migrate { node, .. } => node,
             Self::ConfigSet(set) => &set.guest.node,
         }
     }

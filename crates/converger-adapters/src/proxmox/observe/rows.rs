@@ -24,6 +24,9 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
         Some(Ok(_)) | None => unknown(Reason::NotReported),
         Some(Err(())) => unknown(Reason::RunStateUnclear),
     };
+    // Of a guest that is not known nothing is claimed, though its config may be.
+    let is_known = matches!(status, Status::Known(_));
+    let tags = if is_known { Reading::Read(resource.tags) } else { Reading::Unread };
     ObservedGuest {
         vmid: resource.vmid,
         kind: resource.kind,
@@ -34,11 +37,11 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
         cpus: resource.cpus,
         maxmem: resource.maxmem,
         source: Some("cache".into()),
-        lock: Reading::Read(resource.lock),
-        ha: Reading::Read(resource.ha_state.map(|state| Ha { state: Some(state) })),
-        template: resource.template.map_or(Reading::Unread, Reading::Read),
+        lock: if is_known { Reading::Read(resource.lock) } else { Reading::Unread },
+        ha: if is_known { Reading::Read(resource.ha_state.map(|state| Ha { state: Some(state) })) } else { Reading::Unread },
+        template: resource.template.filter(|_| is_known).map_or(Reading::Unread, Reading::Read),
         protection: Reading::Unread,
-        tags: Reading::Read(resource.tags),
+        tags,
         identity: Reading::Unread,
         config: Reading::Unread,
         pending: Reading::Unread,
