@@ -55,13 +55,7 @@ const ROOMS: &[Room] = &[
         unreachable: &[],
         has_binary: false,
     },
-    Room {
-        name: "converger-lab",
-        ours: Allowed::Only(&[]),
-        others: Allowed::Any,
-        unreachable: &["reqwest"],
-        has_binary: false,
-    },
+    Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
         ours: Allowed::Only(&["converger-core", "converger-adapters"]),
