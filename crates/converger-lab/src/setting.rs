@@ -132,6 +132,8 @@ pub struct StorageSetting {
     pub nodes: Option<Vec<String>>,
     /// Size in bytes.
     pub total: Option<u64>,
+    /// Images of CDs and templates of containers on it: `vztmpl/debian.tar.zst`.
+    pub files: Vec<String>,
     /// Settings that are only shown.
     pub extra: BTreeMap<String, String>,
 }

@@ -15,6 +15,8 @@ pub(crate) struct Storage {
     pub(crate) nodes: Option<BTreeSet<String>>,
     pub(crate) enabled: bool,
     pub(crate) total: u64,
+    /// Images of CDs and templates of containers on it: `vztmpl/debian.tar.zst`.
+    pub(crate) files: BTreeSet<String>,
     /// Settings that are only shown.
     pub(crate) extra: BTreeMap<String, String>,
 }
@@ -119,6 +121,7 @@ mod tests {
             nodes: None,
             enabled: true,
             total: 1 << 40,
+            files: BTreeSet::new(),
             extra: BTreeMap::new(),
         };
         Storages {

@@ -98,6 +98,7 @@ fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
         nodes: list("nodes"),
         enabled: !call.flag("disable"),
         total: 256 << 30,
+        files: BTreeSet::new(),
         extra: BTreeMap::new(),
     };
     world.storages.all.insert(name.clone(), storage);
@@ -156,12 +157,14 @@ fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 fn content(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (name, _) = named(world, call)?;
+    let (name, storage) = named(world, call)?;
     let prefix = format!("{name}:");
-    let vmid = call.number("vmid");
-    let seen = |volume: &Volume| vmid.is_none_or(|vmid| vmid == u64::from(volume.vmid));
-    let volumes = world.storages.volumes.iter().filter(|(id, volume)| id.starts_with(&prefix) && seen(volume));
-    let entries: Vec<Value> = volumes.map(|(id, volume)| volume_entry(world, id, volume)).collect();
+    let volumes = world.storages.volumes.iter().filter(|(id, _)| id.starts_with(&prefix));
+    let volumes = volumes.map(|(id, volume)| volume_entry(world, id, volume));
+    let files = storage.files.iter().map(|file| file_entry(world, name, file));
+    let kind = |entry: &Value| call.text("content").is_none_or(|kind| entry["content"] == kind);
+    let owner = |entry: &Value| call.number("vmid").is_none_or(|vmid| entry["vmid"] == vmid);
+    let entries: Vec<Value> = volumes.chain(files).filter(|entry| kind(entry) && owner(entry)).collect();
     Ok(json!(entries).into())
 }
 
@@ -169,6 +172,18 @@ fn volume_entry(world: &World, id: &str, volume: &Volume) -> Value {
     let lxc = world.guests.get(&volume.vmid).is_some_and(|guest| guest.kind == crate::guest::Kind::Lxc);
     json!({ "volid": id, "vmid": volume.vmid, "size": volume.bytes, "format": volume.format, "ctime": world.wall_s(),
         "content": if lxc { "rootdir" } else { "images" } })
+}
+
+/// `iso/debian.iso`, `vztmpl/debian.tar.zst`: the folder says what it is.
+fn file_entry(world: &World, storage: &str, file: &str) -> Value {
+    let kind = file.split('/').next().unwrap_or_default();
+    let format = match file.rsplit('.').next().unwrap_or_default() {
+        "zst" => "tzst",
+        "gz" => "tgz",
+        "xz" => "txz",
+        other => other,
+    };
+    json!({ "volid": format!("{storage}:{file}"), "content": kind, "format": format, "size": 1 << 28, "ctime": world.wall_s() })
 }
 
 /// Storages as `cluster/resources` lists them: once for each node.

@@ -95,6 +95,7 @@ fn storage_of(name: &str, setting: &StorageSetting) -> Storage {
         nodes: setting.nodes.as_ref().map(|nodes| nodes.iter().cloned().collect()),
         enabled: true,
         total: setting.total.unwrap_or(256 << 30),
+        files: setting.files.iter().cloned().collect(),
         extra: setting.extra.clone(),
     }
 }

@@ -90,6 +90,18 @@ fn a_template_cannot_be_started_and_is_the_base_of_linked_clones() {
 }
 
 #[test]
+fn a_storage_lists_disks_and_files_by_what_they_are() {
+    let mut lab = Lab::new(&SMALL.replace("path: /var/lib/vz", "path: /var/lib/vz, files: [vztmpl/debian.tar.zst, iso/debian.iso]"));
+    let volumes = |lab: &mut Lab, query: &str| {
+        let list = lab.get(&format!("/nodes/pve1/storage/{query}"));
+        list.as_array().into_iter().flatten().filter_map(|entry| entry["volid"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(volumes(&mut lab, "local/content?content=vztmpl"), ["local:vztmpl/debian.tar.zst"]);
+    assert_eq!(volumes(&mut lab, "tank/content?vmid=100"), ["tank:vm-100-disk-0"]);
+    assert_eq!(volumes(&mut lab, "tank/content?content=rootdir"), ["tank:vm-200-disk-0"]);
+}
+
+#[test]
 fn destroying_takes_permissions_pool_and_firewall_along() {
     let mut lab = Lab::new(&format!("{SMALL}pools: {{ p: {{ guests: [100] }} }}\n"));
     lab.done("PUT", &format!("{GUEST}/firewall/options"), "enable=1");
