@@ -164,6 +164,17 @@ impl World {
         self.requests = 0;
     }
 
+    /// Let time pass without a request.
+    pub fn advance_to(&mut self, now_ms: u64) {
+        self.advance(now_ms);
+    }
+
+    /// When something happens next by itself: a task ends, a fault strikes. For whoever drives the clock.
+    #[must_use]
+    pub fn next_event_ms(&self) -> Option<u64> {
+        self.events.keys().next().map(|(at_ms, _)| *at_ms)
+    }
+
     /// Let something happen, at `now_ms` and by somebody else's hand.
     pub fn act(&mut self, now_ms: u64, act: Act) {
         self.advance(now_ms);

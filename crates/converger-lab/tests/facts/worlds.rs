@@ -94,6 +94,17 @@ fn every_request_is_recorded() {
 }
 
 #[test]
+fn whoever_drives_the_clock_knows_when_something_happens_next() {
+    let mut lab = Lab::new(SMALL);
+    assert_eq!(lab.world.next_event_ms(), None);
+    lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
+    assert_eq!(lab.world.next_event_ms(), Some(lab.now_ms + 600));
+    lab.world.advance_to(lab.now_ms + 600);
+    let process = lab.world.truth(100).and_then(|truth| truth.process);
+    assert_eq!((process.as_deref(), lab.world.next_event_ms()), (Some("running"), None));
+}
+
+#[test]
 fn time_never_goes_back() {
     let mut lab = Lab::new(SMALL);
     let path = "/nodes/pve1/time";
