@@ -8,6 +8,7 @@ mod command;
 mod config;
 mod event;
 mod field;
+mod promise;
 mod property;
 mod reason;
 mod request;
@@ -15,13 +16,15 @@ mod scalar;
 mod upid;
 mod words;
 
-pub use answer::{Delivery, Failure, HttpAnswer};
+pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};
 pub use config::GuestConfig;
 pub use event::{
-    Accepted, Cluster, Event, GuestStatus, HaResource, NextId, NodeState, Permissions, Resource, Snapshot, Task, TaskState, Version, decode,
+    Accepted, Cluster, Event, GuestStatus, HaResource, NextId, NodeState, Permissions, Resource, Snapshot, Snapshots, Task, TaskState,
+    Version, decode,
 };
 pub use field::Unwritable;
+pub use promise::{Kept, Promise};
 pub use reason::{Cause, classify};
 pub use request::{BASE, HttpRequest, Method, percent_encode};
 pub use upid::Upid;

@@ -18,7 +18,7 @@ use futures_util::future::join_all;
 use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
-use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource};
+use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown};
 use needs::Detail;
 
 pub use causes::{Note, Reason};
@@ -60,10 +60,7 @@ pub enum Unread {
         failure: Failure,
     },
     /// Another cluster answered.
-    #[error(
-        "{place} is in the cluster `{}`, not in `{}`; check the address, or the name that is pinned",
-        found.escape_debug(), wanted.escape_debug()
-    )]
+    #[error("{place} is in the cluster `{}`, not in `{}`; check the address, or the name that is pinned", Shown(found), Shown(wanted))]
     OtherCluster {
         /// Who was asked.
         place: String,
@@ -273,7 +270,7 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
     let listed = row.name.clone();
     let reason = rows::complete(row, detailed)?;
     let text = match (reason, strange) {
-        (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, key.escape_debug()),
+        (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
         _ => format!("guest {}: it is listed as {listed:?} and is {:?}", row.vmid, row.name),
     };
     Some(Note::of_guest(row.vmid, reason, text))

@@ -1,9 +1,11 @@
 //! The Proxmox client, put before answers that this directory makes: in process for what a reading says, over HTTPS on the loopback
 //! for what the wire does.
 
+mod answers;
 mod conformance;
 mod desk;
 mod observe;
+mod promises;
 mod requests;
 mod server;
 mod shelf;

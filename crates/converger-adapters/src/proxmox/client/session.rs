@@ -62,8 +62,8 @@ impl<E: Exchange> Session<E> {
         codec::decode(command, &answer)
     }
 
-    fn lane(&self, node: Option<&NodeName>) -> Arc<Semaphore> {
-        let node = node.or_else(|| self.local.get()).cloned();
+    fn lane(&self, node: Option<NodeName>) -> Arc<Semaphore> {
+        let node = node.or_else(|| self.local.get().cloned());
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.entry(node).or_insert_with(|| Arc::new(Semaphore::new(REQUESTS_PER_NODE_MAX))).clone()
     }

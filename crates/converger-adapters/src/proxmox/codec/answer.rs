@@ -74,11 +74,25 @@ impl fmt::Display for Failure {
         if let Some(status) = self.status {
             write!(formatter, "{status} ")?;
         }
-        write!(formatter, "{}", self.text.escape_debug())?;
+        write!(formatter, "{}", Shown(&self.text))?;
         for (key, text) in &self.errors {
-            write!(formatter, " ({}: {})", key.escape_debug(), text.escape_debug())?;
+            write!(formatter, " ({}: {})", Shown(key), Shown(text))?;
         }
         Ok(())
+    }
+}
+
+/// Text of others as it may be shown: what could act on a terminal, or turn the direction of a line, is escaped (G16).
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'t>(pub &'t str);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|own| {
+            let is_harmless =
+                !own.is_control() && !matches!(own, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            if is_harmless { write!(formatter, "{own}") } else { write!(formatter, "{}", own.escape_default()) }
+        })
     }
 }
 
@@ -283,6 +297,6 @@ mod tests {
         let long = "x".repeat(5000);
         let failure = data::<u32>(Effect::None, &answer(500, &long, "")).expect_err("a failure");
         assert_eq!(failure.text.len(), TEXT_CHARS_MAX);
-        assert!(!fails(Effect::None, 500, "a\u{1b}[31mb", "").2.contains('\u{1b}'));
+        assert_eq!(fails(Effect::None, 500, "can't \u{1b}[31m\u{202e}b", "").2, "500 can't \\u{1b}[31m\\u{202e}b");
     }
 }

@@ -5,6 +5,7 @@
 
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
+use converger_core::normalize::{Field, Value};
 
 use super::answer::Effect;
 use super::field::{self, Unwritable, Written};
@@ -172,6 +173,8 @@ pub struct ConfigSet {
     guest: GuestPath,
     parameters: Box<[(&'static str, String)]>,
     delete: Box<[&'static str]>,
+    /// What was asked for, to compare with what is read afterwards.
+    wanted: Box<[(Field, Option<Value>)]>,
     digest: Digest,
 }
 
@@ -181,6 +184,9 @@ impl ConfigSet {
     /// # Errors
     /// A field that this kind does not have, or that this program does not write, or a value of another type.
     pub fn new(guest: GuestPath, changes: &[FieldChange], agent: Option<&str>, digest: Digest) -> Result<Self, Unwritable> {
+        if changes.is_empty() {
+            return Err(Unwritable::Nothing);
+        }
         let mut parameters = Vec::new();
         let mut delete = Vec::new();
         for change in changes {
@@ -189,7 +195,8 @@ impl ConfigSet {
                 Written::Delete => delete.push(change.field.word()),
             }
         }
-        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), digest })
+        let wanted = changes.iter().map(|change| (change.field, change.after.clone())).collect();
+        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), wanted, digest })
     }
 
     /// The guest that is written to.
@@ -202,6 +209,12 @@ impl ConfigSet {
     #[must_use]
     pub fn parameters(&self) -> &[(&'static str, String)] {
         &self.parameters
+    }
+
+    /// The fields with the values that they are to have.
+    #[must_use]
+    pub fn wanted(&self) -> &[(Field, Option<Value>)] {
+        &self.wanted
     }
 
     /// The keys that are removed.
@@ -255,9 +268,8 @@ fn encode_write(write: &Write) -> HttpRequest {
             of_guest(Method::Post, guest, &["status", "shutdown"], none.with("timeout", timeout_secs))
         }
         Write::Stop(guest) => of_guest(Method::Post, guest, &["status", "stop"], none),
-        Write::RebootQemu { node, vmid, timeout_secs } => {
-            let guest = GuestPath { node: node.clone(), kind: Kind::Qemu, vmid: *vmid };
-            of_guest(Method::Post, &guest, &["status", "reboot"], none.with("timeout", timeout_secs))
+        Write::RebootQemu { timeout_secs, .. } => {
+            of_guest(Method::Post, &write.guest(), &["status", "reboot"], none.with("timeout", timeout_secs))
         }
         Write::ConfigSet(set) => encode_config(set),
         Write::SnapshotCreate { guest, name, description } => {
@@ -269,15 +281,14 @@ fn encode_write(write: &Write) -> HttpRequest {
         Write::Clone { guest, to, name, target, disks } => {
             of_guest(Method::Post, guest, &["clone"], clone_parameters(guest.kind, *to, name, target.as_ref(), disks))
         }
-        Write::Migrate { node, vmid, target, mode } => {
-            let guest = GuestPath { node: node.clone(), kind: mode.kind(), vmid: *vmid };
+        Write::Migrate { target, mode, .. } => {
             let parameters = none.with("target", target.as_str());
             let parameters = match mode {
                 Migration::QemuOffline | Migration::LxcOffline => parameters,
                 Migration::QemuLive => parameters.with("online", 1),
                 Migration::LxcRestart { timeout_secs } => parameters.with("restart", 1).with("timeout", timeout_secs),
             };
-            of_guest(Method::Post, &guest, &["migrate"], parameters)
+            of_guest(Method::Post, &write.guest(), &["migrate"], parameters)
         }
         Write::Grow { guest, disk, size, digest } => {
             let parameters = none.with("disk", disk.as_str()).with("size", size).with("digest", digest.as_str());
@@ -329,10 +340,10 @@ impl TaskSource {
 impl Command {
     /// The node that does the work; `None` where it is the one that was asked.
     #[must_use]
-    pub fn node(&self) -> Option<&NodeName> {
+    pub fn node(&self) -> Option<NodeName> {
         match self {
-            Self::Read(read) => read.node(),
-            Self::Write(write) => Some(write.node()),
+            Self::Read(read) => read.node().cloned(),
+            Self::Write(write) => Some(write.guest().node),
         }
     }
 
@@ -365,33 +376,20 @@ impl Read {
 }
 
 impl Write {
-    /// The guest that is changed.
+    /// The guest that is changed, and where it is taken to be.
     #[must_use]
-    pub fn vmid(&self) -> Vmid {
+    pub fn guest(&self) -> GuestPath {
         match self {
-            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => guest.vmid,
+            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => guest.clone(),
             Self::Shutdown { guest, .. }
             | Self::SnapshotCreate { guest, .. }
             | Self::SnapshotDelete { guest, .. }
             | Self::SnapshotRollback { guest, .. }
             | Self::Clone { guest, .. }
-            | Self::Grow { guest, .. } => guest.vmid,
-            Self::RebootQemu { vmid, .. } | Self::Migrate { vmid, .. } => *vmid,
-            Self::ConfigSet(set) => set.guest.vmid,
-        }
-    }
-
-    fn node(&self) -> &NodeName {
-        match self {
-            Self::Start(guest) | Self::Stop(guest) | Self::Delete(guest) => &guest.node,
-            Self::Shutdown { guest, .. }
-            | Self::SnapshotCreate { guest, .. }
-            | Self::SnapshotDelete { guest, .. }
-            | Self::SnapshotRollback { guest, .. }
-            | Self::Clone { guest, .. }
-            | Self::Grow { guest, .. } => &guest.node,
-            Self::RebootQemu { node, .. } | Self::Migrate { node, .. } => node,
-            Self::ConfigSet(set) => &set.guest.node,
+            | Self::Grow { guest, .. } => guest.clone(),
+            Self::RebootQemu { node, vmid, .. } => GuestPath { node: node.clone(), kind: Kind::Qemu, vmid: *vmid },
+            Self::Migrate { node, vmid, mode, .. } => GuestPath { node: node.clone(), kind: mode.kind(), vmid: *vmid },
+            Self::ConfigSet(set) => set.guest.clone(),
         }
     }
 }

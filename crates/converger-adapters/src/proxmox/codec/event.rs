@@ -30,7 +30,7 @@ pub enum Event {
     NextId(NextId),
     GuestStatus(GuestStatus),
     Config(Box<GuestConfig>),
-    Snapshots(Vec<Snapshot>),
+    Snapshots(Snapshots),
     HaResources(Vec<HaResource>),
     Task(TaskState),
     TaskLog(Vec<Box<str>>),
@@ -126,8 +126,19 @@ pub struct GuestStatus {
     pub name: Option<Box<str>>,
     /// The lock.
     pub lock: Option<Box<str>>,
+    /// Seconds since its process was started; also counts while it is paused.
+    pub uptime_secs: Option<u64>,
     /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
     pub ha: Option<Option<Box<str>>>,
+}
+
+/// The snapshots of a guest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshots {
+    /// All of them.
+    pub list: Vec<Snapshot>,
+    /// The one that the guest was last made from or rolled back to.
+    pub parent: Option<Box<str>>,
 }
 
 /// A snapshot.
@@ -209,9 +220,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::GuestStatus(_) => required::<StatusRow>(answer).map(|row| Event::GuestStatus(guest_status(row))),
         Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, map).into())),
         Read::GuestPending(guest) => required(answer).map(|items| Event::Config(config::from_items(guest.kind, items).into())),
-        Read::Snapshots(_) => {
-            required(answer).map(|rows: Vec<SnapshotRow>| Event::Snapshots(rows.into_iter().filter_map(snapshot).collect()))
-        }
+        Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaResources => {
             required(answer).map(|rows: Vec<HaRow>| Event::HaResources(rows.into_iter().filter_map(ha_resource).collect()))
         }
@@ -366,6 +375,8 @@ struct StatusRow {
     #[serde(default)]
     lock: Scalar,
     #[serde(default)]
+    uptime: Scalar,
+    #[serde(default)]
     ha: HaOfStatus,
 }
 
@@ -383,6 +394,7 @@ fn guest_status(row: StatusRow) -> GuestStatus {
         qmp_status: row.qmpstatus.into_text(),
         name: row.name.into_text(),
         lock: row.lock.into_text().filter(|text| !text.is_empty()),
+        uptime_secs: row.uptime.number(),
         ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.into_text()),
     }
 }
@@ -395,6 +407,14 @@ struct SnapshotRow {
     snapstate: Scalar,
     #[serde(default)]
     snaptime: Scalar,
+    #[serde(default)]
+    parent: Scalar,
+}
+
+fn snapshots(rows: Vec<SnapshotRow>) -> Snapshots {
+    let current = rows.iter().find(|row| row.name.text() == Some("current"));
+    let parent = current.and_then(|row| row.parent.text()).map(Into::into);
+    Snapshots { list: rows.into_iter().filter_map(snapshot).collect(), parent }
 }
 
 /// The entry `current` is the guest itself and not a snapshot.

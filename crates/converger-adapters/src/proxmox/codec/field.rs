@@ -110,6 +110,8 @@ pub enum Unwritable {
     NotAValue(Field),
     /// Proxmox does not allow the key to be removed.
     NotRemovable(Field),
+    /// There is nothing to write, which Proxmox answers with an error.
+    Nothing,
 }
 
 /// The text for a value of a field (`None`: the key is to go). `agent` is the whole property of the guest's agent as it is, so

@@ -48,6 +48,8 @@ pub enum Cause {
     AlreadyRunning,
     /// It does not run.
     NotRunning,
+    /// It is paused, and cannot hear a request to go down.
+    Paused,
     /// It runs, and must not for this.
     Running,
     /// It is a template.
@@ -77,7 +79,7 @@ pub enum Cause {
 }
 
 /// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
-const TEXTS: [(&str, Cause); 38] = [
+const TEXTS: [(&str, Cause); 39] = [
     ("RPCEnvironment init request failed", Cause::ClusterDown),
     ("hostname lookup '", Cause::NodeUnknown),
     ("cluster not ready - no quorum?", Cause::NoQuorum),
@@ -106,6 +108,7 @@ const TEXTS: [(&str, Cause); 38] = [
     ("failed: File exists", Cause::AlreadyExists),
     ("already exists", Cause::AlreadyExists),
     ("already running", Cause::AlreadyRunning),
+    ("VM is paused", Cause::Paused),
     ("is running - destroy failed", Cause::Running),
     ("container is running", Cause::Running),
     ("can't migrate running", Cause::Running),
@@ -184,6 +187,7 @@ impl Cause {
             Self::Protected => "protected",
             Self::AlreadyRunning => "already-running",
             Self::NotRunning => "not-running",
+            Self::Paused => "paused",
             Self::Running => "running",
             Self::Template => "template",
             Self::HaError => "ha-error",
@@ -230,6 +234,7 @@ mod tests {
             ("close (rename) atomic file '/etc/pve/nodes/pve-a/qemu-server/301.conf' failed: File exists", Cause::AlreadyExists),
             ("service 'vm:100' in error state, must be disabled and fixed first", Cause::HaError),
             ("VM quit/powerdown failed - got timeout", Cause::ShutdownTimeout),
+            ("VM is paused - cannot shutdown", Cause::Paused),
             ("VM 100 is running - destroy failed", Cause::Running),
             ("you can't start a CT if it's a template", Cause::Template),
             ("shrinking disks is not supported", Cause::NotGrown),

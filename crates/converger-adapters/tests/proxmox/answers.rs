@@ -1,0 +1,184 @@
+//! What answers mean: one event each, in both shapes of the API and in the types that the releases give.
+
+use converger_adapters::proxmox::codec::{
+    Accepted, Cause, Command, Delivery, Event, Failure, GuestPath, HttpAnswer, NextId, Read, TaskState, Upid, Write, decode,
+};
+use converger_core::guest::{Kind, NodeName, Vmid};
+
+use crate::desk::{failure, raw, success};
+
+const UPID: &str = "UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:svc@pve!probe:";
+
+fn guest(kind: Kind) -> GuestPath {
+    GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") }
+}
+
+fn read(read: Read, answer: &HttpAnswer) -> Result<Event, Failure> {
+    decode(&Command::Read(read), answer)
+}
+
+fn start(answer: &HttpAnswer) -> Result<Event, Failure> {
+    decode(&Command::Write(Write::Start(guest(Kind::Qemu))), answer)
+}
+
+fn json_shape(data: &str) -> HttpAnswer {
+    HttpAnswer { status: 200, reason: "OK".into(), body: format!(r#"{{"data":{data},"total":3}}"#).into() }
+}
+
+#[test]
+fn a_write_is_done_or_a_task_does_it() {
+    assert_eq!(start(&success("null")), Ok(Event::Accepted(Accepted::Done)));
+    let upid = Upid::new(UPID).expect("an id");
+    for answer in [success(&format!("\"{UPID}\"")), json_shape(&format!("\"{UPID}\""))] {
+        assert_eq!(start(&answer), Ok(Event::Accepted(Accepted::Task(upid.clone()))));
+    }
+    let odd = start(&success("\"done\"")).expect_err("not a task");
+    assert_eq!((odd.cause, odd.delivery), (Cause::Malformed, Delivery::MayHaveRun));
+}
+
+#[test]
+fn how_a_task_ended() {
+    let ended = |row: &str| {
+        let Ok(Event::Task(state)) = read(Read::TaskStatus(Upid::new(UPID).expect("an id")), &success(row)) else { panic!("{row}") };
+        state
+    };
+    let failed = |cause, text: &str| TaskState::Failed { cause, text: text.into() };
+    assert_eq!(ended(r#"{"status":"running","pid":5}"#), TaskState::Running);
+    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"OK"}"#), TaskState::Ended { warnings: 0 });
+    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"WARNINGS: 3"}"#), TaskState::Ended { warnings: 3 });
+    let already = "VM 100 already running";
+    assert_eq!(ended(&format!(r#"{{"status":"stopped","exitstatus":"{already}"}}"#)), failed(Cause::AlreadyRunning, already));
+    assert_eq!(ended(r#"{"status":"stopped","exitstatus":"unexpected status"}"#), failed(Cause::TaskKilled, "unexpected status"));
+    assert_eq!(ended(r#"{"status":"stopped"}"#), failed(Cause::TaskKilled, "no end is known"));
+}
+
+#[test]
+fn a_task_that_is_not_known_any_more() {
+    let body = r#"{"success":0,"status":"400","message":"Parameter verification failed.\n","errors":{"upid":"no such task"},"data":null}"#;
+    let answer = HttpAnswer { body: body.into(), ..success("") };
+    let gone = read(Read::TaskStatus(Upid::new(UPID).expect("an id")), &answer).expect_err("gone");
+    assert_eq!((gone.cause, gone.delivery), (Cause::NoSuchTask, Delivery::No));
+}
+
+#[test]
+fn lists_of_tasks_do_not_tell_whether_one_runs() {
+    let rows =
+        format!(r#"[{{"upid":"{UPID}","status":"RUNNING","saved":"0"}},{{"upid":"{UPID}","status":"OK","endtime":5}},{{"upid":"odd"}}]"#);
+    let node = NodeName::new("n1").expect("a name");
+    let source = converger_adapters::proxmox::codec::TaskSource::All;
+    let Ok(Event::Tasks(tasks)) =
+        read(Read::Tasks { node, vmid: Vmid::new(100).expect("an id"), source, since_secs: None }, &json_shape(&rows))
+    else {
+        panic!("tasks")
+    };
+    assert_eq!(tasks.iter().map(|task| task.end.as_deref()).collect::<Vec<_>>(), [None, Some("OK")]);
+}
+
+#[test]
+fn the_log_of_a_task() {
+    let command = Read::TaskLog { upid: Upid::new(UPID).expect("an id"), start: 0, limit: 50 };
+    let answer = json_shape(r#"[{"n":1,"t":"a line"},{"n":"2","t":"TASK OK"}]"#);
+    assert_eq!(read(command, &answer), Ok(Event::TaskLog(vec!["a line".into(), "TASK OK".into()])));
+}
+
+#[test]
+fn an_id_is_free_or_taken_or_nobody_knows() {
+    let next = |answer: &HttpAnswer| read(Read::NextId(Vmid::new(100).expect("an id")), answer);
+    for answer in [success("\"100\""), success("100"), json_shape("\"100\"")] {
+        assert_eq!(next(&answer), Ok(Event::NextId(NextId::Free)));
+    }
+    let errors = r#""message":"Parameter verification failed.\n","errors":{"vmid":"VM 100 already exists"},"data":null}"#;
+    let extjs = HttpAnswer { body: format!(r#"{{"success":0,"status":"400",{errors}"#).into(), ..success("") };
+    let json = HttpAnswer { status: 400, reason: "Parameter verification failed.".into(), body: format!("{{{errors}").into() };
+    for answer in [extjs, json] {
+        assert_eq!(next(&answer), Ok(Event::NextId(NextId::Taken)));
+    }
+    let low = r#"{"success":0,"status":"400","message":"x","errors":{"vmid":"invalid format - value does not look like a valid VM ID\n"}}"#;
+    assert_eq!(next(&HttpAnswer { body: low.into(), ..success("") }).expect_err("neither").cause, Cause::BadParameter);
+    assert!(next(&raw(596, "Connection timed out")).is_err());
+}
+
+#[test]
+fn a_cluster_and_a_node_in_none() {
+    let cluster = |rows: &str| match read(Read::ClusterStatus, &success(rows)) {
+        Ok(Event::Cluster(cluster)) => cluster,
+        other => panic!("{other:?}"),
+    };
+    let rows = r#"[{"type":"cluster","name":"lab","quorate":"1","nodes":2},{"type":"node","name":"n1","online":1,"local":1},{"type":"node","name":"n2","online":"0","local":0}]"#;
+    let both = cluster(rows);
+    assert_eq!((both.name.as_deref(), both.quorate), (Some("lab"), true));
+    assert_eq!(both.nodes.values().collect::<Vec<_>>(), [&true, &false]);
+    assert_eq!(both.local.as_ref().map(NodeName::as_str), Some("n1"));
+    assert!(!cluster(&rows.replace(r#""quorate":"1""#, r#""quorate":0"#)).quorate);
+    assert!(!cluster(&rows.replace(r#""quorate":"1","#, "")).quorate, "not said is not so");
+    let alone = cluster(r#"[{"type":"node","name":"n1","online":1,"local":1,"nodeid":0}]"#);
+    assert!(alone.quorate && alone.name.is_none());
+    assert!(!cluster("[]").quorate, "nobody is there to have quorum");
+}
+
+#[test]
+fn permissions_are_granted_where_they_are_named() {
+    let answer = success(r#"{"/vms/100":{"VM.Audit":0,"VM.PowerMgmt":1},"/vms/101":{}}"#);
+    let Ok(Event::Permissions(granted)) = read(Read::Permissions, &answer) else { panic!("permissions") };
+    assert!(granted.has("/vms/100", "VM.Audit") && !granted.has("/vms/101", "VM.Audit") && !granted.has("/", "VM.Audit"));
+}
+
+#[test]
+fn the_state_of_a_guest() {
+    let status = |row: &str| match read(Read::GuestStatus(guest(Kind::Qemu)), &success(row)) {
+        Ok(Event::GuestStatus(status)) => status,
+        other => panic!("{other:?}"),
+    };
+    let full =
+        status(r#"{"status":"running","qmpstatus":"paused","name":"a","lock":"backup","uptime":"7","ha":{"managed":1,"state":"started"}}"#);
+    assert_eq!((full.qmp_status.as_deref(), full.lock.as_deref(), full.uptime_secs), (Some("paused"), Some("backup"), Some(7)));
+    assert_eq!(full.ha, Some(Some("started".into())));
+    assert_eq!(status(r#"{"status":"stopped","ha":{"managed":0}}"#).ha, None);
+    assert_eq!(status(r#"{"status":"stopped","ha":{"managed":"1","state":null}}"#).ha, Some(None));
+    assert!(read(Read::GuestStatus(guest(Kind::Qemu)), &success("{}")).is_err(), "without a state nothing is said");
+}
+
+#[test]
+fn snapshots_without_the_guest_itself() {
+    let rows =
+        r#"[{"name":"s1","snaptime":5,"vmstate":0},{"name":"s2","snapstate":"prepare"},{"name":"current","parent":"s1","running":0}]"#;
+    let Ok(Event::Snapshots(snapshots)) = read(Read::Snapshots(guest(Kind::Lxc)), &success(rows)) else { panic!("snapshots") };
+    assert_eq!(snapshots.list.iter().map(|snapshot| &*snapshot.name).collect::<Vec<_>>(), ["s1", "s2"]);
+    assert_eq!((snapshots.parent.as_deref(), snapshots.list[1].state.as_deref()), (Some("s1"), Some("prepare")));
+}
+
+#[test]
+fn the_rest_of_what_is_read() {
+    let Ok(Event::Version(version)) = read(Read::Version, &json_shape(r#"{"version":"7.4-16","release":"7.4"}"#)) else {
+        panic!("version")
+    };
+    assert_eq!((version.major, &*version.version), (7, "7.4-16"));
+    assert!(read(Read::Version, &success(r#"{"version":"unheard of"}"#)).is_err());
+    let Ok(Event::Nodes(nodes)) = read(Read::Nodes, &success(r#"[{"node":"n1","status":"online","ssl_fingerprint":"AA"},{"status":"x"}]"#))
+    else {
+        panic!("nodes")
+    };
+    assert_eq!((nodes.len(), nodes[0].fingerprint.as_deref()), (1, Some("AA")));
+    let Ok(Event::HaResources(ha)) = read(Read::HaResources, &success(r#"[{"sid":"vm:100","state":"started"},{"sid":"ct:101"}]"#)) else {
+        panic!("resources")
+    };
+    assert_eq!((&*ha[0].sid, ha[1].state.as_deref()), ("vm:100", None));
+    assert!(read(Read::Resources, &success("null")).is_err(), "a list is never null");
+}
+
+#[test]
+fn what_a_no_to_a_write_means() {
+    let cases = [
+        (failure("500", "CT 100 already running"), Cause::AlreadyRunning, Delivery::No),
+        (failure("500", "cluster not ready - no quorum?"), Cause::NoQuorum, Delivery::No),
+        (failure("\"403\"", "Permission check failed (/vms/100, VM.PowerMgmt)"), Cause::Forbidden, Delivery::No),
+        (raw(595, "Connection refused"), Cause::NodeUnreachable, Delivery::NotDelivered),
+        (raw(596, "Connection timed out"), Cause::Interrupted, Delivery::MayHaveRun),
+        (raw(401, "No ticket"), Cause::Unauthenticated, Delivery::NotDelivered),
+        (raw(501, "Unexpected content for method 'DELETE'"), Cause::NotImplemented, Delivery::No),
+    ];
+    for (answer, cause, delivery) in cases {
+        let failure = start(&answer).expect_err("a no");
+        assert_eq!((failure.cause, failure.delivery), (cause, delivery), "{failure}");
+    }
+}
