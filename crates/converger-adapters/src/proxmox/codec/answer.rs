@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
@@ -108,17 +107,17 @@ pub(super) enum Effect {
 }
 
 #[derive(Deserialize)]
-struct Envelope<T> {
+struct Envelope<'a, T> {
     #[serde(default = "none")]
     data: Option<T>,
-    #[serde(default)]
-    success: Scalar,
-    #[serde(default)]
-    status: Scalar,
-    #[serde(default)]
-    message: Scalar,
-    #[serde(default)]
-    errors: Option<BTreeMap<Box<str>, Scalar>>,
+    #[serde(borrow, default)]
+    success: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
+    #[serde(borrow, default)]
+    message: Scalar<'a>,
+    #[serde(borrow, default)]
+    errors: Option<BTreeMap<Box<str>, Scalar<'a>>>,
 }
 
 fn none<T>() -> Option<T> {
@@ -126,11 +125,11 @@ fn none<T>() -> Option<T> {
 }
 
 /// The data of an answer, or why there is none. `Ok(None)` is a success without data.
-pub(super) fn data<T: DeserializeOwned>(effect: Effect, answer: &HttpAnswer) -> Result<Option<T>, Failure> {
+pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswer) -> Result<Option<T>, Failure> {
     if answer.status != 200 {
         return Err(failure(effect, answer.status, outside(answer)));
     }
-    let envelope: Envelope<T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
+    let envelope: Envelope<'_, T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
     if envelope.success.flag() == Some(false) {
         let status = envelope.status.number().and_then(|number| u16::try_from(number).ok()).unwrap_or(500);
         return Err(failure(effect, status, said(envelope)));
@@ -144,17 +143,17 @@ struct Said {
     errors: BTreeMap<Box<str>, Box<str>>,
 }
 
-fn said<T>(envelope: Envelope<T>) -> Said {
+fn said<T>(envelope: Envelope<'_, T>) -> Said {
     let errors = envelope.errors.unwrap_or_default().into_iter();
     Said {
-        text: envelope.message.into_text().map_or_else(|| "no reason given".into(), |text| shortened(&text)),
-        errors: errors.filter_map(|(key, text)| Some((key, shortened(text.text()?)))).collect(),
+        text: envelope.message.text().map_or_else(|| "no reason given".into(), |text| shortened(&text)),
+        errors: errors.filter_map(|(key, text)| Some((key, shortened(&text.text()?)))).collect(),
     }
 }
 
 /// What an answer with an error status says: in its body since some version 8, in its reason phrase always.
 fn outside(answer: &HttpAnswer) -> Said {
-    let envelope: Option<Envelope<serde::de::IgnoredAny>> = serde_json::from_slice(&answer.body).ok();
+    let envelope: Option<Envelope<'_, serde::de::IgnoredAny>> = serde_json::from_slice(&answer.body).ok();
     match envelope {
         Some(envelope) if envelope.message.text().is_some() => said(envelope),
         Some(envelope) => Said { text: shortened(&answer.reason), ..said(envelope) },

@@ -4,6 +4,7 @@
 //! `/config` gives a map of values, `/pending` a list of values with what waits beside them; both are read here into one form.
 //! Keys that the core does not know are left behind: their values are nobody's business here.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use converger_core::guest::{Identity, Kind};
@@ -45,33 +46,33 @@ pub struct GuestConfig {
 
 /// One item of `/pending`.
 #[derive(Deserialize)]
-pub(super) struct Item {
+pub(super) struct Item<'a> {
     key: Box<str>,
-    #[serde(default)]
-    value: Scalar,
-    #[serde(default)]
-    pending: Scalar,
-    #[serde(default)]
-    delete: Scalar,
+    #[serde(borrow, default)]
+    value: Scalar<'a>,
+    #[serde(borrow, default)]
+    pending: Scalar<'a>,
+    #[serde(borrow, default)]
+    delete: Scalar<'a>,
 }
 
 /// The config from the map that `/config?current=1` gives.
-pub(super) fn from_map(kind: Kind, map: BTreeMap<Box<str>, Scalar>) -> GuestConfig {
-    let values = map.into_iter().filter_map(|(key, value)| Some((key, value.into_text()?)));
+pub(super) fn from_map(kind: Kind, map: &BTreeMap<Box<str>, Scalar<'_>>) -> GuestConfig {
+    let values = map.iter().filter_map(|(key, value)| Some((&**key, value.text()?)));
     interpret(kind, &values.collect(), None)
 }
 
 /// The config from the list that `/pending` gives: its values are those in effect.
-pub(super) fn from_items(kind: Kind, items: Vec<Item>) -> GuestConfig {
+pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
     let mut pending: Vec<Pending> = items.iter().filter_map(|item| waiting(kind, item)).collect();
     pending.sort_by(|left, right| left.key().cmp(right.key()));
     pending.dedup_by(|second, first| second.key() == first.key());
-    let values = items.into_iter().filter_map(|item| Some((item.key, item.value.into_text()?)));
+    let values = items.iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
     interpret(kind, &values.collect(), Some(pending.into()))
 }
 
 /// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
-fn waiting(kind: Kind, item: &Item) -> Option<Pending> {
+fn waiting(kind: Kind, item: &Item<'_>) -> Option<Pending> {
     let is_removed = item.delete.text().is_some_and(|text| text != "0" && !text.is_empty());
     if !is_removed && item.pending.text().is_none() {
         return None;
@@ -81,7 +82,7 @@ fn waiting(kind: Kind, item: &Item) -> Option<Pending> {
     if is_removed {
         return Some(Pending::Known(field, None));
     }
-    let value = item.pending.text().and_then(|text| field::read(field, text));
+    let value = item.pending.text().and_then(|text| field::read(field, &text));
     // A value that is not understood is not ours, so it is somebody else's.
     Some(value.map_or_else(other, |value| Pending::Known(field, Some(value).filter(|value| !is_nothing(value)))))
 }
@@ -100,9 +101,9 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-type Values = BTreeMap<Box<str>, Box<str>>;
+type Values<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
-fn interpret(kind: Kind, values: &Values, pending: Option<Box<[Pending]>>) -> GuestConfig {
+fn interpret(kind: Kind, values: &Values<'_>, pending: Option<Box<[Pending]>>) -> GuestConfig {
     let text = |key: &str| values.get(key).map(|text| &**text).filter(|text| !text.is_empty());
     let is_on = |key: &str| text(key) == Some("1");
     let name = match kind {
@@ -125,11 +126,11 @@ fn interpret(kind: Kind, values: &Values, pending: Option<Box<[Pending]>>) -> Gu
 }
 
 /// All fields of the kind but the tags, which the core keeps beside the config.
-fn config(kind: Kind, values: &Values) -> Result<Config, Box<str>> {
+fn config(kind: Kind, values: &Values<'_>) -> Result<Config, Box<str>> {
     let mut known = Vec::new();
     for (key, text) in values {
         let Some(field) = field_of(kind, key).filter(|field| *field != Field::Tags) else { continue };
-        let value = field::read(field, text).ok_or_else(|| key.clone())?;
+        let value = field::read(field, text).ok_or(*key)?;
         if !is_nothing(&value) {
             known.push((field, value));
         }
@@ -137,7 +138,7 @@ fn config(kind: Kind, values: &Values) -> Result<Config, Box<str>> {
     Ok(Config::new(known))
 }
 
-fn identity(kind: Kind, values: &Values) -> Identity {
+fn identity(kind: Kind, values: &Values<'_>) -> Identity {
     let part = |key: &str, default: &'static str, part: &str| {
         values.get(key).and_then(|text| Properties::parse(text, default).get(part).map(str::to_owned))
     };
@@ -151,7 +152,7 @@ fn identity(kind: Kind, values: &Values) -> Identity {
 }
 
 /// The hardware address of the network device with the smallest number.
-fn first_mac(values: &Values) -> Option<Box<str>> {
+fn first_mac(values: &Values<'_>) -> Option<Box<str>> {
     let devices = values.iter().filter_map(|(key, text)| Some((key.strip_prefix("net")?.parse::<u32>().ok()?, text)));
     let (_, first) = devices.min_by_key(|(number, _)| *number)?;
     Properties::parse(first, "name").get("hwaddr").map(|mac| mac.to_ascii_uppercase().into())
@@ -170,11 +171,11 @@ mod tests {
     use super::*;
 
     fn of_list(kind: Kind, json: &str) -> GuestConfig {
-        from_items(kind, serde_json::from_str(json).expect("items"))
+        from_items(kind, &serde_json::from_str::<Vec<Item<'_>>>(json).expect("items"))
     }
 
     fn of_map(kind: Kind, json: &str) -> GuestConfig {
-        from_map(kind, serde_json::from_str(json).expect("a map"))
+        from_map(kind, &serde_json::from_str(json).expect("a map"))
     }
 
     const GUEST: &str = r#"{"name": "web1", "cores": 2, "memory": "2048", "cpulimit": "1.5", "onboot": 1, "tags": "prod;web",

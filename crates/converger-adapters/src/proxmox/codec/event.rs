@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
 use super::command::{Command, Read};
@@ -212,76 +211,78 @@ pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> 
 fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
     match read {
         Read::Version => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
-        Read::ClusterStatus => required::<Vec<ClusterRow>>(answer).map(|rows| Event::Cluster(cluster(&rows))),
-        Read::Resources => required(answer).map(|rows: Vec<ResourceRow>| Event::Resources(rows.into_iter().filter_map(resource).collect())),
-        Read::Nodes => required(answer).map(|rows: Vec<NodeRow>| Event::Nodes(rows.into_iter().filter_map(node_state).collect())),
+        Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).map(|rows| Event::Cluster(cluster(&rows))),
+        Read::Resources => {
+            required(answer).map(|rows: Vec<ResourceRow<'_>>| Event::Resources(rows.into_iter().filter_map(resource).collect()))
+        }
+        Read::Nodes => required(answer).map(|rows: Vec<NodeRow<'_>>| Event::Nodes(rows.into_iter().filter_map(node_state).collect())),
         Read::Permissions | Read::PermissionsOn(_) => required(answer).map(|rows| Event::Permissions(permissions(rows))),
         Read::NextId(_) => next_id(answer).map(Event::NextId),
-        Read::GuestStatus(_) => required::<StatusRow>(answer).map(|row| Event::GuestStatus(guest_status(row))),
-        Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, map).into())),
-        Read::GuestPending(guest) => required(answer).map(|items| Event::Config(config::from_items(guest.kind, items).into())),
+        Read::GuestStatus(_) => required::<StatusRow<'_>>(answer).map(|row| Event::GuestStatus(guest_status(row))),
+        Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, &map).into())),
+        Read::GuestPending(guest) => {
+            required(answer).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
+        }
         Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaResources => {
-            required(answer).map(|rows: Vec<HaRow>| Event::HaResources(rows.into_iter().filter_map(ha_resource).collect()))
+            required(answer).map(|rows: Vec<HaRow<'_>>| Event::HaResources(rows.into_iter().filter_map(ha_resource).collect()))
         }
-        Read::TaskStatus(_) => required::<TaskStatusRow>(answer).map(|row| Event::Task(task_state(&row))),
+        Read::TaskStatus(_) => required::<TaskStatusRow<'_>>(answer).map(|row| Event::Task(task_state(&row))),
         Read::TaskLog { .. } => {
-            required(answer).map(|rows: Vec<LogRow>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.into_text()).collect()))
+            required(answer).map(|rows: Vec<LogRow<'_>>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.word()).collect()))
         }
-        Read::Tasks { .. } => required(answer).map(|rows: Vec<TaskRow>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
+        Read::Tasks { .. } => required(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
     }
 }
 
 /// The data of an answer to a reading, which always has some.
-fn required<T: DeserializeOwned>(answer: &HttpAnswer) -> Result<T, Failure> {
+fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
     answer::data(Effect::None, answer)?.ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer holds nothing"))
 }
 
 /// `data: null` is success too: some calls act before they answer.
 fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
-    match answer::data::<Scalar>(effect, answer)? {
-        None | Some(Scalar::Other) => Ok(Accepted::Done),
-        Some(Scalar::Text(text)) => match Upid::new(&text) {
-            Some(upid) => Ok(Accepted::Task(upid)),
-            None => Err(Failure::malformed(effect, answer.status, "the answer is not the id of a task")),
-        },
-    }
+    let Some(data) = answer::data::<Scalar<'_>>(effect, answer)?.filter(|data| *data != Scalar::Other) else {
+        return Ok(Accepted::Done);
+    };
+    let upid = data.text().and_then(|text| Upid::new(&text));
+    upid.map(Accepted::Task).ok_or_else(|| Failure::malformed(effect, answer.status, "the answer is not the id of a task"))
 }
 
 #[derive(Deserialize)]
-struct VersionRow {
-    #[serde(default)]
-    version: Scalar,
+struct VersionRow<'a> {
+    #[serde(borrow, default)]
+    version: Scalar<'a>,
 }
 
-fn version(answer: &HttpAnswer, row: &VersionRow) -> Result<Version, Failure> {
-    let text = row.version.text().unwrap_or("");
+fn version(answer: &HttpAnswer, row: &VersionRow<'_>) -> Result<Version, Failure> {
+    let text = row.version.text().unwrap_or_default();
     let major = text.split(['.', '-']).next().and_then(|part| part.parse().ok());
     let unclear = || Failure::malformed(Effect::None, answer.status, "the answer names no version of Proxmox VE");
-    Ok(Version { version: text.into(), major: major.ok_or_else(unclear)? })
+    Ok(Version { version: text.clone().into(), major: major.ok_or_else(unclear)? })
 }
 
 #[derive(Deserialize)]
-struct ClusterRow {
-    #[serde(default)]
-    r#type: Scalar,
-    #[serde(default)]
-    name: Scalar,
-    #[serde(default)]
-    quorate: Scalar,
-    #[serde(default)]
-    online: Scalar,
-    #[serde(default)]
-    local: Scalar,
+struct ClusterRow<'a> {
+    #[serde(borrow, default)]
+    r#type: Scalar<'a>,
+    #[serde(borrow, default)]
+    name: Scalar<'a>,
+    #[serde(borrow, default)]
+    quorate: Scalar<'a>,
+    #[serde(borrow, default)]
+    online: Scalar<'a>,
+    #[serde(borrow, default)]
+    local: Scalar<'a>,
 }
 
-fn cluster(rows: &[ClusterRow]) -> Cluster {
-    let nodes = rows.iter().filter(|row| row.r#type.text() == Some("node"));
-    let named = nodes.filter_map(|row| Some((NodeName::new(row.name.text()?)?, row)));
+fn cluster(rows: &[ClusterRow<'_>]) -> Cluster {
+    let nodes = rows.iter().filter(|row| row.r#type.is("node"));
+    let named = nodes.filter_map(|row| Some((NodeName::new(&row.name.text()?)?, row)));
     let named: Vec<(NodeName, &ClusterRow)> = named.collect();
-    let whole = rows.iter().find(|row| row.r#type.text() == Some("cluster"));
+    let whole = rows.iter().find(|row| row.r#type.is("cluster"));
     Cluster {
-        name: whole.and_then(|row| row.name.text()).map(Into::into),
+        name: whole.and_then(|row| row.name.word()),
         // Without a row for the cluster the node stands alone, if it is the only one.
         quorate: whole.map_or(named.len() == 1, |row| row.quorate.flag() == Some(true)),
         local: named.iter().find(|(_, row)| row.local.flag() == Some(true)).map(|(name, _)| name.clone()),
@@ -290,43 +291,43 @@ fn cluster(rows: &[ClusterRow]) -> Cluster {
 }
 
 #[derive(Deserialize)]
-struct ResourceRow {
-    #[serde(default)]
-    vmid: Scalar,
-    #[serde(default)]
-    r#type: Scalar,
-    #[serde(default)]
-    node: Scalar,
-    #[serde(default)]
-    status: Scalar,
-    #[serde(default)]
-    name: Scalar,
-    #[serde(default)]
-    template: Scalar,
-    #[serde(default)]
-    lock: Scalar,
-    #[serde(default)]
-    tags: Scalar,
-    #[serde(default)]
-    hastate: Scalar,
-    #[serde(default)]
-    maxcpu: Scalar,
-    #[serde(default)]
-    maxmem: Scalar,
+struct ResourceRow<'a> {
+    #[serde(borrow, default)]
+    vmid: Scalar<'a>,
+    #[serde(borrow, default)]
+    r#type: Scalar<'a>,
+    #[serde(borrow, default)]
+    node: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
+    #[serde(borrow, default)]
+    name: Scalar<'a>,
+    #[serde(borrow, default)]
+    template: Scalar<'a>,
+    #[serde(borrow, default)]
+    lock: Scalar<'a>,
+    #[serde(borrow, default)]
+    tags: Scalar<'a>,
+    #[serde(borrow, default)]
+    hastate: Scalar<'a>,
+    #[serde(borrow, default)]
+    maxcpu: Scalar<'a>,
+    #[serde(borrow, default)]
+    maxmem: Scalar<'a>,
 }
 
 /// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
-fn resource(row: ResourceRow) -> Option<Resource> {
+fn resource(row: ResourceRow<'_>) -> Option<Resource> {
     Some(Resource {
         vmid: row.vmid.number().and_then(Vmid::new)?,
-        kind: kind(row.r#type.text()?)?,
-        node: NodeName::new(row.node.text()?)?,
-        status: row.status.into_text().unwrap_or_else(|| "unknown".into()),
-        name: row.name.into_text(),
+        kind: kind(&row.r#type.text()?)?,
+        node: NodeName::new(&row.node.text()?)?,
+        status: row.status.word().unwrap_or_else(|| "unknown".into()),
+        name: row.name.word(),
         template: row.template.flag(),
-        lock: row.lock.into_text().filter(|text| !text.is_empty()),
-        tags: row.tags.text().map(field::tags).unwrap_or_default(),
-        ha_state: row.hastate.into_text().filter(|text| !text.is_empty()),
+        lock: row.lock.word(),
+        tags: row.tags.text().map(|text| field::tags(&text)).unwrap_or_default(),
+        ha_state: row.hastate.word(),
         cpus: row.maxcpu.number().and_then(|number| u32::try_from(number).ok()),
         maxmem: row.maxmem.number(),
     })
@@ -337,28 +338,28 @@ fn kind(word: &str) -> Option<Kind> {
 }
 
 #[derive(Deserialize)]
-struct NodeRow {
-    #[serde(default)]
-    node: Scalar,
-    #[serde(default)]
-    status: Scalar,
-    #[serde(default)]
-    ssl_fingerprint: Scalar,
+struct NodeRow<'a> {
+    #[serde(borrow, default)]
+    node: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
+    #[serde(borrow, default)]
+    ssl_fingerprint: Scalar<'a>,
 }
 
-fn node_state(row: NodeRow) -> Option<NodeState> {
-    let node = NodeName::new(row.node.text()?)?;
-    Some(NodeState { node, status: row.status.into_text().unwrap_or_default(), fingerprint: row.ssl_fingerprint.into_text() })
+fn node_state(row: NodeRow<'_>) -> Option<NodeState> {
+    let node = NodeName::new(&row.node.text()?)?;
+    Some(NodeState { node, status: row.status.word().unwrap_or_default(), fingerprint: row.ssl_fingerprint.word() })
 }
 
 /// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
-fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar>>) -> Permissions {
+fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar<'_>>>) -> Permissions {
     Permissions(rows.into_iter().map(|(path, privileges)| (path, privileges.into_keys().collect())).collect())
 }
 
 /// 400 with a word about `vmid` is how Proxmox says that an id is taken.
 fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
-    match required::<Scalar>(answer) {
+    match required::<Scalar<'_>>(answer) {
         Ok(_) => Ok(NextId::Free),
         Err(failure) if failure.cause == Cause::AlreadyExists && failure.delivery == Delivery::No => Ok(NextId::Taken),
         Err(failure) => Err(failure),
@@ -366,87 +367,87 @@ fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
 }
 
 #[derive(Deserialize)]
-struct StatusRow {
+struct StatusRow<'a> {
     status: Box<str>,
-    #[serde(default)]
-    qmpstatus: Scalar,
-    #[serde(default)]
-    name: Scalar,
-    #[serde(default)]
-    lock: Scalar,
-    #[serde(default)]
-    uptime: Scalar,
-    #[serde(default)]
-    ha: HaOfStatus,
+    #[serde(borrow, default)]
+    qmpstatus: Scalar<'a>,
+    #[serde(borrow, default)]
+    name: Scalar<'a>,
+    #[serde(borrow, default)]
+    lock: Scalar<'a>,
+    #[serde(borrow, default)]
+    uptime: Scalar<'a>,
+    #[serde(borrow, default)]
+    ha: HaOfStatus<'a>,
 }
 
 #[derive(Default, Deserialize)]
-struct HaOfStatus {
-    #[serde(default)]
-    managed: Scalar,
-    #[serde(default)]
-    state: Scalar,
+struct HaOfStatus<'a> {
+    #[serde(borrow, default)]
+    managed: Scalar<'a>,
+    #[serde(borrow, default)]
+    state: Scalar<'a>,
 }
 
-fn guest_status(row: StatusRow) -> GuestStatus {
+fn guest_status(row: StatusRow<'_>) -> GuestStatus {
     GuestStatus {
         status: row.status,
-        qmp_status: row.qmpstatus.into_text(),
-        name: row.name.into_text(),
-        lock: row.lock.into_text().filter(|text| !text.is_empty()),
+        qmp_status: row.qmpstatus.word(),
+        name: row.name.word(),
+        lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
-        ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.into_text()),
+        ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.word()),
     }
 }
 
 #[derive(Deserialize)]
-struct SnapshotRow {
-    #[serde(default)]
-    name: Scalar,
-    #[serde(default)]
-    snapstate: Scalar,
-    #[serde(default)]
-    snaptime: Scalar,
-    #[serde(default)]
-    parent: Scalar,
+struct SnapshotRow<'a> {
+    #[serde(borrow, default)]
+    name: Scalar<'a>,
+    #[serde(borrow, default)]
+    snapstate: Scalar<'a>,
+    #[serde(borrow, default)]
+    snaptime: Scalar<'a>,
+    #[serde(borrow, default)]
+    parent: Scalar<'a>,
 }
 
-fn snapshots(rows: Vec<SnapshotRow>) -> Snapshots {
-    let current = rows.iter().find(|row| row.name.text() == Some("current"));
-    let parent = current.and_then(|row| row.parent.text()).map(Into::into);
+fn snapshots(rows: Vec<SnapshotRow<'_>>) -> Snapshots {
+    let current = rows.iter().find(|row| row.name.is("current"));
+    let parent = current.and_then(|row| row.parent.word());
     Snapshots { list: rows.into_iter().filter_map(snapshot).collect(), parent }
 }
 
 /// The entry `current` is the guest itself and not a snapshot.
-fn snapshot(row: SnapshotRow) -> Option<Snapshot> {
-    let name = row.name.into_text().filter(|name| &**name != "current")?;
-    Some(Snapshot { name, state: row.snapstate.into_text(), made_at: row.snaptime.number() })
+fn snapshot(row: SnapshotRow<'_>) -> Option<Snapshot> {
+    let name = row.name.word().filter(|name| &**name != "current")?;
+    Some(Snapshot { name, state: row.snapstate.word(), made_at: row.snaptime.number() })
 }
 
 #[derive(Deserialize)]
-struct HaRow {
-    #[serde(default)]
-    sid: Scalar,
-    #[serde(default)]
-    state: Scalar,
+struct HaRow<'a> {
+    #[serde(borrow, default)]
+    sid: Scalar<'a>,
+    #[serde(borrow, default)]
+    state: Scalar<'a>,
 }
 
-fn ha_resource(row: HaRow) -> Option<HaResource> {
-    Some(HaResource { sid: row.sid.into_text()?, state: row.state.into_text() })
+fn ha_resource(row: HaRow<'_>) -> Option<HaResource> {
+    Some(HaResource { sid: row.sid.word()?, state: row.state.word() })
 }
 
 #[derive(Deserialize)]
-struct TaskStatusRow {
+struct TaskStatusRow<'a> {
     status: Box<str>,
-    #[serde(default)]
-    exitstatus: Scalar,
+    #[serde(borrow, default)]
+    exitstatus: Scalar<'a>,
 }
 
-fn task_state(row: &TaskStatusRow) -> TaskState {
+fn task_state(row: &TaskStatusRow<'_>) -> TaskState {
     if &*row.status == "running" {
         return TaskState::Running;
     }
-    match row.exitstatus.text() {
+    match row.exitstatus.text().as_deref() {
         Some("OK") => TaskState::Ended { warnings: 0 },
         Some(text) => match text.strip_prefix("WARNINGS: ").and_then(|count| count.parse().ok()) {
             Some(warnings) => TaskState::Ended { warnings },
@@ -457,20 +458,20 @@ fn task_state(row: &TaskStatusRow) -> TaskState {
 }
 
 #[derive(Deserialize)]
-struct LogRow {
-    #[serde(default)]
-    t: Scalar,
+struct LogRow<'a> {
+    #[serde(borrow, default)]
+    t: Scalar<'a>,
 }
 
 #[derive(Deserialize)]
-struct TaskRow {
-    #[serde(default)]
-    upid: Scalar,
-    #[serde(default)]
-    status: Scalar,
+struct TaskRow<'a> {
+    #[serde(borrow, default)]
+    upid: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
 }
 
-fn task(row: TaskRow) -> Option<Task> {
-    let end = row.status.into_text().filter(|text| &**text != "RUNNING");
-    Some(Task { upid: Upid::new(row.upid.text()?)?, end })
+fn task(row: TaskRow<'_>) -> Option<Task> {
+    let end = row.status.word().filter(|text| &**text != "RUNNING");
+    Some(Task { upid: Upid::new(&row.upid.text()?)?, end })
 }

@@ -1,47 +1,62 @@
 //! Values as Perl writes them: a number may come as text, a flag as 0, 1, "0", "1", true or false, and a field may be
 //! absent or null. Read here once, so that nobody else has to know.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A scalar as text, whatever its type was. Lists and maps are not scalars and become [`Scalar::Other`].
+/// A scalar, whatever its type was. Lists and maps are not scalars and become [`Scalar::Other`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Scalar {
+pub(super) enum Scalar<'a> {
     /// Null, a list or a map.
     #[default]
     Other,
-    /// The text of it; true is `1` and false is `0`.
-    Text(Box<str>),
+    /// A whole number, or a flag: true is 1 and false is 0.
+    Number(u64),
+    /// A text, or a number that is not whole or is negative, as text. Borrowed from the answer where it can be: a list of
+    /// 10,000 guests has 200,000 of them.
+    Text(Cow<'a, str>),
 }
 
-impl Scalar {
-    pub(super) fn text(&self) -> Option<&str> {
+impl Scalar<'_> {
+    pub(super) fn text(&self) -> Option<Cow<'_, str>> {
         match self {
             Self::Other => None,
-            Self::Text(text) => Some(text),
+            Self::Number(number) => Some(number.to_string().into()),
+            Self::Text(text) => Some(Cow::Borrowed(text)),
         }
     }
 
-    pub(super) fn into_text(self) -> Option<Box<str>> {
-        match self {
-            Self::Other => None,
-            Self::Text(text) => Some(text),
-        }
+    /// The text, if it is one of its own and not empty.
+    pub(super) fn word(&self) -> Option<Box<str>> {
+        self.text().filter(|text| !text.is_empty()).map(Into::into)
+    }
+
+    /// Whether it is this text.
+    pub(super) fn is(&self, word: &str) -> bool {
+        matches!(self, Self::Text(text) if text == word)
     }
 
     /// A whole number that is not negative.
     pub(super) fn number(&self) -> Option<u64> {
-        self.text().and_then(whole)
+        match self {
+            Self::Other => None,
+            Self::Number(number) => Some(*number),
+            Self::Text(text) => whole(text),
+        }
     }
 
     /// 0 or 1, and nothing else.
     pub(super) fn flag(&self) -> Option<bool> {
-        match self.text()? {
-            "0" | "" => Some(false),
-            "1" => Some(true),
-            _ => None,
+        match self {
+            Self::Text(text) if text.is_empty() => Some(false),
+            _ => match self.number()? {
+                0 => Some(false),
+                1 => Some(true),
+                _ => None,
+            },
         }
     }
 }
@@ -53,7 +68,7 @@ fn whole(text: &str) -> Option<u64> {
     is_whole.then(|| digits.parse().ok()).flatten()
 }
 
-impl<'de> Deserialize<'de> for Scalar {
+impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyScalar)
     }
@@ -62,46 +77,50 @@ impl<'de> Deserialize<'de> for Scalar {
 struct AnyScalar;
 
 impl<'de> Visitor<'de> for AnyScalar {
-    type Value = Scalar;
+    type Value = Scalar<'de>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a value")
     }
 
-    fn visit_bool<E>(self, flag: bool) -> Result<Scalar, E> {
-        Ok(Scalar::Text(if flag { "1" } else { "0" }.into()))
+    fn visit_bool<E>(self, flag: bool) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Number(u64::from(flag)))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Scalar, E> {
+    fn visit_i64<E>(self, number: i64) -> Result<Scalar<'de>, E> {
         Ok(Scalar::Text(number.to_string().into()))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Scalar, E> {
+    fn visit_u64<E>(self, number: u64) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Number(number))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Scalar<'de>, E> {
         Ok(Scalar::Text(number.to_string().into()))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Scalar, E> {
-        Ok(Scalar::Text(number.to_string().into()))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Scalar, E> {
-        Ok(Scalar::Text(text.into()))
+    fn visit_str<E>(self, text: &str) -> Result<Scalar<'de>, E> {
+        Ok(Scalar::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_unit<E>(self) -> Result<Scalar, E> {
+    fn visit_unit<E>(self) -> Result<Scalar<'de>, E> {
         Ok(Scalar::Other)
     }
 
-    fn visit_none<E>(self) -> Result<Scalar, E> {
+    fn visit_none<E>(self) -> Result<Scalar<'de>, E> {
         Ok(Scalar::Other)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar<'de>, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(Scalar::Other)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
         Ok(Scalar::Other)
     }
@@ -111,7 +130,7 @@ impl<'de> Visitor<'de> for AnyScalar {
 mod tests {
     use super::*;
 
-    fn scalar(json: &str) -> Scalar {
+    fn scalar(json: &str) -> Scalar<'_> {
         serde_json::from_str(json).expect("JSON")
     }
 
@@ -134,7 +153,7 @@ mod tests {
             assert_eq!(scalar(json), Scalar::Other, "{json}");
         }
         for json in ["-1", "1.5", "\"x\"", "\"\"", "1e400"] {
-            assert_eq!(serde_json::from_str::<Scalar>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");
+            assert_eq!(serde_json::from_str::<Scalar<'_>>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");
         }
         assert_eq!(scalar("2").flag(), None);
     }
