@@ -8,12 +8,13 @@ mod fault;
 mod secret;
 mod session;
 mod trust;
+mod watch;
 
 use std::future::Future;
 use std::time::Duration;
 
 use hyper::ext::ReasonPhrase;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
 use reqwest::{Response, Url};
 use thiserror::Error;
 
@@ -22,7 +23,8 @@ use fault::Scene;
 
 pub use secret::{Secret, SecretError, SecretSource, Token, TokenId};
 pub use session::{REQUESTS_PER_NODE_MAX, Session};
-pub use trust::{Fingerprint, Presented, Trust, TrustError};
+pub use trust::{Fingerprint, Trust, TrustError};
+pub use watch::Watch;
 
 /// The port of Proxmox's API.
 const PORT: u16 = 8006;
@@ -130,7 +132,7 @@ pub struct Client {
     http: reqwest::Client,
     endpoint: Endpoint,
     bounds: Bounds,
-    presented: Presented,
+    watch: Watch,
 }
 
 impl Client {
@@ -140,8 +142,8 @@ impl Client {
     /// TLS or HTTPS cannot be set up as asked.
     pub fn new(endpoint: Endpoint, token: &Token, bounds: Bounds) -> Result<Self, ClientError> {
         let place = || endpoint.place.clone();
-        let presented = Presented::default();
-        let tls = trust::tls(&endpoint.trust, &presented).map_err(|source| ClientError::Trust { place: place(), source })?;
+        let watch = Watch::default();
+        let tls = trust::tls(&endpoint.trust, &watch).map_err(|source| ClientError::Trust { place: place(), source })?;
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, token.header().ok_or(ClientError::Token)?);
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
@@ -160,20 +162,20 @@ impl Client {
             .default_headers(headers)
             .build()
             .map_err(|source| ClientError::Setup { place: place(), source })?;
-        Ok(Self { http, endpoint, bounds, presented })
+        Ok(Self { http, endpoint, bounds, watch })
     }
 
-    /// A view of the certificate that the endpoint last showed, trusted or not.
+    /// A view of what the endpoint shows of itself.
     #[must_use]
-    pub fn watch(&self) -> Presented {
-        self.presented.clone()
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 
     fn scene<'c>(&'c self, request: &'c HttpRequest) -> Scene<'c> {
         Scene {
             place: &self.endpoint.place,
             trust: &self.endpoint.trust,
-            presented: self.presented.get(),
+            presented: self.watch.fingerprint(),
             request,
             deadline_secs: self.bounds.deadline.as_secs(),
         }
@@ -222,6 +224,9 @@ impl Exchange for Client {
     async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let response = self.send(request).await.map_err(|error| fault::of(&error, &self.scene(request)))?;
         let status = response.status();
+        if let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok()) {
+            self.watch.said(date);
+        }
         let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned());
         if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
             return Err(fault::encoded(&self.scene(request), &String::from_utf8_lossy(encoding.as_bytes())));

@@ -31,6 +31,8 @@ pub struct Question<'q> {
     pub environment: &'q EnvironmentName,
     /// The name of the cluster that must answer; of a node that is in no cluster, its own name.
     pub cluster: Option<&'q str>,
+    /// The id of the token that asks, for what is said to people.
+    pub token: &'q str,
     /// The guests.
     pub scope: &'q Scope,
     /// What of them.
@@ -50,7 +52,7 @@ pub struct Taken {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unread {
     /// A reading that everything rests on failed.
-    #[error("{place}: {what} cannot be read: {failure}; {}", remedy(failure))]
+    #[error("{place}: {what} cannot be read: {failure}; {remedy}")]
     Failed {
         /// Who was asked.
         place: String,
@@ -58,6 +60,8 @@ pub enum Unread {
         what: &'static str,
         /// What came of it.
         failure: Failure,
+        /// What to do about it.
+        remedy: String,
     },
     /// Another cluster answered.
     #[error("{place} is in the cluster `{}`, not in `{}`; check the address, or the name that is pinned", Shown(found), Shown(wanted))]
@@ -72,16 +76,27 @@ pub enum Unread {
 }
 
 /// What to do about a failure that leaves no reading.
-fn remedy(failure: &Failure) -> &'static str {
-    match failure.cause {
-        Cause::Unauthenticated => "check the id of the token and its secret, and that neither token nor user has expired",
-        Cause::Forbidden => "give the token PVEAuditor: pveum acl modify / --tokens '<user@realm!token>' --roles PVEAuditor",
+fn remedy(failure: &Failure, token: &str) -> String {
+    let fixed = match failure.cause {
+        Cause::Forbidden => {
+            return format!(
+                "let the token read the cluster: pveum acl modify / --tokens '{token}' --roles PVEAuditor (and its user likewise, if \
+                 the token has privilege separation)"
+            );
+        }
+        Cause::Unauthenticated => return format!("check the secret of the token {token}, and that neither token nor user has expired"),
         Cause::ClusterDown => "the cluster's file system is down: look at pve-cluster on the node",
         Cause::Redirected => "redirects are not followed: name the address of the API itself",
         Cause::Malformed | Cause::NotImplemented => "check that this is the address of Proxmox VE's API",
         Cause::NodeUnreachable | Cause::Interrupted => "look at pvedaemon on the node",
         _ => "try again, or look at the node",
-    }
+    };
+    fixed.to_owned()
+}
+
+fn failed<E: Exchange>(session: &Session<E>, question: &Question<'_>, what: &'static str, failure: Failure) -> Unread {
+    let remedy = remedy(&failure, question.token);
+    Unread::Failed { place: session.place().to_owned(), what, failure, remedy }
 }
 
 /// Takes one reading over a session.
@@ -90,7 +105,7 @@ fn remedy(failure: &Failure) -> &'static str {
 /// Nothing can be said about anything.
 pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Taken, Unread> {
     let before = cluster(session, question).await?;
-    let resources = resources(session).await?;
+    let resources = resources(session, question).await?;
     let mut reading = Reading::new(question, &before, resources);
     reading.read_details(session).await;
     reading.prove_absences(session).await;
@@ -104,7 +119,7 @@ pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) ->
 
 async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Cluster, Unread> {
     let place = || session.place().to_owned();
-    let failed = |failure| Unread::Failed { place: place(), what: "the state of the cluster", failure };
+    let failed = |failure| failed(session, question, "the state of the cluster", failure);
     let cluster = match session.call(&Command::Read(Read::ClusterStatus)).await.map_err(failed)? {
         Event::Cluster(cluster) => cluster,
         other => return Err(failed(other.unexpected())),
@@ -119,8 +134,8 @@ async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> 
     Ok(cluster)
 }
 
-async fn resources<E: Exchange>(session: &Session<E>) -> Result<Vec<Resource>, Unread> {
-    let failed = |failure| Unread::Failed { place: session.place().to_owned(), what: "the list of guests", failure };
+async fn resources<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Vec<Resource>, Unread> {
+    let failed = |failure| failed(session, question, "the list of guests", failure);
     match session.call(&Command::Read(Read::Resources)).await.map_err(failed)? {
         Event::Resources(resources) => Ok(resources),
         other => Err(failed(other.unexpected())),
@@ -207,10 +222,9 @@ impl<'q> Reading<'q> {
             return;
         }
         let online: Vec<NodeName> = self.nodes.iter().filter(|node| node.online).map(|node| node.name.clone()).collect();
-        let needs = self.question.needs;
         // In small groups: the session holds back what a node has no room for, and nothing waits for long.
         for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
-            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, needs, &online, *vmid))).await;
+            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, &online, *vmid))).await;
             self.notes.extend(doubts.into_iter().flatten().inspect(|_| self.complete = false));
         }
     }

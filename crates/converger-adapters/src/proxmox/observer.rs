@@ -3,7 +3,9 @@
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
 //! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+mod time;
+
+use std::time::SystemTime;
 
 use converger_core::desired::Scope;
 use converger_core::guest::EnvironmentName;
@@ -11,7 +13,7 @@ use converger_core::observe::Scoped;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
+use super::client::{Bounds, Client, ClientError, Endpoint, Fingerprint, Session, Token};
 use super::codec::{Cause, Command, Event, Failure, Read, Version};
 use super::observe::{self, Needs, Note, Question, Unread};
 use crate::{ObserveError, Observer};
@@ -36,9 +38,23 @@ pub struct Environment {
 pub struct Proxmox {
     name: EnvironmentName,
     cluster: Option<Box<str>>,
-    ways: Vec<(Endpoint, Token, Bounds)>,
+    ways: Vec<Way>,
     needs: Needs,
     runtime: Runtime,
+}
+
+/// How one endpoint is reached.
+#[derive(Debug)]
+struct Way {
+    endpoint: Endpoint,
+    token: Token,
+    bounds: Bounds,
+}
+
+impl Way {
+    fn client(&self) -> Result<Client, ClientError> {
+        Client::new(self.endpoint.clone(), &self.token, self.bounds)
+    }
 }
 
 /// Why an environment cannot be read.
@@ -86,7 +102,7 @@ impl Proxmox {
         if endpoints.is_empty() {
             return Err(ProxmoxError::NoEndpoint);
         }
-        let ways = endpoints.into_iter().map(|endpoint| (endpoint, token.clone(), bounds)).collect();
+        let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
         let runtime = Builder::new_current_thread().enable_all().build()?;
         Ok(Self { name, cluster, ways, needs: Needs::Everything, runtime })
     }
@@ -105,19 +121,41 @@ impl Proxmox {
         self.runtime.block_on(self.take(scope))
     }
 
-    /// Which release answers at each endpoint, and the certificate that it shows: for people who look for what is wrong.
+    /// Asks for each of these once, at the first endpoint with which a connection stands: for people who look for what is wrong.
+    ///
+    /// # Errors
+    /// No endpoint answers. That something may not be read is not an error here.
+    pub fn ask(&self, reads: &[Read]) -> Result<Vec<Result<Event, Failure>>, ProxmoxError> {
+        self.runtime.block_on(async {
+            let mut passed_over = Vec::new();
+            for way in &self.ways {
+                let session = Session::new(way.client()?);
+                let mut answers = Vec::new();
+                for read in reads {
+                    answers.push(session.call(&Command::Read(read.clone())).await);
+                }
+                match answers.first() {
+                    Some(Err(failure)) if is_no_connection(failure) => passed_over.push(failure.text.to_string()),
+                    _ => return Ok(answers),
+                }
+            }
+            Err(ProxmoxError::NoAnswer(passed_over))
+        })
+    }
+
+    /// What each endpoint shows of itself: its release, its certificate and its clock.
     ///
     /// # Errors
     /// A client cannot be set up. That an endpoint does not answer is not an error here.
     pub fn probe(&self) -> Result<Vec<Probe>, ProxmoxError> {
         self.runtime.block_on(async {
             let mut probes = Vec::new();
-            for (endpoint, token, bounds) in &self.ways {
-                let client = Client::new(endpoint.clone(), token, *bounds)?;
-                let presented = client.watch();
-                let session = Session::new(client);
-                let version = version(&session).await;
-                probes.push(Probe { place: endpoint.place().to_owned(), version, presented: presented.get() });
+            for way in &self.ways {
+                let client = way.client()?;
+                let watch = client.watch();
+                let version = version(&Session::new(client)).await;
+                let ahead_secs = watch.date().and_then(|date| time::ahead_secs(&date, SystemTime::now()));
+                probes.push(Probe { place: way.endpoint.place().to_owned(), version, presented: watch.fingerprint(), ahead_secs });
             }
             Ok(probes)
         })
@@ -125,13 +163,14 @@ impl Proxmox {
 
     async fn take(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
         let mut passed_over = Vec::new();
-        for (endpoint, token, bounds) in &self.ways {
-            let session = Session::new(Client::new(endpoint.clone(), token, *bounds)?);
-            let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), scope, needs: &self.needs };
+        for way in &self.ways {
+            let session = Session::new(way.client()?);
+            let token = way.token.id.as_str();
+            let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
             match observe::read(&session, &question).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
-                    observation.taken_at = Some(timestamp(SystemTime::now()).into());
+                    observation.taken_at = Some(time::timestamp(SystemTime::now()).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
                     return Ok(Report { reading: observation.within(scope), notes: taken.notes, place, requests, passed_over });
                 }
@@ -154,7 +193,9 @@ pub struct Probe {
     /// Its release, or why it does not say.
     pub version: Result<Version, Failure>,
     /// The fingerprint of its certificate, trusted or not.
-    pub presented: Option<super::client::Fingerprint>,
+    pub presented: Option<Fingerprint>,
+    /// By how many seconds its clock is ahead of ours.
+    pub ahead_secs: Option<i64>,
 }
 
 async fn version(session: &Session<Client>) -> Result<Version, Failure> {
@@ -172,45 +213,9 @@ impl Observer for Proxmox {
     fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
         if self.name != *environment {
             let (found, wanted) = (self.name.to_string(), environment.to_string());
-            let place = self.ways.first().map_or_else(String::new, |(endpoint, ..)| endpoint.place().to_owned());
+            let place = self.ways.first().map_or_else(String::new, |way| way.endpoint.place().to_owned());
             return Err(ObserveError::OtherEnvironment { place, found, wanted });
         }
         self.report(scope).map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
-    }
-}
-
-/// The time in UTC, as `2026-11-15T12:00:00Z`.
-fn timestamp(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil(days);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
-/// The date of a day since 1970, by counting in years that begin in March: then the leap day is the last of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    const ERA: u64 = 146_097;
-    let shifted = days + 719_468;
-    let (era, day) = (shifted / ERA, shifted % ERA);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let march_month = (5 * of_year + 2) / 153;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, of_year - (153 * march_month + 2) / 5 + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn times_are_written_in_utc() {
-        let at = |seconds| timestamp(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_794_770_467), "2026-11-15T19:21:07Z");
-        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
     }
 }

@@ -174,6 +174,6 @@ pub(crate) fn read(desk: &Desk, ids: &[u64], needs: &Needs, cluster: Option<&str
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let environment = EnvironmentName::new("lab").expect("a name");
     let scope = scope(ids);
-    let question = Question { environment: &environment, cluster, scope: &scope, needs };
+    let question = Question { environment: &environment, cluster, token: "svc@pve!probe", scope: &scope, needs };
     runtime.block_on(observe::read(&Session::new(desk.clone()), &question))
 }

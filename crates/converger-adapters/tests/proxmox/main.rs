@@ -7,6 +7,7 @@ mod desk;
 mod observe;
 mod promises;
 mod requests;
+mod robust;
 mod server;
 mod shelf;
 mod transport;

@@ -227,7 +227,9 @@ fn g2_absence_is_proven_by_id_permission_and_the_nodes_themselves() {
         "GET /api2/extjs/cluster/nextid?vmid=999",
         "GET /api2/extjs/access/permissions?path=%2Fvms%2F999",
         "GET /api2/extjs/nodes/n1/qemu/999/status/current",
+        "GET /api2/extjs/nodes/n1/lxc/999/status/current",
         "GET /api2/extjs/nodes/n2/qemu/999/status/current",
+        "GET /api2/extjs/nodes/n2/lxc/999/status/current",
         "GET /api2/extjs/cluster/status",
     ];
     assert_eq!(desk.requests(), expected);
@@ -246,7 +248,8 @@ fn g2_what_is_not_seen_is_not_missing() {
     for (name, desk, reason) in doubts {
         let taken = read(&desk, &[100, 999], &declared(None, false, &[100, 999]), None).expect("a reading");
         assert!(!taken.observation.complete, "{name}");
-        assert!(taken.notes.iter().any(|note| note.reason == reason), "{name}: {:?}", taken.notes);
+        let note = taken.notes.iter().find(|note| note.reason == reason).unwrap_or_else(|| panic!("{name}: {:?}", taken.notes));
+        assert!(!note.remedy("svc@pve!probe").contains('<'), "{}", note.remedy("svc@pve!probe"));
     }
 }
 
@@ -308,8 +311,13 @@ fn a_node_that_answers_for_another_cluster_gives_no_reading() {
 fn without_the_list_or_the_cluster_there_is_no_reading_and_the_sentence_says_what_to_do() {
     let down = raw(500, "RPCEnvironment init request failed: Unable to load access control list: Connection refused");
     let cases = [
-        ("cluster/status", failure("\"403\"", "Permission check failed (/, Sys.Audit)"), Cause::Forbidden, "pveum acl modify / --tokens"),
-        ("cluster/status", raw(401, "Authentication failed!"), Cause::Unauthenticated, "check the id of the token and its secret"),
+        (
+            "cluster/status",
+            failure("\"403\"", "Permission check failed (/, Sys.Audit)"),
+            Cause::Forbidden,
+            "pveum acl modify / --tokens 'svc@pve!probe' --roles PVEAuditor",
+        ),
+        ("cluster/status", raw(401, "Authentication failed!"), Cause::Unauthenticated, "check the secret of the token svc@pve!probe"),
         ("cluster/status", down, Cause::ClusterDown, "pve-cluster"),
         ("cluster/status", raw(301, "Moved Permanently"), Cause::Redirected, "redirects are not followed"),
         ("resources?type=vm", HttpAnswer { body: b"<html>".to_vec(), ..success("") }, Cause::Malformed, "Proxmox VE's API"),

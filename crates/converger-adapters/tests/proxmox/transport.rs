@@ -178,4 +178,20 @@ fn a_probe_says_the_release_and_the_certificate() {
     let probes = proxmox(&[(server.url(), server.pinned())]).with_needs(Needs::Everything).probe().expect("probes");
     assert_eq!(probes[0].version.as_ref().map(|version| version.major), Ok(9));
     assert_eq!(probes[0].presented, Some(server.fingerprint));
+    assert_eq!(probes[0].ahead_secs, None, "this server says no date");
+    let date =
+        b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\n\r\n{\"data\":{\"version\":\"8.4\"}}".to_vec();
+    let past = start(move |_| Reply::Raw(date.clone()));
+    let probes = proxmox(&[(past.url(), past.pinned())]).probe().expect("probes");
+    assert!(probes[0].ahead_secs.is_some_and(|secs| secs < -1_000_000_000), "{:?}", probes[0]);
+}
+
+#[test]
+fn what_is_asked_for_is_asked_once_at_one_endpoint() {
+    let server = desk_server(Desk::with(ALONE, [(100, guest(100, "n1"))]));
+    let observer = proxmox(&[(nobody(), server.pinned()), (server.url(), server.pinned())]);
+    let answers = observer.ask(&[Read::Version, Read::HaResources, Read::NextId(Vmid::new(100).expect("an id"))]).expect("answers");
+    assert!(matches!(answers.as_slice(), [Ok(Event::Version(_)), Err(_), Ok(Event::NextId(_))]), "{answers:?}");
+    assert_eq!(server.requests().len(), 3);
+    assert!(proxmox(&[(nobody(), server.pinned())]).ask(&[Read::Version]).is_err());
 }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,6 +16,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
+
+use super::watch::Watch;
 
 /// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits joined by colons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -92,26 +94,10 @@ pub enum TrustError {
     Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// The certificate that was last shown to us, trusted or not: for messages, and for whoever wants to pin it.
-#[derive(Clone, Debug, Default)]
-pub struct Presented(Arc<Mutex<Option<Fingerprint>>>);
-
-impl Presented {
-    /// Its fingerprint, once there was one.
-    #[must_use]
-    pub fn get(&self) -> Option<Fingerprint> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn set(&self, fingerprint: Fingerprint) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(fingerprint);
-    }
-}
-
 /// The TLS side of a client that trusts as `trust` says.
-pub(super) fn tls(trust: &Trust, presented: &Presented) -> Result<ClientConfig, TrustError> {
+pub(super) fn tls(trust: &Trust, watch: &Watch) -> Result<ClientConfig, TrustError> {
     let provider = Arc::new(aws_lc_rs::default_provider());
-    let verifier = Watching { rule: rule(trust, &provider)?, provider: provider.clone(), presented: presented.clone() };
+    let verifier = Watching { rule: rule(trust, &provider)?, provider: provider.clone(), watch: watch.clone() };
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     // "Dangerous" is rustls's word for a verifier of one's own; ours verifies, and delegates where there is a chain.
     Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth())
@@ -146,7 +132,7 @@ enum Rule {
 struct Watching {
     rule: Rule,
     provider: Arc<CryptoProvider>,
-    presented: Presented,
+    watch: Watch,
 }
 
 impl ServerCertVerifier for Watching {
@@ -159,7 +145,7 @@ impl ServerCertVerifier for Watching {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         let shown = Fingerprint::of(end_entity);
-        self.presented.set(shown);
+        self.watch.showed(shown);
         match &self.rule {
             Rule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
             Rule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),
@@ -207,7 +193,7 @@ mod tests {
 
     #[test]
     fn trusting_nobody_is_not_possible() {
-        let error = |trust| tls(&trust, &Presented::default()).expect_err("refused").to_string();
+        let error = |trust| tls(&trust, &Watch::default()).expect_err("refused").to_string();
         assert!(error(Trust::Fingerprints(Box::new([]))).contains("pvenode cert info"));
         assert!(error(Trust::CaFile("no/such/file.pem".into())).contains("no/such/file.pem"));
         let room = tempfile::tempdir().expect("a directory");

@@ -62,7 +62,7 @@ impl Reason {
         }
     }
 
-    /// What to do about it.
+    /// What to do about it, with `<vmid>` and `<token>` where those belong.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
@@ -117,6 +117,13 @@ pub struct Note {
 }
 
 impl Note {
+    /// What to do about it, for the token that asked.
+    #[must_use]
+    pub fn remedy(&self, token: &str) -> String {
+        let vmid = self.vmid.map_or_else(|| "<vmid>".to_owned(), |vmid| vmid.to_string());
+        self.reason.remedy().replace("<vmid>", &vmid).replace("<token>", &format!("'{token}'"))
+    }
+
     pub(super) fn of_guest(vmid: Vmid, reason: Reason, text: impl Into<String>) -> Self {
         Self { vmid: Some(vmid), reason, text: text.into() }
     }

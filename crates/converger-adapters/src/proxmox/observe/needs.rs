@@ -54,14 +54,6 @@ impl Needs {
         )
     }
 
-    /// The kinds that a guest which is not listed could be of.
-    pub(super) fn kinds(&self, vmid: Vmid) -> Vec<Kind> {
-        match self {
-            Self::Everything => Kind::ALL.to_vec(),
-            Self::Declared(needs) => needs.get(&vmid).map_or_else(|| Kind::ALL.to_vec(), |need| vec![need.kind]),
-        }
-    }
-
     /// What to read of a guest in scope that the list shows like this.
     pub(super) fn detail(&self, row: &ObservedGuest) -> Detail {
         let Self::Declared(needs) = self else { return Detail::ConfigAndStatus };

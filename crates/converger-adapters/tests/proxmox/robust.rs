@@ -1,0 +1,107 @@
+//! Damaged and hostile answers: nothing panics, nothing that is not whole is taken for whole, and no text of others gets further than its
+//! own field.
+
+use converger_adapters::proxmox::codec::{Command, GuestPath, HttpAnswer, Read, Upid, Write, decode};
+use converger_adapters::proxmox::observe::Needs;
+use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::observe::Status;
+use converger_core::testing::{HOSTILE, Rng, mutated};
+
+use crate::desk::{ALONE, Desk, Guest, cluster_of, guest, read, success};
+
+const SEED: u64 = 0xc0de;
+
+fn commands() -> Vec<Command> {
+    let guest = |kind| GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") };
+    let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:svc@pve!probe:").expect("an id");
+    let reads = [
+        Read::Version,
+        Read::ClusterStatus,
+        Read::Resources,
+        Read::Nodes,
+        Read::Permissions,
+        Read::NextId(Vmid::new(100).expect("an id")),
+        Read::HaResources,
+        Read::TaskStatus(upid),
+        Read::GuestStatus(guest(Kind::Qemu)),
+        Read::GuestConfig(guest(Kind::Lxc)),
+        Read::GuestPending(guest(Kind::Qemu)),
+        Read::Snapshots(guest(Kind::Qemu)),
+    ];
+    reads.into_iter().map(Command::Read).chain([Command::Write(Write::Start(guest(Kind::Qemu)))]).collect()
+}
+
+fn bodies() -> Vec<String> {
+    let plain = guest(100, "n1");
+    let data = [
+        ALONE.to_owned(),
+        cluster_of("lab", 1, &[("n1", 1), ("n2", 0)]),
+        format!("[{}]", plain.listed.clone().unwrap_or_default()),
+        plain.current,
+        plain.pending,
+        r#"{"/vms/100":{"VM.Audit":1}}"#.to_owned(),
+        r#"[{"name":"s1","snaptime":5},{"name":"current"}]"#.to_owned(),
+        r#"{"status":"stopped","exitstatus":"WARNINGS: 4294967296"}"#.to_owned(),
+        "\"UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:svc@pve!probe:\"".to_owned(),
+    ];
+    let failed = r#"{"success":0,"status":"400","message":"x","errors":{"vmid":"VM 100 already exists"},"data":null}"#;
+    data.iter().map(|data| format!(r#"{{"success":1,"data":{data}}}"#)).chain([failed.to_owned()]).collect()
+}
+
+#[test]
+fn damaged_answers_never_panic() {
+    let mut rng = Rng::new(SEED);
+    let (commands, bodies) = (commands(), bodies());
+    for case in 0..20_000 {
+        let body = mutated(&bodies[rng.index(bodies.len())], &mut rng);
+        let status = *rng.pick(&[200, 200, 200, 400, 401, 403, 500, 595, 596, 0, 999]).expect("a status");
+        let answer = HttpAnswer { status, reason: rng.word(HOSTILE).to_owned(), body };
+        let command = &commands[rng.index(commands.len())];
+        let shown = std::panic::catch_unwind(|| decode(command, &answer).map_err(|failure| failure.to_string()));
+        let shown = shown.unwrap_or_else(|_| panic!("seed {SEED} case {case}: {command:?} {answer:?}"));
+        if let Err(text) = shown {
+            assert!(!text.contains(|own: char| own.is_control()), "seed {SEED} case {case}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_damaged_list_never_makes_a_guest_run_or_vanish() {
+    let mut rng = Rng::new(SEED);
+    let rows = format!("[{}]", (100..104).filter_map(|vmid| guest(vmid, "n1").listed).collect::<Vec<_>>().join(","));
+    for case in 0..2_000 {
+        let desk = Desk::with(ALONE, (100..104).map(|vmid| (vmid, guest(vmid, "n1"))));
+        let whole = format!(r#"{{"success":1,"data":{rows}}}"#);
+        let damaged = HttpAnswer { body: mutated(&whole, &mut rng), ..success("") };
+        let text = String::from_utf8_lossy(&damaged.body).into_owned();
+        let desk = desk.instead("resources?type=vm", vec![damaged]);
+        let Ok(taken) = read(&desk, &[100, 101, 102, 103], &Needs::Declared([].into()), None) else { continue };
+        for vmid in 100..104 {
+            let row = taken.observation.find(Vmid::new(vmid).expect("an id"));
+            assert!(row.is_some() || !taken.observation.complete, "seed {SEED} case {case}: guest {vmid} vanished in {text}");
+            // Damage can spell another state, but none that was never written.
+            let is_running = row.is_some_and(|row| matches!(&row.status, Status::Known(state) if state.word() == "running"));
+            assert!(!is_running || text.contains("running") || text.contains("paused") || text.contains("suspended"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn g16_texts_of_others_stay_in_their_fields() {
+    for hostile in HOSTILE {
+        let name = serde_json::to_string(hostile).expect("JSON");
+        let row = format!(
+            r#"{{"vmid":100,"type":"qemu","node":"n1","status":"stopped","name":{name},"template":0,"lock":{name},"tags":{name}}}"#
+        );
+        let pending =
+            format!(r#"[{{"key":"name","value":{name}}},{{"key":"description","value":{name}}},{{"key":{name},"pending":{name}}}]"#);
+        let current = format!(r#"{{"status":"stopped","name":{name}}}"#);
+        let desk = Desk::with(ALONE, [(100, Guest { listed: Some(row), pending, current, ..guest(100, "n1") })]);
+        let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+        let row = taken.observation.find(Vmid::new(100).expect("an id")).expect("listed");
+        assert_eq!(row.name.as_deref(), Some(*hostile));
+        let paths: Vec<String> = desk.requests();
+        assert!(paths.iter().all(|path| path.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ')), "{paths:?}");
+        assert_eq!(paths.len(), 5, "no text asked for more: {paths:?}");
+    }
+}
