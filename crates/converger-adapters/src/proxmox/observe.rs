@@ -221,10 +221,10 @@ impl<'q> Reading<'q> {
             self.notes.push(Note::of_all(Reason::NotProven, text));
             return;
         }
-        let online: Vec<NodeName> = self.nodes.iter().filter(|node| node.online).map(|node| node.name.clone()).collect();
+        let nodes = &self.nodes;
         // In small groups: the session holds back what a node has no room for, and nothing waits for long.
         for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
-            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, &online, *vmid))).await;
+            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, nodes, *vmid))).await;
             self.notes.extend(doubts.into_iter().flatten().inspect(|_| self.complete = false));
         }
     }

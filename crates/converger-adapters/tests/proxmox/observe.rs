@@ -237,7 +237,9 @@ fn g2_absence_is_proven_by_id_permission_and_the_nodes_themselves() {
 
 #[test]
 fn g2_what_is_not_seen_is_not_missing() {
-    let doubts: [(&str, Desk, Reason); 6] = [
+    let one_down = Desk { cluster: cluster_of("lab", 1, &[("n1", 1), ("n2", 0)]), ..three() };
+    let doubts: [(&str, Desk, Reason); 7] = [
+        ("a node is down", one_down, Reason::NotProven),
         ("it is hidden", Desk { forbidden: [100].into(), ..three() }, Reason::Hidden),
         ("it would be hidden", Desk { forbidden: [999].into(), ..three() }, Reason::NotPermitted),
         ("a node has it", three().instead("999/status/current", vec![success(&guest(999, "n1").current)]), Reason::Moved),
@@ -251,6 +253,15 @@ fn g2_what_is_not_seen_is_not_missing() {
         let note = taken.notes.iter().find(|note| note.reason == reason).unwrap_or_else(|| panic!("{name}: {:?}", taken.notes));
         assert!(!note.remedy("svc@pve!probe").contains('<'), "{}", note.remedy("svc@pve!probe"));
     }
+}
+
+#[test]
+fn g2_a_node_that_fell_silent_while_it_was_read_proves_nothing() {
+    let desk = three().instead("101/pending", vec![raw(595, "Connection refused")]);
+    let taken = read(&desk, &[101, 999], &declared(None, true, &[101, 999]), None).expect("a reading");
+    assert!(!taken.observation.complete);
+    let reasons: Vec<Reason> = taken.notes.iter().map(|note| note.reason).collect();
+    assert_eq!(reasons, [Reason::NodeSilent, Reason::NotProven]);
 }
 
 #[test]

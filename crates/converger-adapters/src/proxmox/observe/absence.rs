@@ -2,10 +2,11 @@
 //! was empty because the cluster's file system was restarting.
 //!
 //! A guest is taken for absent only if the token would see it (permissions on its path), its id is free (which no permission hides),
-//! and every node that answers says itself that it has no such guest, of either kind: the last reads files, where list and ids come from one source
+//! and every node of the cluster says itself that it has no such guest, of either kind: the last reads files, where list and ids come from one source
 //! that can be empty in silence. Quorum before and after is checked by the caller.
 
-use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::guest::{Kind, Vmid};
+use converger_core::observe::Node;
 
 use super::causes::{Note, Reason};
 use crate::proxmox::client::{Exchange, Session};
@@ -15,7 +16,7 @@ use crate::proxmox::codec::{Cause, Command, Event, GuestPath, NextId, Read};
 pub(super) const PROOFS_MAX: usize = 32;
 
 /// Why the absence of a guest could not be shown; `None`: it is shown.
-pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[NodeName], vmid: Vmid) -> Option<Note> {
+pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmid: Vmid) -> Option<Note> {
     let doubt = |reason, text: String| Some(Note::of_guest(vmid, reason, text));
     match session.call(&Command::Read(Read::NextId(vmid))).await {
         Ok(Event::NextId(NextId::Free)) => {}
@@ -29,12 +30,15 @@ pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[NodeName],
         }
         Err(failure) => return doubt(Reason::NotProven, format!("what the token may do on /vms/{vmid}: {failure}")),
     }
+    if let Some(node) = nodes.iter().find(|node| !node.online) {
+        return doubt(Reason::NotProven, format!("guest {vmid} is not listed, and node {} cannot be asked for it", node.name.as_str()));
+    }
     for (node, kind) in nodes.iter().flat_map(|node| Kind::ALL.map(|kind| (node, kind))) {
-        let guest = GuestPath { node: node.clone(), kind, vmid };
+        let guest = GuestPath { node: node.name.clone(), kind, vmid };
         match session.call(&Command::Read(Read::GuestStatus(guest))).await {
             Err(failure) if failure.cause == Cause::NoSuchGuest => {}
-            Err(failure) => return doubt(Reason::NotProven, format!("node {}: {failure}", node.as_str())),
-            Ok(_) => return doubt(Reason::Moved, format!("guest {vmid} is not listed, but it is on node {}", node.as_str())),
+            Err(failure) => return doubt(Reason::NotProven, format!("node {}: {failure}", node.name.as_str())),
+            Ok(_) => return doubt(Reason::Moved, format!("guest {vmid} is not listed, but it is on node {}", node.name.as_str())),
         }
     }
     None
