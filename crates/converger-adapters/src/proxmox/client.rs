@@ -31,6 +31,7 @@ const PORT: u16 = 8006;
 
 /// Proxmox closes an idle connection after 5 s; a request on a connection that is being closed would be lost.
 const IDLE: Duration = Duration::from_secs(3);
+const _: () = assert!(IDLE.as_secs() < 5);
 
 /// Something that takes a request to a Proxmox server and brings back its answer.
 ///

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,6 +41,9 @@ pub(crate) struct Seen {
     pub(crate) body: String,
 }
 
+/// A number for each node; what the endpoint answers itself is under an empty name.
+type Counts = Arc<Mutex<BTreeMap<String, usize>>>;
+
 type Handler = Arc<dyn Fn(&Seen) -> Reply + Send + Sync>;
 
 /// A running server. It ends with the runtime of the test's thread.
@@ -49,7 +51,8 @@ pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
-    pub(crate) at_once_max: Arc<AtomicUsize>,
+    /// The most requests that were under way at once, by node.
+    pub(crate) at_once_max: Counts,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -156,25 +159,34 @@ struct Desk {
     acceptor: TlsAcceptor,
     handler: Handler,
     seen: Arc<Mutex<Vec<Seen>>>,
-    at_once: Arc<AtomicUsize>,
-    at_once_max: Arc<AtomicUsize>,
+    at_once: Counts,
+    at_once_max: Counts,
 }
 
 type Stream = tokio_rustls::server::TlsStream<TcpStream>;
 
 impl Desk {
+    fn count(&self, node: &str) {
+        let mut at_once = self.at_once.lock().expect("unpoisoned");
+        let now = at_once.entry(node.to_owned()).or_default();
+        *now += 1;
+        let mut most = self.at_once_max.lock().expect("unpoisoned");
+        let most = most.entry(node.to_owned()).or_default();
+        *most = (*most).max(*now);
+    }
+
     async fn serve(self, stream: TcpStream) {
         let Ok(mut stream) = self.acceptor.accept(stream).await else { return };
         while let Some(request) = next(&mut stream).await {
             self.seen.lock().expect("unpoisoned").push(request.clone());
-            let now = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
-            self.at_once_max.fetch_max(now, Ordering::SeqCst);
+            let node = request.path.split("/nodes/").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or("").to_owned();
+            self.count(&node);
             // Others get their turn before this one is done, so that what may overlap does.
             for _ in 0..8 {
                 tokio::task::yield_now().await;
             }
             let reply = (self.handler)(&request);
-            self.at_once.fetch_sub(1, Ordering::SeqCst);
+            *self.at_once.lock().expect("unpoisoned").entry(node).or_default() -= 1;
             if !give(&mut stream, reply).await {
                 let _ = stream.shutdown().await;
                 return;

@@ -175,7 +175,8 @@ fn cause(status: u16, said: &Said) -> Cause {
         300..=399 => Cause::Redirected,
         401 => Cause::Unauthenticated,
         403 => Cause::Forbidden,
-        501 => Cause::NotImplemented,
+        // Proxmox has no 404; whoever says so is somebody else.
+        404..=406 | 501 => Cause::NotImplemented,
         595 => Cause::NodeUnreachable,
         502..=504 | 596..=599 => Cause::Interrupted,
         _ => {
@@ -261,6 +262,7 @@ mod tests {
         let down = "RPCEnvironment init request failed: Unable to load access control list: Connection refused";
         assert_eq!(fails(Effect::Task, 500, down, "").0, Delivery::NotDelivered);
         assert_eq!(fails(Effect::Task, 301, "Moved Permanently", "").0, Delivery::NotDelivered);
+        assert_eq!(fails(Effect::None, 404, "Not Found", "<html>").1, Cause::NotImplemented);
         assert_eq!(fails(Effect::None, 596, "Connection timed out", "").0, Delivery::NotDelivered);
     }
 
