@@ -82,7 +82,7 @@ const WORLDS: [(&str, bool, bool, &str, &[u64]); 11] = [
         "words that look like something else",
         true,
         true,
-        r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "unknown", "cause": "paused", "run_state": "paused"}"#,
+        r#"{"vmid": 100, "kind": "qemu", "name": "VM 100\u001b[31m", "node": "n1", "status": "unknown", "cause": "paused", "run_state": "paused", QUIET}"#,
         &[100],
     ),
 ];
@@ -103,6 +103,10 @@ fn world(name: &'static str, complete: bool, quorate: bool, rows: &str, ids: &[u
         rows.replace("QUIET", QUIET)
     );
     let truth = observe::parse(text.as_bytes()).unwrap_or_else(|faults| panic!("the world `{name}` is malformed: {faults:?}"));
-    let is_readable = complete && quorate && !rows.contains("unknown") && !rows.contains("n2");
+    // Guards that were read and are quiet, on every row: then nothing stands in the way.
+    let is_quiet = rows.matches("QUIET").count() == rows.matches("vmid").count();
+    // Who is not there must be proven absent, which an offline node may forbid.
+    let are_there = ids.iter().all(|id| rows.contains(&format!("\"vmid\": {id},")));
+    let is_readable = complete && quorate && is_quiet && are_there && !rows.contains("unknown") && !rows.contains("n2");
     World { name, truth, scope: Scope::new(ids.iter().filter_map(|id| Vmid::new(*id)).collect()), is_readable }
 }
