@@ -35,6 +35,8 @@ mod random;
 mod respond;
 mod route;
 mod schema;
+#[cfg(feature = "server")]
+pub mod server;
 mod setting;
 mod storage;
 mod task;

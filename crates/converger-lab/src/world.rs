@@ -148,7 +148,7 @@ impl World {
     }
 
     /// Every request so far, in order.
-    pub fn records(&self) -> impl Iterator<Item = &Record> {
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.records.iter()
     }
 

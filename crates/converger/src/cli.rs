@@ -12,8 +12,11 @@ Brings Proxmox VE guests to a declared state, and refuses whatever it cannot pro
 
 const EXAMPLES: &str = "\
 Examples:
-  converger audit desired.yaml --replay current.json   what would be done, what is refused
-  converger plan desired.yaml --replay current.json    the same, and write plan.json
+  converger lab                                        a Proxmox VE look-alike on this machine to try everything on
+  converger doctor                                     can the environments be read, and what is missing
+  converger audit desired.yaml                         what would be done, what is refused
+  converger plan desired.yaml                          the same, and write plan.json
+  converger audit desired.yaml --replay current.json   the same on a recorded observation
   converger explain protected-guest                    what a refusal code means
   converger contract                                   what is guaranteed, checked just now
 
@@ -34,6 +37,7 @@ pub(crate) enum Command {
     /// Show what would be done, what is right and what is refused; write nothing
     #[command(after_help = "\
 Examples:
+  converger audit desired.yaml                         reads the environment that is named there
   converger audit desired.yaml --replay current.json
   converger audit desired.yaml --replay current.json --json | jq .summary
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
@@ -43,7 +47,7 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     /// The same as audit, and write the plan to a file
     #[command(after_help = "\
 Examples:
-  converger plan desired.yaml --replay current.json                  writes plan.json
+  converger plan desired.yaml                                        writes plan.json
   converger plan desired.yaml --replay current.json --out lab.json
   converger plan desired.yaml --replay current.json --json           to standard output, no file
 
@@ -59,7 +63,7 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     /// Take a reading of the declared guests and write it to a file
     #[command(after_help = "\
 Examples:
-  converger observe desired.yaml --replay yesterday.json     writes current.json
+  converger observe desired.yaml                             writes current.json
   converger observe desired.yaml --replay - --json < r.json  to standard output
 
 What is outside of the declared list is dropped and only counted.")]
@@ -81,6 +85,16 @@ Examples:
 A plan that was made from a recorded observation is never carried out: a recording shows how
 things were and not how they are. Exit code 3.")]
     Apply(Reading),
+    /// Serve a Proxmox VE look-alike on this machine, to try things on
+    #[command(after_help = "\
+Examples:
+  converger lab                                  three nodes, 20 guests, made from a seed
+  converger lab --seed 7 --guests 200 --flavour 8
+  converger lab world.yaml --into lab            what the file says; a ready converger.toml is left in lab/
+  converger lab world.yaml --clock 1000          time moves by a second with each request, and nobody waits
+
+It listens on the loopback only and ends with Ctrl-C. The certificate is its own.")]
+    Lab(Lab),
     /// Explain a refusal code, or list them all
     #[command(after_help = "\
 Examples:
@@ -133,9 +147,12 @@ Examples:
 pub(crate) struct Source {
     /// The declared state: desired.yaml, or the same as .json
     pub(crate) desired: PathBuf,
-    /// A recorded observation (current.json), or - for standard input
+    /// A recorded observation (current.json) instead of the environment itself, or - for standard input
     #[arg(long, value_name = "FILE")]
-    pub(crate) replay: PathBuf,
+    pub(crate) replay: Option<PathBuf>,
+    /// Environments, protection, limits and freeze [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// What is planned on and held to.
@@ -143,15 +160,43 @@ pub(crate) struct Source {
 pub(crate) struct Reading {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Limits, freeze and protection [default: converger.toml where it exists, otherwise the built-in ones]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
     /// List every converged guest, however many there are
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
+}
+
+/// A world, and how it is served.
+#[derive(Args, Debug)]
+pub(crate) struct Lab {
+    /// What there is, as YAML; left out, a world is made from the seed
+    pub(crate) world: Option<PathBuf>,
+    /// Where chance comes from
+    #[arg(long, default_value_t = 1, conflicts_with = "world")]
+    pub(crate) seed: u64,
+    /// How many nodes
+    #[arg(long, default_value_t = 3, conflicts_with = "world", value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub(crate) nodes: u32,
+    /// How many guests
+    #[arg(long, default_value_t = 20, conflicts_with = "world", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub(crate) guests: u32,
+    /// The release that is played: 7, 8 or 9
+    #[arg(long, default_value_t = 9, conflicts_with = "world", value_parser = clap::value_parser!(u8).range(7..=9))]
+    pub(crate) flavour: u8,
+    /// The port of the first node; each further one has the next. 0 is any that is free
+    #[arg(long, default_value_t = 8006)]
+    pub(crate) port: u16,
+    /// Milliseconds by which each request moves the clock; left out, time runs as it does
+    #[arg(long, value_name = "MS")]
+    pub(crate) clock: Option<u64>,
+    /// Keep the certificate in this directory, and leave a converger.toml there that leads here
+    #[arg(long, value_name = "DIR")]
+    pub(crate) into: Option<PathBuf>,
+    /// Say nothing about requests
+    #[arg(long)]
+    pub(crate) quiet: bool,
 }
 
 /// A file format.

@@ -3,6 +3,7 @@
 //! Artifacts and reports go to standard output, everything else to standard error.
 
 mod explain;
+mod lab;
 mod schema;
 mod spine;
 
@@ -10,6 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use converger_adapters::proxmox::observe::Needs;
 use converger_core::artifact::{self, Provenance};
 use converger_core::audit;
 use converger_core::contract;
@@ -29,6 +31,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Plan { reading, out } => plan_command(&reading, out),
         Command::Observe { source, out, json } => observe_command(&source, out, json),
         Command::Apply(reading) => apply_command(&reading),
+        Command::Lab(lab) => lab::lab(&lab),
         Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
@@ -86,17 +89,16 @@ fn shown(written: io::Result<()>, end: End) -> Result<End, Stop> {
 }
 
 fn audit_command(reading: &Reading) -> Result<End, Stop> {
-    let outcome = spine::judge(reading)?;
+    let outcome = spine::judge(&reading.source)?;
     show(&outcome, reading)
 }
 
 fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
-        let config = config::path(reading.config.as_deref());
-        not_an_input(path, &[Some(&reading.source.desired), Some(&reading.source.replay), config.as_ref()])?;
+        not_an_input(path, &reading.source)?;
     }
-    let outcome = spine::judge(reading)?;
+    let outcome = spine::judge(&reading.source)?;
     if let Some(path) = &out {
         let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| unwritten(path, &error))?;
@@ -112,10 +114,11 @@ fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<
         named => named,
     };
     if let Some(path) = &out {
-        not_an_input(path, &[Some(&source.desired), Some(&source.replay), config::path(None).as_ref()])?;
+        not_an_input(path, source)?;
     }
     let desired = spine::desired(&source.desired)?;
-    let observation = spine::observe(source, &desired)?;
+    let config = spine::config(source, &desired)?;
+    let observation = spine::observe(source, &desired, &config, Needs::Everything)?.observation;
     if let Some(path) = &out {
         files::replace(path, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
@@ -135,7 +138,7 @@ fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
 /// A recording is never applied (G7), whatever is in it. A broken contract comes before that.
 fn apply_command(reading: &Reading) -> Result<End, Stop> {
     contract_kept(&contract::check())?;
-    let Outcome { judged, origin, provenance } = spine::judge(reading)?;
+    let Outcome { judged, origin, provenance } = spine::judge(&reading.source)?;
     let judged = match provenance {
         Provenance::Replay => judged.refused_for(Refusal::replay_not_appliable()),
         Provenance::Live => judged,
@@ -180,7 +183,9 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
 }
 
 /// Writing over what is read would destroy it.
-fn not_an_input(out: &Path, inputs: &[Option<&PathBuf>]) -> Result<(), Stop> {
+fn not_an_input(out: &Path, source: &Source) -> Result<(), Stop> {
+    let config = config::path(source.config.as_deref());
+    let inputs = [Some(&source.desired), source.replay.as_ref(), config.as_ref()];
     match inputs.iter().flatten().find(|input| files::are_one(out, input)) {
         None => Ok(()),
         Some(input) => {

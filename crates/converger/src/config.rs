@@ -1,4 +1,7 @@
-//! converger.toml: protection, limits and freeze. Strict: an unknown key is an error, because a misspelt limit is none.
+//! converger.toml: environments, protection, limits and freeze. Strict: an unknown key is an error, because a misspelt limit is
+//! none.
+
+mod connection;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,6 +13,8 @@ use converger_core::policy::{Circumstances, Limits, Rules};
 use serde::Deserialize;
 
 use crate::files;
+
+pub(crate) use connection::Connection;
 
 /// The file that is read where none is named.
 const DEFAULT: &str = "converger.toml";
@@ -23,27 +28,22 @@ pub(crate) struct Config {
     pub(crate) rules: Rules,
     pub(crate) limits: Limits,
     pub(crate) circumstances: Circumstances,
+    /// How the environment is reached, where that is written.
+    pub(crate) connection: Option<Connection>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    environments: BTreeMap<String, Environment>,
+    environments: BTreeMap<String, connection::Written>,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
     freeze: Freeze,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Environment {
-    #[serde(default)]
-    protect: Protect,
-}
-
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Protect {
     #[serde(default)]
@@ -78,7 +78,8 @@ pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Resul
     let Some(path) = path(named) else { return Ok(built_in()) };
     let name = files::shown(&path);
     let text = read(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    parse(&text, environment).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
+    let room = path.parent().unwrap_or(Path::new(""));
+    parse(&text, environment, room).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -106,25 +107,55 @@ pub(crate) fn path(named: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn built_in() -> Config {
-    Config { origin: "built-in rules".into(), rules: Rules::default(), limits: Limits::default(), circumstances: Circumstances::default() }
+    Config {
+        origin: "built-in rules".into(),
+        rules: Rules::default(),
+        limits: Limits::default(),
+        circumstances: Circumstances::default(),
+        connection: None,
+    }
 }
 
-fn parse(text: &str, environment: &EnvironmentName) -> Result<Config, String> {
-    let mut file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
+fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Config, String> {
+    let file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
     if let Some(name) = file.environments.keys().find(|name| EnvironmentName::new(name).is_none()) {
         return Err(format!("`{}` is not the name of an environment", name.escape_debug()));
     }
-    let own = file.environments.remove(environment.as_str());
+    let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
         return Err(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", ")));
     }
+    let protect = own.map(|own| own.protect.clone()).unwrap_or_default();
+    let connection = connections(&file.environments, environment, room)?;
     Ok(Config {
         origin: String::new(),
-        rules: rules(own.unwrap_or_default().protect)?,
+        rules: rules(protect)?,
         limits: limits(&file.limits)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
+        connection,
     })
+}
+
+/// The connection of an environment. Those of the others are held to be right too: what is wrong there is found today.
+fn connections(
+    environments: &BTreeMap<String, connection::Written>,
+    environment: &EnvironmentName,
+    room: &Path,
+) -> Result<Option<Connection>, String> {
+    let mut connections = BTreeMap::new();
+    for (name, written) in environments {
+        if let Some(connection) = written.connection(room).map_err(|fault| format!("environment `{name}`: {fault}"))? {
+            connections.insert(name.clone(), connection);
+        }
+    }
+    if let Some(other) = connection::same_secret(environment.as_str(), &connections) {
+        return Err(format!(
+            "the environments `{environment}` and `{other}` have the same secret; make a token of its own for each: a slip in a name must \
+             not reach the other cluster"
+        ));
+    }
+    Ok(connections.remove(environment.as_str()))
 }
 
 fn rules(protect: Protect) -> Result<Rules, String> {
@@ -166,7 +197,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<Config, String> {
-        parse(text, &EnvironmentName::new("lab").expect("a name"))
+        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room"))
     }
 
     #[test]
@@ -175,7 +206,11 @@ mod tests {
             ("[limit]\nguests = 1", "unknown field `limit`"),
             ("[limits]\nguest = 1", "unknown field `guest`"),
             ("[limits]\nguests = -1", "this value is wrong; expected is u32"),
-            ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 1: unknown field `secret`"),
+            ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 10: this value is wrong"),
+            ("[environments.lab]\npassword = \"hunter2\"", "line 2, column 1: unknown field `password`"),
+            ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "without the secret"),
+            ("[environments.lab]\nurl = \"https://pve1\"", "`token` is missing"),
+            ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "`secret` is missing"),
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
             ("[limits]\npercent = 101", "between 0 and 100"),
             ("[freeze]\non = true", "needs a `freeze.reason`"),

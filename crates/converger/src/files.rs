@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use converger_core::document::{Notation, TEXT_BYTES_MAX};
@@ -45,6 +46,23 @@ pub(crate) fn notation(path: &Path) -> Notation {
 ///
 /// A device, a pipe or a directory is not replaced, and what a link leads to is written, not the link.
 pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    replace_as(path, Readers::Usual, write)
+}
+
+/// The same for what nobody else may read.
+pub(crate) fn replace_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    replace_as(path, Readers::Owner, write)
+}
+
+/// Who may read a file that is written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    /// As the file that was there, or as the user's mask says.
+    Usual,
+    Owner,
+}
+
+fn replace_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     if path == Path::new("-") {
         return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
     }
@@ -59,8 +77,10 @@ pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     }
     let beside = beside(path);
     // Created anew: a link that somebody laid under this name would be followed otherwise.
-    let written = File::create_new(&beside).and_then(|mut file| {
-        if let Some(there) = &there {
+    let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
+    let created = File::options().write(true).create_new(true).mode(mode).open(&beside);
+    let written = created.and_then(|mut file| {
+        if let Some(there) = there.as_ref().filter(|_| readers == Readers::Usual) {
             file.set_permissions(there.permissions())?;
         }
         let value = write(&mut file)?;

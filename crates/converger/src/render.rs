@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anstyle::{AnsiColor, Style};
+use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, FieldChange};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
@@ -200,6 +201,20 @@ fn datum_text(datum: &Datum) -> String {
         Datum::Ids(ids) => ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         Datum::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// Where a live reading is from, and what was not as it should be.
+pub(crate) fn reading(report: &Report, token: &str) -> String {
+    let requests = counted(report.requests, "request");
+    let mut text = format!("{}\n", styled(DIM, format!("read from {} in {requests}", report.place)));
+    for passed in &report.passed_over {
+        let _ = writeln!(text, "{} {passed}", styled(YELLOW.bold(), "passed over:"));
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "{} {} ({})", styled(YELLOW.bold(), "note:"), note.text, note.reason.word());
+        let _ = writeln!(text, "  {} {}", styled(CYAN, "remedy:"), note.remedy(token));
+    }
+    text
 }
 
 /// What a reading holds, in a few lines.

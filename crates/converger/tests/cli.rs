@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-const SUBCOMMANDS: [&str; 8] = ["apply", "audit", "completions", "contract", "explain", "observe", "plan", "schema"];
+const SUBCOMMANDS: [&str; 9] = ["apply", "audit", "completions", "contract", "explain", "lab", "observe", "plan", "schema"];
 
 /// One container named `dns`, with this status.
 fn current(status: &str) -> String {
@@ -86,7 +86,7 @@ fn each_end_has_its_exit_code() {
 #[test]
 fn bad_usage_is_two_and_says_how_it_is_meant() {
     let room = room();
-    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["--replay <FILE>", "Usage:"]);
+    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["converger.toml", "--replay"]);
     check_stop(&run(&room, &["adit", "desired.yaml"]), 2, &["audit"]);
     check_stop(&run(&room, &["audit", "desired.yaml", "--replay", "current.json", "--json", "--all"]), 2, &["--all", "--json"]);
     check_stop(&run(&room, &[]), 2, &["Usage:", "Examples:"]);

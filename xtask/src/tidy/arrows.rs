@@ -58,7 +58,7 @@ const ROOMS: &[Room] = &[
     Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
-        ours: Allowed::Only(&["converger-core", "converger-adapters"]),
+        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-lab"]),
         others: Allowed::Any,
         unreachable: &[],
         has_binary: true,

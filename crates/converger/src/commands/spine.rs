@@ -1,21 +1,25 @@
 //! The walk: declared state, reading, plan, judgement. Every command that plans takes this one way.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
+use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::{Proxmox, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
 use converger_core::artifact::Provenance;
-use converger_core::desired::{self, Desired};
+use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
+use converger_core::guest::EnvironmentName;
 use converger_core::observe::Scoped;
 use converger_core::plan;
 use converger_core::safety::{self, Judged};
 
 use super::Stop;
-use crate::cli::{Reading, Source};
-use crate::{config, diagnose, files};
+use crate::cli::Source;
+use crate::config::Config;
+use crate::{config, diagnose, files, progress, render};
 
 /// A judged plan, and where the rules that it was held to come from.
 pub(super) struct Outcome {
@@ -24,13 +28,17 @@ pub(super) struct Outcome {
     pub(super) provenance: Provenance,
 }
 
-pub(super) fn judge(reading: &Reading) -> Result<Outcome, Stop> {
-    let desired = desired(&reading.source.desired)?;
-    let config = config::load(reading.config.as_deref(), desired.environment()).map_err(Stop::input)?;
-    let observation = observe(&reading.source, &desired)?;
-    let plan = plan::plan(Arc::new(desired), Arc::new(observation), Arc::new(config.rules));
+pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
+    let desired = desired(&source.desired)?;
+    let config = config(source, &desired)?;
+    let seen = observe(source, &desired, &config, Needs::of(&desired))?;
+    let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(config.rules));
     let judged = safety::judge(plan, config.limits, config.circumstances);
-    Ok(Outcome { judged, origin: config.origin, provenance: Provenance::Replay })
+    Ok(Outcome { judged, origin: config.origin, provenance: seen.provenance })
+}
+
+pub(super) fn config(source: &Source, desired: &Desired) -> Result<Config, Stop> {
+    config::load(source.config.as_deref(), desired.environment()).map_err(Stop::input)
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
@@ -41,9 +49,47 @@ pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
     desired::parse(&text.bytes, files::notation(path)).map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))
 }
 
-pub(super) fn observe(source: &Source, desired: &Desired) -> Result<Scoped, Stop> {
-    let replay = if source.replay == Path::new("-") { Replay::Stdin } else { Replay::File(source.replay.clone()) };
-    replay.observe(desired.environment(), &desired.scope()).map_err(|error| unobserved(&error))
+/// A reading, and where it is from.
+pub(super) struct Seen {
+    pub(super) observation: Scoped,
+    pub(super) provenance: Provenance,
+}
+
+/// Takes one reading: of a recording where one is named, otherwise of the environment itself.
+pub(super) fn observe(source: &Source, desired: &Desired, config: &Config, needs: Needs) -> Result<Seen, Stop> {
+    let (environment, scope) = (desired.environment(), desired.scope());
+    let Some(recording) = &source.replay else {
+        let observation = live(environment, &scope, config, needs)?;
+        return Ok(Seen { observation, provenance: Provenance::Live });
+    };
+    let replay = if recording == Path::new("-") { Replay::Stdin } else { Replay::File(recording.clone()) };
+    let observation = replay.observe(environment, &scope).map_err(|error| unobserved(&error))?;
+    Ok(Seen { observation, provenance: Provenance::Replay })
+}
+
+fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Needs) -> Result<Scoped, Stop> {
+    let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
+    let opened = connection.open(environment).map_err(Stop::input)?;
+    let token = opened.token.id.as_str().to_owned();
+    let proxmox = Proxmox::new(opened).map_err(|error| Stop::failed(error.to_string()))?.with_needs(needs);
+    let waiting = progress::spinner(&format!("reading {environment}"));
+    let report = proxmox.report(scope).map_err(|error| Stop::failed(error.to_string()));
+    waiting.end();
+    let report = report?;
+    tell(&report, &token);
+    Ok(report.reading)
+}
+
+fn unconfigured(environment: &EnvironmentName) -> Stop {
+    Stop::input(format!("nothing says how the environment `{environment}` is reached")).help(format!(
+        "put it into converger.toml:\n  [environments.{environment}]\n  url = \"https://pve1.example:8006\"\n  token = \"converger@pve!main\"\n  \
+         secret = {{ env = \"PVE_SECRET\" }}\nor name a recorded observation with --replay"
+    ))
+}
+
+/// What people should know about a reading, beside what the plan says.
+fn tell(report: &Report, token: &str) {
+    let _ = write!(anstream::stderr(), "{}", render::reading(report, token));
 }
 
 fn unobserved(error: &ObserveError) -> Stop {

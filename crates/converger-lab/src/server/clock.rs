@@ -1,0 +1,74 @@
+//! What time is for a served world: the wall's, faster than that, or moved by requests alone.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::time::{Duration, Instant};
+
+/// What time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// It begins now, and runs so many times as fast as elsewhere. Who waits for an answer really waits.
+    Real {
+        /// 1 is the time of the wall.
+        speed: u32,
+    },
+    /// It begins where the setting says, and each request moves it by so much and by what its answer takes. Nobody waits.
+    Virtual {
+        /// Milliseconds for each request.
+        step_ms: u64,
+    },
+}
+
+impl Clock {
+    /// When the world begins.
+    pub(super) fn begin_ms(self, setting_ms: u64) -> u64 {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        match self {
+            Self::Real { .. } => u64::try_from(now()).unwrap_or(setting_ms),
+            Self::Virtual { .. } => setting_ms,
+        }
+    }
+}
+
+/// The time of a world that is being served.
+#[derive(Clone)]
+pub(super) struct Time {
+    clock: Clock,
+    begin_ms: u64,
+    begun: Instant,
+    /// How far requests have moved a virtual clock.
+    moved_ms: Arc<Mutex<u64>>,
+}
+
+impl Time {
+    pub(super) fn start(clock: Clock, begin_ms: u64) -> Self {
+        Self { clock, begin_ms, begun: Instant::now(), moved_ms: Arc::default() }
+    }
+
+    /// The moment at which a request arrives.
+    pub(super) fn arrive_ms(&self) -> u64 {
+        match self.clock {
+            Clock::Real { speed } => {
+                let passed_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                self.begin_ms.saturating_add(passed_ms.saturating_mul(u64::from(speed.max(1))))
+            }
+            Clock::Virtual { step_ms } => self.begin_ms.saturating_add(self.moved(step_ms)),
+        }
+    }
+
+    /// Lets the caller wait for what its answer takes.
+    pub(super) async fn wait(&self, delay_ms: u64) {
+        match self.clock {
+            Clock::Real { speed } if delay_ms > 0 => tokio::time::sleep(Duration::from_millis(delay_ms / u64::from(speed.max(1)))).await,
+            Clock::Real { .. } => {}
+            Clock::Virtual { .. } => drop(self.moved(delay_ms)),
+        }
+    }
+
+    fn moved(&self, step_ms: u64) -> u64 {
+        let mut moved_ms = self.moved_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        *moved_ms = moved_ms.saturating_add(step_ms);
+        *moved_ms
+    }
+}

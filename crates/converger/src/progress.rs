@@ -1,0 +1,31 @@
+//! What a person sees while waiting: a spinner on standard error, and nothing where that is not a terminal.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A spinner that turns until it is ended or dropped.
+pub(crate) struct Spinner(ProgressBar);
+
+/// Shows that something is under way.
+pub(crate) fn spinner(what: &str) -> Spinner {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let style = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+    bar.set_style(style);
+    bar.set_message(what.to_owned());
+    bar.enable_steady_tick(Duration::from_millis(120));
+    Spinner(bar)
+}
+
+impl Spinner {
+    /// Takes it away, so that what comes next has the line for itself.
+    pub(crate) fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
