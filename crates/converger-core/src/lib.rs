@@ -29,6 +29,7 @@ pub mod safety;
 
 pub mod audit;
 
+pub mod failure;
 pub mod refusal;
 
 pub mod artifact;

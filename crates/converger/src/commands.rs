@@ -15,6 +15,7 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_core::artifact::{self, Provenance};
 use converger_core::audit;
 use converger_core::contract;
+use converger_core::failure;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
@@ -45,6 +46,7 @@ pub(crate) struct Stop {
     end: End,
     message: Message,
     help: Option<String>,
+    code: Option<failure::Code>,
 }
 
 /// What is said when a command stops.
@@ -57,15 +59,21 @@ pub(crate) enum Message {
 
 impl Stop {
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { end: End::Input, message: Message::Sentence(message.into()), help: None }
+        Self { end: End::Input, message: Message::Sentence(message.into()), help: None, code: None }
     }
 
     pub(crate) fn faults(laid: String) -> Self {
-        Self { end: End::Input, message: Message::Laid(laid), help: None }
+        Self { end: End::Input, message: Message::Laid(laid), help: None, code: None }
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { end: End::Failed, message: Message::Sentence(message.into()), help: None }
+        Self { end: End::Failed, message: Message::Sentence(message.into()), help: None, code: None }
+    }
+
+    /// The same with the code of the failure, under which `explain` has more.
+    pub(crate) fn code(mut self, code: Option<failure::Code>) -> Self {
+        self.code = code;
+        self
     }
 
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
@@ -75,7 +83,7 @@ impl Stop {
 
     fn report(self) -> End {
         // Standard error may be gone too; there is nobody left to tell then.
-        let _ = write!(anstream::stderr(), "{}", render::stop(&self.message, self.help.as_deref()));
+        let _ = write!(anstream::stderr(), "{}", render::stop(&self.message, self.code.map(failure::Code::word), self.help.as_deref()));
         self.end
     }
 }
@@ -152,7 +160,7 @@ fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
         return Ok(());
     }
     let message = Message::Sentence("the contract of this program is broken, so that it does not act".into());
-    Err(Stop { end: End::Broken, message, help: Some("see `converger contract`".into()) })
+    Err(Stop { end: End::Broken, message, help: Some("see `converger contract`".into()), code: None })
 }
 
 fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {

@@ -38,10 +38,11 @@ pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
 }
 
 /// What is said when a command stops.
-pub(crate) fn stop(message: &Message, help: Option<&str>) -> String {
+pub(crate) fn stop(message: &Message, code: Option<&str>, help: Option<&str>) -> String {
+    let title = code.map_or("error:".to_owned(), |code| format!("error[{code}]:"));
     let mut text = match message {
         Message::Laid(laid) => laid.clone(),
-        Message::Sentence(sentence) => format!("{} {}\n", styled(RED.bold(), "error:"), sentence.trim_end()),
+        Message::Sentence(sentence) => format!("{} {}\n", styled(RED.bold(), title), sentence.trim_end()),
     };
     if let Some(help) = help {
         let _ = writeln!(text, "{} {help}", styled(CYAN.bold(), "help:"));

@@ -11,7 +11,7 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 8] = ["audit", "plan", "observe", "apply", "explain", "contract", "schema", "completions"];
+const COMMANDS: [&str; 9] = ["audit", "plan", "observe", "apply", "lab", "explain", "contract", "schema", "completions"];
 
 /// What the program prints for these arguments. It is built as `ci` builds it, so that nothing is built twice.
 fn converger(arguments: &[&str]) -> Result<String, Failure> {
@@ -49,10 +49,15 @@ pub(super) fn refusals() -> Result<String, Failure> {
     let mut page = format!(
         "# Refusal codes\n\n{NOTE}A refusal is a decision: stable code, evidence, remedy. `converger explain <code>` prints the same.\n"
     );
-    for row in &rows {
+    for row in rows.iter().filter(|row| cell(row, "kind") == "refusal") {
         let [code, title, meaning, remedy, stage, reach] =
             ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
         let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+    }
+    page.push_str("\n# Failure codes\n\nA failure is an inability: nothing was decided, and nothing was done.\n");
+    for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
+        let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
+        let _ = write!(page, "\n## {code}\n\n*{title}*\n\n{meaning}\n\n**Remedy.** {remedy}\n");
     }
     Ok(page)
 }

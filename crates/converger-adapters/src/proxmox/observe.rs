@@ -12,6 +12,7 @@ mod rows;
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::desired::Scope;
+use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use converger_core::observe::{Node, Observation, ObservedGuest, Status};
 use futures_util::future::join_all;
@@ -73,6 +74,17 @@ pub enum Unread {
         /// The name that is pinned.
         wanted: String,
     },
+}
+
+impl Unread {
+    /// The code of the failure.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Failed { failure, .. } => failure.cause.code(),
+            Self::OtherCluster { .. } => Code::OtherCluster,
+        }
+    }
 }
 
 /// What to do about a failure that leaves no reading.

@@ -8,13 +8,14 @@ mod time;
 use std::time::SystemTime;
 
 use converger_core::desired::Scope;
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::Scoped;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Fingerprint, Session, Token};
-use super::codec::{Cause, Command, Event, Failure, Read, Version};
+use super::codec::{Command, Event, Failure, Read, Version};
 use super::observe::{self, Needs, Note, Question, Unread};
 use crate::{ObserveError, Observer};
 
@@ -70,11 +71,30 @@ pub enum ProxmoxError {
     #[error("cannot set up input and output")]
     Runtime(#[from] std::io::Error),
     /// No endpoint answered.
-    #[error("no endpoint answers: {}", .0.join("; "))]
-    NoAnswer(Vec<String>),
+    #[error("no endpoint answers: {}", texts(.0).join("; "))]
+    NoAnswer(Vec<Failure>),
     /// The endpoint that answered gave no reading.
     #[error(transparent)]
     Unread(#[from] Unread),
+}
+
+fn texts(failures: &[Failure]) -> Vec<String> {
+    failures.iter().map(|failure| failure.text.to_string()).collect()
+}
+
+impl ProxmoxError {
+    /// The code of the failure, where it is one of the environment and not of its configuration.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::NoEndpoint | Self::Client(_) | Self::Runtime(_) => None,
+            Self::NoAnswer(failures) => failures.first().map(|first| {
+                let is_one = failures.iter().all(|failure| failure.cause == first.cause);
+                if is_one { first.cause.code() } else { Code::EndpointUnreachable }
+            }),
+            Self::Unread(unread) => Some(unread.code()),
+        }
+    }
 }
 
 /// A reading, with what people should know about it.
@@ -135,7 +155,7 @@ impl Proxmox {
                     answers.push(session.call(&Command::Read(read.clone())).await);
                 }
                 match answers.first() {
-                    Some(Err(failure)) if is_no_connection(failure) => passed_over.push(failure.text.to_string()),
+                    Some(Err(failure)) if failure.cause.is_no_connection() => passed_over.push(failure.clone()),
                     _ => return Ok(answers),
                 }
             }
@@ -172,11 +192,12 @@ impl Proxmox {
                     let mut observation = taken.observation;
                     observation.taken_at = Some(time::timestamp(SystemTime::now()).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
+                    let passed_over = texts(&passed_over);
                     return Ok(Report { reading: observation.within(scope), notes: taken.notes, place, requests, passed_over });
                 }
                 // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
-                Err(Unread::Failed { failure, .. }) if session.requests() == 1 && is_no_connection(&failure) => {
-                    passed_over.push(failure.text.into());
+                Err(Unread::Failed { failure, .. }) if session.requests() == 1 && failure.cause.is_no_connection() => {
+                    passed_over.push(failure);
                 }
                 Err(unread) => return Err(unread.into()),
             }
@@ -203,10 +224,6 @@ async fn version(session: &Session<Client>) -> Result<Version, Failure> {
         Event::Version(version) => Ok(version),
         other => Err(other.unexpected()),
     }
-}
-
-fn is_no_connection(failure: &Failure) -> bool {
-    matches!(failure.cause, Cause::Unreachable | Cause::Untrusted)
 }
 
 impl Observer for Proxmox {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use converger_core::contract::{self, Report};
+use converger_core::failure::{self, TABLE as FAILURES};
 use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
 use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
 use serde_json::{Value as Json, json};
@@ -14,11 +15,12 @@ use crate::render::{self, styled};
 
 pub(super) fn explain(topic: Option<&str>, as_json: bool) -> Result<End, Stop> {
     let (text, data) = match topic {
-        None => (codes_text(), json!(CODES.iter().map(code_json).collect::<Vec<_>>())),
+        None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
         Some(word) => {
-            let code = Code::find(word).ok_or_else(|| unknown(word))?;
-            (code_text(code.entry()), code_json(code.entry()))
+            let refusal = Code::find(word).map(|code| (code_text(code.entry()), code_json(code.entry())));
+            let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
+            refusal.or_else(failure).ok_or_else(|| unknown(word))?
         }
     };
     print(&text, &data, as_json, End::Done)
@@ -30,8 +32,9 @@ fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> 
 }
 
 fn unknown(word: &str) -> Stop {
-    let near = CODES.iter().map(|entry| entry.word).find(|own| own.contains(word) || word.contains(own));
-    let stop = Stop::input(format!("there is no refusal code `{}`", word.escape_debug()));
+    let words = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word));
+    let near = words.into_iter().find(|own| own.contains(word) || word.contains(own));
+    let stop = Stop::input(format!("there is no code `{}`", word.escape_debug()));
     match near {
         Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
         None => stop.help("`converger explain` lists them all"),
@@ -39,11 +42,11 @@ fn unknown(word: &str) -> Stop {
 }
 
 fn codes_text() -> String {
-    let mut text = String::new();
-    for entry in &CODES {
-        let _ = writeln!(text, "{} {}", styled(render::BOLD, format!("{:<24}", entry.word)), entry.title);
-    }
-    text
+    let line = |word: &str, title: &str| format!("{} {title}\n", styled(render::BOLD, format!("{word:<24}")));
+    let head = |text: &str| format!("{}\n", styled(render::DIM, text));
+    let refusals: String = CODES.iter().map(|entry| line(entry.word, entry.title)).collect();
+    let failures: String = FAILURES.iter().map(|entry| line(entry.word, entry.title)).collect();
+    format!("{}{refusals}{}{failures}", head("refusals: decisions not to act"), head("failures: what could not be done"))
 }
 
 fn code_text(entry: &Entry) -> String {
@@ -58,11 +61,26 @@ fn code_text(entry: &Entry) -> String {
     text
 }
 
+fn failure_text(entry: &failure::Entry) -> String {
+    let title = format!("{}: {}", styled(render::RED.bold(), entry.word), entry.title);
+    format!(
+        "{title}\n\n{}\n\n{} {}\n{}  failure\n",
+        entry.meaning,
+        styled(render::CYAN, "remedy:"),
+        entry.remedy,
+        styled(render::CYAN, "kind:")
+    )
+}
+
+fn failure_json(entry: &failure::Entry) -> Json {
+    json!({ "code": entry.word, "title": entry.title, "meaning": entry.meaning, "remedy": entry.remedy, "kind": "failure" })
+}
+
 fn code_json(entry: &Entry) -> Json {
     let reach = if entry.reach == Reach::Guest { "guest" } else { "run" };
     json!({
         "code": entry.word, "title": entry.title, "meaning": entry.meaning,
-        "remedy": entry.remedy, "stage": entry.stage.word(), "reach": reach,
+        "remedy": entry.remedy, "stage": entry.stage.word(), "reach": reach, "kind": "refusal",
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use converger_adapters::proxmox::observe::Needs;
-use converger_adapters::proxmox::{Proxmox, Report};
+use converger_adapters::proxmox::{Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
 use converger_core::artifact::Provenance;
@@ -73,11 +73,19 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
     let token = opened.token.id.as_str().to_owned();
     let proxmox = Proxmox::new(opened).map_err(|error| Stop::failed(error.to_string()))?.with_needs(needs);
     let waiting = progress::spinner(&format!("reading {environment}"));
-    let report = proxmox.report(scope).map_err(|error| Stop::failed(error.to_string()));
+    let report = proxmox.report(scope).map_err(|error| unread(&error));
     waiting.end();
     let report = report?;
     tell(&report, &token);
     Ok(report.reading)
+}
+
+fn unread(error: &ProxmoxError) -> Stop {
+    let stop = Stop::failed(error.to_string()).code(error.code());
+    match error.code() {
+        Some(code) => stop.help(format!("{} (`converger explain {}` says more)", code.entry().remedy.trim_end_matches('.'), code.word())),
+        None => stop,
+    }
 }
 
 fn unconfigured(environment: &EnvironmentName) -> Stop {

@@ -20,7 +20,7 @@ pub(super) struct Scene<'c> {
 /// The failure that a transport error amounts to.
 pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
     if let Some(tls) = tls_error(error) {
-        return Failure::lost(Delivery::NotDelivered, Cause::Untrusted, untrusted(tls, scene));
+        return Failure::lost(Delivery::NotDelivered, distrust(tls, scene), untrusted(tls, scene));
     }
     if error.is_connect() {
         return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unconnected(error, scene.place));
@@ -52,7 +52,7 @@ pub(super) fn encoded(scene: &Scene<'_>, encoding: &str) -> Failure {
         scene.place,
         encoding.escape_debug()
     );
-    Failure::lost(sent(scene.request), Cause::Malformed, text)
+    Failure::lost(sent(scene.request), Cause::Compressed, text)
 }
 
 /// A request that reads leaves nothing behind, however far it came.
@@ -88,6 +88,20 @@ fn unconnected(error: &Transport, place: &str) -> String {
         return format!("{place}: the name is not known ({}); check the address", deepest(error));
     }
     format!("{place}: no connection ({}); check the address, the port (8006) and whether pveproxy runs", deepest(error))
+}
+
+/// Why whoever answered is not trusted.
+fn distrust(error: &rustls::Error, scene: &Scene<'_>) -> Cause {
+    let rustls::Error::InvalidCertificate(fault) = error else { return Cause::Untrusted };
+    match fault {
+        CertificateError::ApplicationVerificationFailure if matches!(scene.trust, Trust::Fingerprints(_)) => Cause::PinMismatch,
+        CertificateError::Expired
+        | CertificateError::ExpiredContext { .. }
+        | CertificateError::NotValidYet
+        | CertificateError::NotValidYetContext { .. } => Cause::CertificateExpired,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Cause::CertificateOtherName,
+        _ => Cause::Untrusted,
+    }
 }
 
 fn untrusted(error: &rustls::Error, scene: &Scene<'_>) -> String {

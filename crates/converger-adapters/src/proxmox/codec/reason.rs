@@ -3,6 +3,8 @@
 //!
 //! Texts choose a cause for people and for the engine's next reading; they never choose a target.
 
+use converger_core::failure::Code;
+
 /// What kind of no it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
@@ -10,10 +12,18 @@ pub enum Cause {
     Unreachable,
     /// Whoever answered could not be trusted to be the one that was meant.
     Untrusted,
+    /// Its certificate is not valid at this time.
+    CertificateExpired,
+    /// Its certificate is for another name.
+    CertificateOtherName,
+    /// Its certificate is none of those that are pinned.
+    PinMismatch,
     /// The answer did not come in time.
     TooSlow,
     /// The answer is larger than anything that is read.
     TooLarge,
+    /// The answer is compressed, which was not asked for.
+    Compressed,
     /// The token was not accepted.
     Unauthenticated,
     /// The token may not do this.
@@ -76,6 +86,36 @@ pub enum Cause {
     Redirected,
     /// Something else.
     Other,
+}
+
+impl Cause {
+    /// The failure that it is where everything rests on the reading that failed.
+    #[must_use]
+    pub fn code(self) -> Code {
+        match self {
+            Self::Unreachable => Code::EndpointUnreachable,
+            Self::Untrusted => Code::CertificateUntrusted,
+            Self::CertificateExpired => Code::CertificateExpired,
+            Self::CertificateOtherName => Code::CertificateOtherName,
+            Self::PinMismatch => Code::PinMismatch,
+            Self::TooSlow => Code::AnswerTooSlow,
+            Self::TooLarge => Code::AnswerTooLarge,
+            Self::Compressed => Code::AnswerCompressed,
+            Self::Unauthenticated => Code::TokenRejected,
+            Self::Forbidden => Code::TokenForbidden,
+            Self::Interrupted => Code::AnswerInterrupted,
+            Self::ClusterDown => Code::ClusterDown,
+            Self::Malformed | Self::NotImplemented => Code::NotProxmox,
+            Self::Redirected => Code::Redirected,
+            _ => Code::EnvironmentUnreadable,
+        }
+    }
+
+    /// Whether there never was a connection over which anything was asked.
+    #[must_use]
+    pub fn is_no_connection(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Untrusted | Self::CertificateExpired | Self::CertificateOtherName | Self::PinMismatch)
+    }
 }
 
 /// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
@@ -168,8 +208,12 @@ impl Cause {
         match self {
             Self::Unreachable => "unreachable",
             Self::Untrusted => "untrusted",
+            Self::CertificateExpired => "certificate-expired",
+            Self::CertificateOtherName => "certificate-other-name",
+            Self::PinMismatch => "pin-mismatch",
             Self::TooSlow => "too-slow",
             Self::TooLarge => "too-large",
+            Self::Compressed => "compressed",
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "not-permitted",
             Self::BadParameter => "bad-parameter",

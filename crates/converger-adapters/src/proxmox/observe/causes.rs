@@ -91,15 +91,10 @@ impl Reason {
     /// The reason that a failed reading of a guest amounts to, other than that it is not there.
     pub(super) fn of(failure: &Failure) -> Self {
         match failure.cause {
+            cause if cause.is_no_connection() => Self::NodeSilent,
             Cause::Unauthenticated | Cause::Forbidden => Self::NotPermitted,
-            Cause::Unreachable
-            | Cause::TooSlow
-            | Cause::NodeUnreachable
-            | Cause::NodeUnknown
-            | Cause::Interrupted
-            | Cause::ClusterDown
-            | Cause::Untrusted => Self::NodeSilent,
-            Cause::Malformed | Cause::TooLarge | Cause::Redirected => Self::Malformed,
+            Cause::TooSlow | Cause::NodeUnreachable | Cause::NodeUnknown | Cause::Interrupted | Cause::ClusterDown => Self::NodeSilent,
+            Cause::Malformed | Cause::TooLarge | Cause::Compressed | Cause::Redirected => Self::Malformed,
             _ => Self::Unreadable,
         }
     }

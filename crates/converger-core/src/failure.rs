@@ -1,0 +1,87 @@
+//! Why something could not be done: the codes of failures, beside those of refusals.
+//!
+//! A refusal is a decision; a failure is an inability. They have codes of the same form and never share one. What never enters
+//! here: which answer of which system amounts to which failure (the adapter knows that).
+
+mod table;
+
+pub use table::{Entry, TABLE};
+
+/// What failed. The order is that of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Code {
+    /// No endpoint answers.
+    EndpointUnreachable,
+    /// The certificate is from nobody who is trusted.
+    CertificateUntrusted,
+    /// The certificate is not valid at this time.
+    CertificateExpired,
+    /// The certificate is for another name.
+    CertificateOtherName,
+    /// The certificate is none of those that are pinned.
+    PinMismatch,
+    /// The token was not accepted.
+    TokenRejected,
+    /// The token may not read what everything rests on.
+    TokenForbidden,
+    /// The server sends us elsewhere.
+    Redirected,
+    /// What answers does not speak as Proxmox does.
+    NotProxmox,
+    /// The answer is compressed, which was not asked for.
+    AnswerCompressed,
+    /// The answer is larger than anything that is read.
+    AnswerTooLarge,
+    /// The answer did not come in time.
+    AnswerTooSlow,
+    /// The connection broke before the answer was whole.
+    AnswerInterrupted,
+    /// The node cannot say anything about its cluster.
+    ClusterDown,
+    /// Another cluster answered.
+    OtherCluster,
+    /// There is no reading for another reason.
+    EnvironmentUnreadable,
+}
+
+impl Code {
+    /// What there is to know about it.
+    #[must_use]
+    pub fn entry(self) -> &'static Entry {
+        TABLE.iter().find(|entry| entry.code == self).unwrap_or(&table::LOST)
+    }
+
+    /// Its word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        self.entry().word
+    }
+
+    /// The code of that word.
+    #[must_use]
+    pub fn find(word: &str) -> Option<Self> {
+        TABLE.iter().find(|entry| entry.word == word).map(|entry| entry.code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal;
+
+    #[test]
+    fn every_code_has_its_own_entry_and_no_word_means_two_things() {
+        for pair in TABLE.windows(2) {
+            let [one, other] = pair else { continue };
+            assert!(one.code < other.code, "{} and {}", one.word, other.word);
+        }
+        for entry in &TABLE {
+            assert_eq!(Code::find(entry.word), Some(entry.code));
+            assert_eq!(entry.code.word(), entry.word);
+            assert_eq!(refusal::Code::find(entry.word), None, "{} is a refusal too", entry.word);
+            assert!(entry.remedy.ends_with('.') && entry.meaning.ends_with('.') && !entry.title.ends_with('.'), "{}", entry.word);
+        }
+        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::EnvironmentUnreadable));
+        assert_eq!(TABLE.len(), Code::EnvironmentUnreadable as usize + 1);
+    }
+}
