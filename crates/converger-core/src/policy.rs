@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use crate::desired::DesiredGuest;
-use crate::guest::Vmid;
+use crate::guest::{Identity, Vmid};
 use crate::normalize::Value;
 use crate::observe::{ObservedGuest, Reading};
 
@@ -21,6 +21,53 @@ pub struct Rules {
     ids: Vec<Vmid>,
     names: Vec<String>,
     tags: Vec<String>,
+    /// Left out where it is not known, so that a recording is planned alike on every machine.
+    #[serde(skip_serializing_if = "Host::is_unknown")]
+    host: Host,
+}
+
+/// Marks of the machine that this program runs on, by which its own guest is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Host {
+    macs: Vec<String>,
+    uuids: Vec<String>,
+}
+
+impl Host {
+    /// A machine with these hardware addresses and UUIDs.
+    ///
+    /// Older firmware gives the first three parts of a UUID with their bytes turned round, so that both forms count.
+    #[must_use]
+    pub fn new(macs: impl IntoIterator<Item = String>, uuids: impl IntoIterator<Item = String>) -> Self {
+        let macs = macs.into_iter().map(|mac| mac.to_ascii_uppercase()).collect();
+        let both = |uuid: String| [turned(&uuid), Some(uuid)].into_iter().flatten().map(|uuid| uuid.to_ascii_lowercase());
+        Self { macs: sorted(macs), uuids: sorted(uuids.into_iter().flat_map(both).collect()) }
+    }
+
+    fn is_unknown(&self) -> bool {
+        self.macs.is_empty() && self.uuids.is_empty()
+    }
+
+    /// Whether a guest with these marks is this machine.
+    #[must_use]
+    pub fn is(&self, identity: &Identity) -> bool {
+        let among = |list: &[String], mark: &Option<Box<str>>| mark.as_deref().is_some_and(|mark| list.iter().any(|own| own == mark));
+        match identity {
+            Identity::Qemu { uuid, .. } => among(&self.uuids, uuid),
+            Identity::Lxc { mac, .. } => among(&self.macs, mac),
+        }
+    }
+}
+
+/// The UUID with the bytes of its first three parts turned round.
+fn turned(uuid: &str) -> Option<String> {
+    let turn = |part: &str| -> Option<String> {
+        let bytes: Vec<&str> = (0..part.len()).step_by(2).map(|at| part.get(at..at + 2)).collect::<Option<_>>()?;
+        Some(bytes.into_iter().rev().collect())
+    };
+    let parts: Vec<&str> = uuid.split('-').collect();
+    let &[first, second, third, fourth, fifth] = parts.as_slice() else { return None };
+    Some([&turn(first)?, &turn(second)?, &turn(third)?, fourth, fifth].join("-"))
 }
 
 impl Rules {
@@ -30,7 +77,19 @@ impl Rules {
         let lower = |words: Vec<String>, built_in: &str| {
             sorted(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
         };
-        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG) }
+        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG), host: Host::default() }
+    }
+
+    /// The same, and the guest that this program runs in.
+    #[must_use]
+    pub fn with_host(self, host: Host) -> Self {
+        Self { host, ..self }
+    }
+
+    /// The machine that this program runs on, where that matters.
+    #[must_use]
+    pub fn host(&self) -> Option<&Host> {
+        (!self.host.is_unknown()).then_some(&self.host)
     }
 
     /// The ids that are protected.
@@ -75,6 +134,9 @@ impl Rules {
         }
         if self.ids.binary_search(&desired.vmid).is_ok() {
             grounds.push("listed-id".to_owned());
+        }
+        if matches!(&observed.identity, Reading::Read(identity) if self.host.is(identity)) {
+            grounds.push("runs-this-program".to_owned());
         }
         grounds
     }
@@ -152,6 +214,16 @@ mod tests {
         assert!(rules.is_protected_name("core-switch"));
         assert!(!rules.is_protected_name("preprod-web") && !rules.is_protected_name("prod") && !rules.is_protected_name("éprod-"));
         assert!(rules.is_protecting_tag("PROD") && rules.is_protecting_tag("keep") && !rules.is_protecting_tag("production"));
+    }
+
+    #[test]
+    fn a_machine_knows_its_own_guest_in_both_forms_of_its_uuid() {
+        let host = Host::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
+        let qemu = |uuid: &str| host.is(&Identity::Qemu { uuid: Some(uuid.into()), ctime: None });
+        assert!(qemu("00112233-4455-6677-8899-aabbccddeeff") && qemu("33221100-5544-7766-8899-aabbccddeeff"));
+        assert!(!qemu("00112233-4455-6677-8899-aabbccddeefe"));
+        assert!(host.is(&Identity::Lxc { rootfs: None, mac: Some("BC:24:11:00:00:01".into()) }));
+        assert!(!host.is(&Identity::Lxc { rootfs: None, mac: None }) && !host.is(&Identity::Qemu { uuid: None, ctime: Some(1) }));
     }
 
     #[test]

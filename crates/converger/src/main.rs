@@ -6,6 +6,7 @@ mod config;
 mod diagnose;
 mod exit;
 mod files;
+mod host;
 mod progress;
 mod render;
 

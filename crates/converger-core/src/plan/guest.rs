@@ -125,7 +125,7 @@ fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> 
 /// All causes why these steps must not be taken.
 fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
-    let unread = unread_guards(row);
+    let unread = unread_guards(row, steps, rules);
     if !unread.is_empty() {
         refusals.push(Refusal::guard_unread(unread));
     }
@@ -149,7 +149,9 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     refusals
 }
 
-fn unread_guards(row: &ObservedGuest) -> Vec<String> {
+fn unread_guards(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<String> {
+    // Whoever does not know which guest it is cannot know that it is not the one that this program runs in.
+    let may_be_ours = rules.host().is_some() && steps.iter().any(Step::interrupts);
     let guards = [
         ("lock", row.lock.is_read()),
         ("ha", row.ha.is_read()),
@@ -157,6 +159,7 @@ fn unread_guards(row: &ObservedGuest) -> Vec<String> {
         ("protection", row.protection.is_read()),
         ("tags", row.tags.is_read()),
         ("pending", row.pending.is_read()),
+        ("identity", row.identity.is_read() || !may_be_ours),
     ];
     guards.into_iter().filter(|(_, is_read)| !is_read).map(|(field, _)| field.to_owned()).collect()
 }

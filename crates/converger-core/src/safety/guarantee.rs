@@ -94,7 +94,12 @@ impl Case<'_> {
         let declared = self.guest.name.as_ref().is_some_and(|name| begins(name.as_str()));
         let seen = self.row.is_some_and(|row| {
             let tagged = row.tags_carried().any(|tag| rules.is_protecting_tag(tag));
-            row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true)
+            // An unread identity may be that of the guest that this program runs in.
+            let ours = rules.host().is_some_and(|host| match &row.identity {
+                Reading::Read(identity) => host.is(identity),
+                Reading::Unread => true,
+            });
+            row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true) || ours
         });
         let wanted = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if rules.tags().iter().any(|tag| tags.has(tag)));
         let tagged = self.guest.config.iter().any(|setting| wanted(&setting.wanted));
@@ -154,7 +159,7 @@ mod tests {
     use crate::guest::RunState;
     use crate::normalize::{Effect, Words};
     use crate::plan::Reason;
-    use crate::policy::Rules;
+    use crate::policy::{Host, Rules};
     use crate::refusal::{Code, Datum};
     use crate::testing::World;
 
@@ -280,6 +285,11 @@ mod tests {
         let mut renamed = seen("name", json!("PROD-db"));
         renamed.desired["guests"][0] = json!({ "vmid": 100, "kind": "qemu", "identity": { "uuid": "a" } });
         renamed.observation["guests"][0]["identity"] = json!({ "uuid": "a" });
+        let host = Host::new([], ["00112233-4455-6677-8899-aabbccddeeff".into()]);
+        let mut ours = seen("identity", json!({ "uuid": "00112233-4455-6677-8899-aabbccddeeff" }));
+        ours.rules = Rules::default().with_host(host.clone());
+        let mut perhaps_ours = world();
+        perhaps_ours.rules = Rules::default().with_host(host);
         let mut to_be_tagged = world();
         to_be_tagged.desired["guests"][0]["config"] = json!({ "tags": ["edge", "prod"] });
         let worlds = [
@@ -290,6 +300,8 @@ mod tests {
             listed,
             by_rules,
             renamed,
+            ours,
+            perhaps_ours,
             to_be_tagged,
         ];
         for world in worlds {

@@ -9,7 +9,7 @@ use super::values::{HOSTILE, declared, default_of, observed_values, wanted_value
 use super::{Rng, World};
 use crate::guest::{Kind, Vmid};
 use crate::normalize::{Field, Role, TABLE};
-use crate::policy::Rules;
+use crate::policy::{Host, Rules};
 
 type Tree = Map<String, Value>;
 
@@ -68,6 +68,11 @@ fn node_of(rng: &mut Rng, nodes: &[Value]) -> Value {
     rng.pick(nodes).and_then(|node| node.get("name")).cloned().unwrap_or_default()
 }
 
+/// The birth mark of a virtual machine.
+fn uuid(vmid: u32) -> String {
+    format!("1c0d6f6e-5a0e-4a55-9d3c-{vmid:012x}")
+}
+
 fn rules(rng: &mut Rng, ids: &[u32]) -> Rules {
     if rng.one_in(2) {
         return Rules::default();
@@ -75,7 +80,11 @@ fn rules(rng: &mut Rng, ids: &[u32]) -> Rules {
     let listed = ids.iter().filter(|_| rng.one_in(6)).filter_map(|id| Vmid::new(u64::from(*id))).collect();
     let names = if rng.one_in(3) { vec!["Core-".to_owned()] } else { vec![] };
     let tags = if rng.one_in(2) { vec!["keep".to_owned()] } else { vec![] };
-    Rules::new(listed, names, tags)
+    let rules = Rules::new(listed, names, tags);
+    match rng.pick(ids) {
+        Some(vmid) if rng.one_in(3) => rules.with_host(Host::new([], [uuid(*vmid)])),
+        _ => rules,
+    }
 }
 
 fn reading(rng: &mut Rng, nodes: &[Value], rows: Vec<Value>) -> Value {
@@ -148,9 +157,7 @@ fn name(rng: &mut Rng, vmid: u32) -> String {
 
 fn identify(rng: &mut Rng, guest: &mut Guest, name: &str) {
     let marks = match guest.kind {
-        Kind::Qemu => {
-            [("uuid", json!(format!("1c0d6f6e-5a0e-4a55-9d3c-{:012x}", guest.vmid))), ("ctime", json!(1_700_000_000_u64 + rng.below(9)))]
-        }
+        Kind::Qemu => [("uuid", json!(uuid(guest.vmid))), ("ctime", json!(1_700_000_000_u64 + rng.below(9)))],
         Kind::Lxc => [("rootfs", json!(format!("local-lvm:vm-{}-disk-0", guest.vmid))), ("mac", json!("BC:24:11:00:00:01"))],
     };
     let seen: Tree = marks.iter().filter(|_| !rng.one_in(5)).map(|(key, mark)| ((*key).to_owned(), mark.clone())).collect();

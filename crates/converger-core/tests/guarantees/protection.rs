@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use converger_core::guest::Vmid;
-use converger_core::policy::{Circumstances, Limits, Rules};
+use converger_core::policy::{Circumstances, Host, Limits, Rules};
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::World;
 
@@ -43,6 +43,25 @@ fn check_protected(name: &str, more: &Value, rules: &Rules) {
 fn g3_no_plan_interrupts_a_guest_called_prod() {
     for name in ["PROD-db", "prod-db", "Prod-web.example", "pRoD-1"] {
         check_protected(name, &json!({}), &Rules::default());
+    }
+}
+
+#[test]
+fn g3_no_plan_interrupts_the_guest_that_this_program_runs_in() {
+    let mark = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
+    let rules = Rules::default().with_host(Host::new([], [mark.to_owned()]));
+    check_protected("web", &json!({ "identity": { "uuid": mark } }), &rules);
+    for (declared, seen, free) in interruptions() {
+        let world = |identity: Value| {
+            let seen = crate::merged(seen.clone(), identity);
+            let world = scene(json!([guest(100, "web", declared.clone())]), json!([row(100, "web", "running", seen)]));
+            World { rules: rules.clone(), ..world }
+        };
+        check(&world(json!({ "identity": { "uuid": "another" } })), 100, free);
+        // Not to know which guest it is does not make it another one (G17).
+        let mut unread = world(json!({}));
+        unread.observation["guests"][0].as_object_mut().expect("a row").remove("identity");
+        check(&unread, 100, "refused: guard-unread");
     }
 }
 

@@ -19,7 +19,7 @@ use converger_core::safety::{self, Judged};
 use super::Stop;
 use crate::cli::Source;
 use crate::config::Config;
-use crate::{config, diagnose, files, progress, render};
+use crate::{config, diagnose, files, host, progress, render};
 
 /// A judged plan, and where the rules that it was held to come from.
 pub(super) struct Outcome {
@@ -32,7 +32,12 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     let desired = desired(&source.desired)?;
     let config = config(source, &desired)?;
     let seen = observe(source, &desired, &config, Needs::of(&desired))?;
-    let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(config.rules));
+    let rules = match seen.provenance {
+        Provenance::Live => config.rules.with_host(host::own()),
+        // A recording is planned alike on every machine.
+        Provenance::Replay => config.rules,
+    };
+    let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(rules));
     let judged = safety::judge(plan, config.limits, config.circumstances);
     Ok(Outcome { judged, origin: config.origin, provenance: seen.provenance })
 }
