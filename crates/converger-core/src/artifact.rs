@@ -37,6 +37,18 @@ impl Digest {
         Self(Sha256::digest(bytes).into())
     }
 
+    /// The digest that is written as `sha256:` and 64 lower-case hexadecimal digits.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("sha256:")?;
+        let plain = digits.len() == 64 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let mut bytes = [0; 32];
+        for (index, byte) in bytes.iter_mut().enumerate().filter(|_| plain) {
+            *byte = u8::from_str_radix(digits.get(index * 2..index * 2 + 2)?, 16).ok()?;
+        }
+        plain.then_some(Self(bytes))
+    }
+
     /// The digest of a value's canonical form.
     ///
     /// # Errors
@@ -152,4 +164,20 @@ pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
 /// See [`Digest::of`].
 pub fn catalogue_digest() -> io::Result<Digest> {
     Digest::of(&CATALOGUE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_read_as_it_is_written_and_in_no_other_way() {
+        let digest = Digest::of_bytes(b"x");
+        let text = digest.to_string();
+        assert_eq!(Digest::parse(&text), Some(digest));
+        let upper = format!("sha256:{}", text.trim_start_matches("sha256:").to_uppercase());
+        for bad in [&text[7..], &upper, &format!("{text}0"), &text[..70], "sha256:", "", &text.replace("sha256", "sha512")] {
+            assert_eq!(Digest::parse(bad), None, "{bad}");
+        }
+    }
 }

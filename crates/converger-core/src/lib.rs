@@ -29,6 +29,8 @@ pub mod safety;
 
 pub mod audit;
 
+pub mod apply;
+
 pub mod failure;
 pub mod refusal;
 

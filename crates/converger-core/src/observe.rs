@@ -13,6 +13,7 @@ use crate::document::{Diagnostics, Notation};
 use crate::guest::{EnvironmentName, Identity, Kind, NodeName, RunState, Vmid};
 use crate::normalize::{Context, Features, Field, Value, Words};
 
+pub(crate) use parse::{ha as read_ha, loose as read_value, or_null, text as read_text, words as read_words};
 pub use write::InScope;
 
 /// The schema id of current.json.

@@ -7,6 +7,7 @@
 //! What never enters: the planner's own reasoning. What a world should lead to is for the tests to say.
 
 mod draw;
+mod operation;
 mod text;
 mod values;
 
@@ -21,6 +22,7 @@ use crate::observe::{self, Observation};
 use crate::plan::{Plan, plan};
 use crate::policy::Rules;
 
+pub use operation::{operations, outcome, outcome_of, some_operations};
 pub use text::{json, json_shuffled, mutated, yaml};
 pub use values::{HOSTILE, declared, default_of, observed_values, wanted_values};
 

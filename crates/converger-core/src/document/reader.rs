@@ -144,6 +144,28 @@ impl<'t, S: Source<'t>> Reader<'t, S> {
         }
     }
 
+    /// A map whose keys are not known beforehand: `visit` gets each key with its place and must read its value.
+    ///
+    /// `visit` must notice a key that comes twice. `None` where there is no map.
+    pub(crate) fn entries(
+        &mut self,
+        what: &str,
+        mut visit: impl FnMut(&mut Self, &str, Span) -> Result<(), Stop>,
+    ) -> Result<Option<Span>, Stop> {
+        let Some(start) = self.expect_map(what)? else { return Ok(None) };
+        loop {
+            match self.next()? {
+                Event::MapEnd => return Ok(Some(start)),
+                Event::Scalar(key) => visit(self, &key.text, self.source.span())?,
+                event => {
+                    self.skip(&event)?;
+                    self.report(Diagnostic::new(self.source.span(), format!("the keys of {what} must be plain words")))?;
+                    self.skip_value()?;
+                }
+            }
+        }
+    }
+
     /// Reports each of the keys at `wanted` that a map lacks.
     pub(crate) fn required(&mut self, seen: &Seen, what: &str, keys: &[&str], wanted: &[usize]) -> Result<(), Stop> {
         for index in wanted.iter().filter(|index| seen.key(**index).is_none()) {

@@ -5,6 +5,8 @@ use std::fmt;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::Shape;
+
 /// A value of a field. What Proxmox writes in several ways has one form here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -26,6 +28,24 @@ pub enum Value {
     Boot(Boot),
     /// What can be changed while it runs.
     Features(Features),
+}
+
+impl Value {
+    /// The type of field that it can be a value of.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        match self {
+            Self::Flag(_) => Shape::Flag,
+            Self::Count(_) => Shape::Count,
+            Self::Mib(_) => Shape::Mib,
+            Self::Thousandths(_) => Shape::Thousandths,
+            Self::Text(_) => Shape::Text,
+            Self::Tags(_) => Shape::Tags,
+            Self::Startup(_) => Shape::Startup,
+            Self::Boot(_) => Shape::Boot,
+            Self::Features(_) => Shape::Features,
+        }
+    }
 }
 
 /// A sorted set of words.

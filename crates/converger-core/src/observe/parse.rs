@@ -115,7 +115,7 @@ fn environment<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft)
     Ok(())
 }
 
-fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Box<str>>, End> {
+pub(crate) fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Box<str>>, End> {
     Ok(reader.text(what)?.map(|(text, _)| text.into()))
 }
 
@@ -224,7 +224,7 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
 }
 
 /// `null` means read and none.
-fn or_null<'t, S: Source<'t>, T>(
+pub(crate) fn or_null<'t, S: Source<'t>, T>(
     reader: &mut Reader<'t, S>,
     read: impl FnOnce(&mut Reader<'t, S>) -> Result<Option<T>, End>,
 ) -> Result<Option<Option<T>>, End> {
@@ -350,7 +350,7 @@ fn together<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Draft, mu
     Ok(())
 }
 
-fn ha<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Option<Ha>>, End> {
+pub(crate) fn ha<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Option<Ha>>, End> {
     or_null(reader, |reader| {
         let mut state = None;
         let seen = reader.fields("`ha`", &["state"], |reader, _, _| {
@@ -480,7 +480,7 @@ fn pending_known<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: PendingDr
 }
 
 /// A value whose field is not known yet: members of a JSON object have no order.
-enum Loose {
+pub(crate) enum Loose {
     Flag(bool),
     Number(u32),
     Text(Box<str>),
@@ -488,7 +488,7 @@ enum Loose {
     Startup(Startup),
 }
 
-fn loose<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Loose>, End> {
+pub(crate) fn loose<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Loose>, End> {
     Ok(match reader.peek_kind()? {
         Next::Text => text(reader, "`value`")?.map(Loose::Text),
         Next::Flag => reader.flag("`value`")?.map(Loose::Flag),
@@ -502,7 +502,7 @@ fn loose<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Loose>,
 }
 
 impl Loose {
-    fn shaped(self, shape: Shape) -> Option<Value> {
+    pub(crate) fn shaped(self, shape: Shape) -> Option<Value> {
         Some(match (shape, self) {
             (Shape::Flag, Self::Flag(flag)) => Value::Flag(flag),
             (Shape::Count, Self::Number(number)) => Value::Count(number),
@@ -525,7 +525,7 @@ fn features_of(words: &[Box<str>]) -> Option<Features> {
     })
 }
 
-fn words<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
+pub(crate) fn words<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vec<Box<str>>>, End> {
     let mut words: Vec<Box<str>> = Vec::new();
     let list = reader.items(what, |reader| {
         words.extend(text(reader, what)?);

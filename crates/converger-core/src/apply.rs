@@ -1,0 +1,140 @@
+//! The words of carrying out: an operation, what the journal takes of it, and how it ends.
+//!
+//! One [`Operation`] is one step of a plan on its way. The journal takes [`Record`]s and only adds: the intent before
+//! anything is sent, the task as soon as it is known, one end, and for what was held a person's word. [`History`] is
+//! what the records of one operation amount to, and the only judge of which record may follow.
+//!
+//! A stored operation is evidence and a thing to be resolved by reading; it is never a permission to send anything.
+//!
+//! What never enters: sending, waiting, storing. Ids and times are handed in.
+
+mod decode;
+mod history;
+mod id;
+mod operation;
+mod outcome;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::artifact::Digest;
+use crate::guest::{EnvironmentName, Vmid};
+
+pub use decode::{Malformed, parse_operation, parse_outcome};
+pub use history::{History, Illegal, Resolved, is_storable};
+pub use id::{IdempotencyKey, OperationId, RunId, TaskId, Word};
+pub use operation::{Guards, Operation, Source, Target};
+pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
+pub use write::{write_operation, write_outcome};
+
+/// The schema id of a stored operation.
+pub const OPERATION_SCHEMA: &str = "converger.operation/1";
+
+/// The schema id of a stored outcome.
+pub const OUTCOME_SCHEMA: &str = "converger.outcome/1";
+
+/// One line of the journal. Times are milliseconds since 1970 and for people: no order is derived from them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// It is about to be sent. Durable before anything is (G11).
+    Intent {
+        /// What is about to be sent.
+        operation: Box<Operation>,
+        /// When.
+        at_ms: u64,
+    },
+    /// The environment runs it as this task. Durable as soon as it is known.
+    Tasked {
+        /// The operation.
+        id: OperationId,
+        /// The task.
+        task: TaskId,
+        /// When.
+        at_ms: u64,
+    },
+    /// It ended.
+    Ended {
+        /// The operation.
+        id: OperationId,
+        /// How.
+        outcome: Outcome,
+        /// When.
+        at_ms: u64,
+    },
+    /// Somebody said what became of an operation that was held.
+    Resolved {
+        /// The operation.
+        id: OperationId,
+        /// What became of it.
+        resolution: Resolution,
+        /// Who said so.
+        by: Box<str>,
+        /// Why they think so.
+        reason: Box<str>,
+        /// When.
+        at_ms: u64,
+    },
+}
+
+impl Record {
+    /// The operation that it is about.
+    #[must_use]
+    pub fn id(&self) -> &OperationId {
+        match self {
+            Self::Intent { operation, .. } => &operation.id,
+            Self::Tasked { id, .. } | Self::Ended { id, .. } | Self::Resolved { id, .. } => id,
+        }
+    }
+
+    /// When it was made.
+    #[must_use]
+    pub fn at_ms(&self) -> u64 {
+        match self {
+            Self::Intent { at_ms, .. } | Self::Tasked { at_ms, .. } | Self::Ended { at_ms, .. } | Self::Resolved { at_ms, .. } => *at_ms,
+        }
+    }
+}
+
+/// One pass of the spine that acts: what its operations belong to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Its id.
+    pub id: RunId,
+    /// The environment that it acts on.
+    pub environment: EnvironmentName,
+    /// The plan that it carries out, by the digest of its body.
+    pub plan: Digest,
+    /// Who started it.
+    pub by: Box<str>,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// A guest that is left alone until it is released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Its environment.
+    pub environment: EnvironmentName,
+    /// The guest.
+    pub vmid: Vmid,
+    /// Who holds it.
+    pub by: Box<str>,
+    /// Why.
+    pub reason: Box<str>,
+    /// Since when, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// An environment in which nothing is changed until it is thawed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freeze {
+    /// The environment.
+    pub environment: EnvironmentName,
+    /// Who froze it.
+    pub by: Box<str>,
+    /// Why.
+    pub reason: Box<str>,
+    /// Since when, in milliseconds since 1970.
+    pub at_ms: u64,
+}

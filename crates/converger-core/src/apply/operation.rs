@@ -1,0 +1,173 @@
+//! One step of a plan on its way: everything that is needed to know, after a crash, what may have been done to whom.
+
+use super::id::{IdempotencyKey, OperationId, RunId};
+use crate::action::{Change, Class, FieldChange, Impact, Risk};
+use crate::artifact::{Digest, INTEGER_MAX};
+use crate::desired::DesiredGuest;
+use crate::guest::{EnvironmentName, Identity, Kind, NodeName, Vmid};
+use crate::normalize::{Value, Words};
+use crate::observe::{Ha, ObservedGuest, Reading};
+use crate::plan::{Plan, Step};
+
+/// One step of one guest, with what it was planned on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Its id, never used twice.
+    pub id: OperationId,
+    /// The run that it belongs to.
+    pub run: RunId,
+    /// The environment.
+    pub environment: EnvironmentName,
+    /// The guest.
+    pub guest: Target,
+    /// The change, and the run-state and values that it was planned on.
+    pub step: Step,
+    /// What it does to the guest, as it was judged then.
+    pub impact: Impact,
+    /// How much can go wrong, as it was judged then.
+    pub risk: Risk,
+    /// What it amounts to, as it was judged then.
+    pub class: Class,
+    /// Its place in the guest's lane, from 0.
+    pub position: u32,
+    /// The plan, by the digest of its body.
+    pub plan: Digest,
+    /// Where the intent came from.
+    pub source: Source,
+}
+
+/// Where the intent of an operation came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The declared state: derived anew from every reading, so that repeating it is harmless.
+    Convergent,
+    /// A request that acts once (G13).
+    OneShot {
+        /// What the caller sent along.
+        key: IdempotencyKey,
+        /// What was asked for: another request under the same key is refused.
+        request: Digest,
+    },
+}
+
+/// The guest of an operation as it was seen at plan time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its id.
+    pub vmid: Vmid,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its name; words of others.
+    pub name: Box<str>,
+    /// The node that it was on. A guest may move: this is where it was looked for, not who it is.
+    pub node: NodeName,
+    /// Its birth marks, where they were read.
+    pub identity: Option<Identity>,
+    /// What guards it.
+    pub guards: Guards,
+}
+
+/// What guards a guest, all of it read. A guest of which any of it was not read has no step (G1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guards {
+    /// The high-availability manager's hold on it.
+    pub ha: Option<Ha>,
+    /// The lock that is held.
+    pub lock: Option<Box<str>>,
+    /// Whether the platform's own protection is on.
+    pub protection: bool,
+    /// Its tags.
+    pub tags: Words,
+    /// Whether it is a template.
+    pub template: bool,
+}
+
+impl Guards {
+    /// What guards a guest; `None` where any of it was not read.
+    #[must_use]
+    pub fn of(row: &ObservedGuest) -> Option<Self> {
+        Some(Self {
+            ha: row.ha.as_ref().read()?.clone(),
+            lock: row.lock.as_ref().read()?.clone(),
+            protection: row.protection.read()?,
+            tags: row.tags.as_ref().read()?.clone(),
+            template: row.template.read()?,
+        })
+    }
+}
+
+impl Target {
+    /// A guest of a plan, as the plan's reading has it; `None` where that reading does not carry a step.
+    #[must_use]
+    pub fn of(plan: &Plan, guest: &DesiredGuest) -> Option<Self> {
+        let observation = plan.observation();
+        let row = observation.find(guest.vmid)?;
+        Some(Self {
+            vmid: row.vmid,
+            kind: row.kind,
+            name: row.name.clone()?,
+            node: observation.node_of(row)?.name.clone(),
+            identity: match &row.identity {
+                Reading::Read(identity) => Some(Identity::clone(identity)),
+                Reading::Unread => None,
+            },
+            guards: Guards::of(row)?,
+        })
+    }
+}
+
+impl Operation {
+    /// The operation of a step, weighed as of now.
+    #[must_use]
+    #[allow(clippy::too_many_arguments, reason = "one per member; a builder would hide which of them is missing")]
+    pub fn new(
+        id: OperationId,
+        run: RunId,
+        environment: EnvironmentName,
+        guest: Target,
+        step: Step,
+        position: u32,
+        plan: Digest,
+        source: Source,
+    ) -> Self {
+        let (impact, risk, class) = (step.impact(), step.risk(), step.class());
+        Self { id, run, environment, guest, step, impact, risk, class, position, plan, source }
+    }
+
+    /// Whether it would be read back as it is: a store refuses to take what it could not give back.
+    ///
+    /// The planner makes no other ones; this is for what is built by hand, and it costs no memory.
+    #[must_use]
+    pub fn is_storable(&self) -> bool {
+        self.guest.identity.as_ref().is_none_or(|identity| marks_fit(self.guest.kind, identity)) && change_fits(&self.step.change)
+    }
+}
+
+/// Marks are kept in one case of letters, never blank, and below the largest integer of any artifact.
+fn marks_fit(kind: Kind, identity: &Identity) -> bool {
+    let is_word = |mark: &Option<Box<str>>| mark.as_deref().is_none_or(|mark| !mark.trim().is_empty());
+    match identity {
+        Identity::Qemu { uuid, ctime } => {
+            let lower = uuid.as_deref().is_none_or(|uuid| !uuid.bytes().any(|byte| byte.is_ascii_uppercase()));
+            kind == Kind::Qemu && lower && is_word(uuid) && ctime.is_none_or(|ctime| ctime <= INTEGER_MAX)
+        }
+        Identity::Lxc { rootfs, mac } => {
+            let upper = mac.as_deref().is_none_or(|mac| !mac.bytes().any(|byte| byte.is_ascii_lowercase()));
+            kind == Kind::Lxc && upper && is_word(rootfs) && is_word(mac)
+        }
+    }
+}
+
+fn change_fits(change: &Change) -> bool {
+    match change {
+        Change::ConfigSet(fields) => fields.is_sorted_by(|left, right| left.field < right.field) && fields.iter().all(field_fits),
+        Change::Start | Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. } => true,
+    }
+}
+
+/// Each value is of the field's shape, which is how a value is told from another one in a file.
+fn field_fits(change: &FieldChange) -> bool {
+    let values = [change.before.as_ref(), change.after.as_ref(), change.pending.as_ref().and_then(Option::as_ref)];
+    let is_trimmed = |value: &Value| !matches!(value, Value::Text(text) if text.trim_end() != &**text);
+    values.into_iter().flatten().all(|value| value.shape() == change.field.shape() && is_trimmed(value))
+}

@@ -1,0 +1,289 @@
+//! How an operation ends: done, failed, refused, held or not run. The five never mix.
+
+use std::collections::BTreeMap;
+
+use super::id::Word;
+use crate::refusal::{Datum, Refusal};
+
+/// How an operation ended, with what it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The promise was read and holds.
+    Done(Findings),
+    /// It was tried, and the environment did not do it.
+    Failed {
+        /// The cause.
+        code: Word,
+        /// What it rests on.
+        findings: Findings,
+    },
+    /// It was decided not to send it; nothing was.
+    Refused {
+        /// The cause, a code of the refusal table.
+        code: Word,
+        /// What it rests on.
+        findings: Findings,
+    },
+    /// It cannot be said what became of it. The guest is left alone until that is known.
+    Held {
+        /// The cause.
+        code: Word,
+        /// What releases it.
+        release: Release,
+        /// What it rests on.
+        findings: Findings,
+    },
+    /// Its turn never came; nothing was sent.
+    NotRun {
+        /// The cause.
+        code: Word,
+        /// What it rests on.
+        findings: Findings,
+    },
+}
+
+/// The word for an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum End {
+    Done,
+    Failed,
+    Refused,
+    Held,
+    NotRun,
+}
+
+impl End {
+    /// All ends.
+    pub const ALL: [Self; 5] = [Self::Done, Self::Failed, Self::Refused, Self::Held, Self::NotRun];
+    /// Their words, in the order of [`End::ALL`].
+    pub const WORDS: [&'static str; 5] = ["done", "failed", "refused", "held", "not-run"];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Refused => "refused",
+            Self::Held => "held",
+            Self::NotRun => "not-run",
+        }
+    }
+}
+
+/// What releases a held operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// A later reading that shows what became of it.
+    Reading,
+    /// A person, who looked.
+    Person,
+}
+
+impl Release {
+    /// Both ways.
+    pub const ALL: [Self; 2] = [Self::Reading, Self::Person];
+    /// Their words, in the order of [`Release::ALL`].
+    pub const WORDS: [&'static str; 2] = ["reading", "person"];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Reading => "reading",
+            Self::Person => "person",
+        }
+    }
+}
+
+/// What became of a held operation after all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// It took effect.
+    Done,
+    /// It was tried and did not take effect.
+    Failed,
+    /// It never reached the environment.
+    NotRun,
+}
+
+impl Resolution {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::NotRun];
+    /// Their words, in the order of [`Resolution::ALL`].
+    pub const WORDS: [&'static str; 3] = ["done", "failed", "not-run"];
+
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::NotRun => "not-run",
+        }
+    }
+}
+
+/// What an outcome rests on: facts by key, no sentences.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Why it is so.
+    pub evidence: Evidence,
+    /// What was read afterwards.
+    pub observed: Evidence,
+}
+
+/// Facts, in the order of their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence(BTreeMap<Word, Fact>);
+
+/// One fact. Texts of others are data and are escaped where they are shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A number, at most [`crate::artifact::INTEGER_MAX`]; a larger one is kept as text.
+    Number(u64),
+    /// A text.
+    Text(Box<str>),
+    /// A list of texts.
+    Words(Box<[Box<str>]>),
+}
+
+impl From<&str> for Fact {
+    fn from(text: &str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<u64> for Fact {
+    fn from(number: u64) -> Self {
+        if number <= crate::artifact::INTEGER_MAX { Self::Number(number) } else { Self::Text(number.to_string().into()) }
+    }
+}
+
+impl From<&Datum> for Fact {
+    fn from(datum: &Datum) -> Self {
+        match datum {
+            Datum::Number(number) => Self::Number(u64::from(*number)),
+            Datum::Text(text) => Self::Text(text.as_str().into()),
+            Datum::Ids(ids) => Self::Words(ids.iter().map(|id| id.to_string().into()).collect()),
+            Datum::Words(words) => Self::Words(words.iter().map(|word| word.as_str().into()).collect()),
+        }
+    }
+}
+
+impl Evidence {
+    /// These facts and one more. A key that is no [`Word`] has no place in a record, and the fact is left out.
+    #[must_use]
+    pub fn with(mut self, key: &str, fact: impl Into<Fact>) -> Self {
+        if let Some(key) = Word::new(key) {
+            self.0.insert(key, fact.into());
+        }
+        self
+    }
+
+    /// A fact.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Fact> {
+        self.0.iter().find(|(own, _)| own.as_str() == key).map(|(_, fact)| fact)
+    }
+
+    /// The facts, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (&Word, &Fact)> {
+        self.0.iter()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn insert(&mut self, key: Word, fact: Fact) -> Option<Fact> {
+        self.0.insert(key, fact)
+    }
+
+    /// Numbers within what any artifact holds.
+    pub(super) fn is_storable(&self) -> bool {
+        self.0.values().all(|fact| !matches!(fact, Fact::Number(number) if *number > crate::artifact::INTEGER_MAX))
+    }
+}
+
+impl Outcome {
+    /// The end of a step that a refusal stopped.
+    #[must_use]
+    pub fn refused(refusal: &Refusal) -> Self {
+        let facts = refusal.evidence().iter();
+        let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
+        // INVARIANT: words of the refusal table are kebab-case; `every_refusal_code_is_a_word` holds it.
+        let code = Word::new(refusal.code().word()).unwrap_or_else(Word::lost);
+        Self::Refused { code, findings: Findings { evidence, ..Findings::default() } }
+    }
+
+    /// The word of its end.
+    #[must_use]
+    pub fn end(&self) -> End {
+        match self {
+            Self::Done(_) => End::Done,
+            Self::Failed { .. } => End::Failed,
+            Self::Refused { .. } => End::Refused,
+            Self::Held { .. } => End::Held,
+            Self::NotRun { .. } => End::NotRun,
+        }
+    }
+
+    /// The cause, where there is one: what was done needs none.
+    #[must_use]
+    pub fn code(&self) -> Option<&Word> {
+        match self {
+            Self::Done(_) => None,
+            Self::Failed { code, .. } | Self::Refused { code, .. } | Self::Held { code, .. } | Self::NotRun { code, .. } => Some(code),
+        }
+    }
+
+    /// What it rests on.
+    #[must_use]
+    pub fn findings(&self) -> &Findings {
+        match self {
+            Self::Done(findings)
+            | Self::Failed { findings, .. }
+            | Self::Refused { findings, .. }
+            | Self::Held { findings, .. }
+            | Self::NotRun { findings, .. } => findings,
+        }
+    }
+
+    /// Whether it would be read back as it is.
+    #[must_use]
+    pub fn is_storable(&self) -> bool {
+        let Findings { evidence, observed } = self.findings();
+        evidence.is_storable() && observed.is_storable()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::TABLE;
+
+    #[test]
+    fn every_refusal_code_is_a_word() {
+        assert!(TABLE.iter().all(|entry| Word::new(entry.word).is_some()));
+        let Outcome::Refused { code, findings } = Outcome::refused(&Refusal::limit_stops(6, 5)) else { panic!("refused") };
+        assert_eq!(code.as_str(), "limit-stops");
+        assert_eq!(findings.evidence.get("max"), Some(&Fact::Number(5)));
+    }
+
+    #[test]
+    fn words_stand_in_the_order_of_the_enums() {
+        assert!(End::ALL.iter().zip(End::WORDS).all(|(end, word)| end.word() == word));
+        assert!(Release::ALL.iter().zip(Release::WORDS).all(|(release, word)| release.word() == word));
+        assert!(Resolution::ALL.iter().zip(Resolution::WORDS).all(|(resolution, word)| resolution.word() == word));
+    }
+
+    #[test]
+    fn a_number_that_an_artifact_cannot_hold_becomes_text() {
+        assert_eq!(Fact::from(u64::MAX), Fact::Text("18446744073709551615".into()));
+        assert_eq!(Evidence::default().with("Not a word", 1).get("Not a word"), None);
+    }
+}

@@ -1,0 +1,79 @@
+//! Operations of random plans, and random outcomes, for the tests of whoever stores or carries them out.
+
+use super::{HOSTILE, Rng, World};
+use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target, Word};
+use crate::artifact::Digest;
+use crate::plan::{Plan, Verdict};
+
+/// The operations of a plan, with ids that begin with `name`; one in four is a one-shot.
+#[must_use]
+pub fn operations(rng: &mut Rng, plan: &Plan, name: &str) -> Vec<Operation> {
+    let Some(run) = RunId::new(name) else { return Vec::new() };
+    let digest = Digest::of_bytes(&super::body(plan));
+    let mut operations = Vec::new();
+    for (guest, verdict) in plan.guests() {
+        let (Verdict::Steps(steps), Some(target)) = (verdict, Target::of(plan, guest)) else { continue };
+        for (position, step) in (0..).zip(steps) {
+            let Some(id) = OperationId::new(&format!("{name}-{}", operations.len())) else { continue };
+            let source = if rng.one_in(4) { one_shot(rng, &id) } else { Source::Convergent };
+            let environment = plan.desired().environment().clone();
+            operations.push(Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, digest, source));
+        }
+    }
+    operations
+}
+
+fn one_shot(rng: &mut Rng, id: &OperationId) -> Source {
+    let request = Digest::of_bytes(&rng.next_u64().to_be_bytes());
+    IdempotencyKey::new(&format!("key-{id}")).map_or(Source::Convergent, |key| Source::OneShot { key, request })
+}
+
+/// The operations of a small random world that has some. `name` is the run, and how their ids begin.
+#[must_use]
+pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
+    loop {
+        let drawn = World::small(rng).parse().map(|inputs| operations(rng, &inputs.plan(), name));
+        if let Ok(drawn) = drawn
+            && !drawn.is_empty()
+        {
+            return drawn;
+        }
+    }
+}
+
+/// An outcome of any kind, with hostile texts in its evidence.
+#[must_use]
+pub fn outcome(rng: &mut Rng) -> Outcome {
+    let end = rng.pick(&End::ALL).copied().unwrap_or(End::Done);
+    outcome_of(rng, end)
+}
+
+/// An outcome of this kind.
+#[must_use]
+pub fn outcome_of(rng: &mut Rng, end: End) -> Outcome {
+    let findings = Findings { evidence: evidence(rng), observed: evidence(rng) };
+    let Some(code) = Word::new(rng.word(&["task-lost", "timeout", "guest-locked", "plan-stale"])) else { return Outcome::Done(findings) };
+    match end {
+        End::Done => Outcome::Done(findings),
+        End::Failed => Outcome::Failed { code, findings },
+        End::Refused => Outcome::Refused { code, findings },
+        End::Held => {
+            let release = rng.pick(&Release::ALL).copied().unwrap_or(Release::Person);
+            Outcome::Held { code, release, findings }
+        }
+        End::NotRun => Outcome::NotRun { code, findings },
+    }
+}
+
+fn evidence(rng: &mut Rng) -> Evidence {
+    let keys = ["cause", "cores", "exit_status", "seen.at", "status", "tags"];
+    let count = rng.below(4);
+    (0..count).fold(Evidence::default(), |evidence, _| {
+        let fact = match rng.below(3) {
+            0 => Fact::from(rng.next_u64() >> rng.below(64)),
+            1 => Fact::from(rng.word(HOSTILE)),
+            _ => Fact::Words((0..rng.below(3)).map(|_| rng.word(HOSTILE).into()).collect()),
+        };
+        evidence.with(rng.word(&keys), fact)
+    })
+}
