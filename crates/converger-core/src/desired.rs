@@ -6,8 +6,12 @@
 //! What never enters: what was seen, and what to do about the difference.
 
 mod config;
+mod edit;
+mod layout;
 mod order;
 mod parse;
+
+use std::collections::BTreeMap;
 
 use serde::ser::{SerializeMap, SerializeStruct};
 use serde::{Serialize, Serializer};
@@ -118,6 +122,18 @@ impl Scope {
 /// All faults of the text, each with its place.
 pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
     parse::parse(bytes, notation)
+}
+
+/// The text of a declared state in which these guests are pinned by these birth marks. Every byte that is not a mark stays: comments,
+/// blanks, order, quotes and line breaks. Guests that are not declared have no place in it and are passed over.
+///
+/// # Guarantees
+/// The new text declares what the old one did, with these marks and nothing else; otherwise it is not given out.
+///
+/// # Errors
+/// Faults of the text, or the guest whose layout is not understood.
+pub fn with_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, Identity>) -> Result<String, Diagnostics> {
+    edit::with_marks(bytes, notation, marks)
 }
 
 impl Desired {

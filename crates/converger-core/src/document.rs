@@ -10,12 +10,14 @@
 mod diagnostic;
 mod json;
 mod reader;
+mod scalar;
 mod yaml;
 
 use std::borrow::Cow;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
 pub(crate) use reader::{Next, Reader, Seen, Stop, is_decimal, quoted};
+pub(crate) use scalar::{yaml_quoted, yaml_text};
 
 /// The largest text that is decoded. Spans are 32 bits wide; a larger file is refused before it is read.
 pub const TEXT_BYTES_MAX: usize = 1 << 30;
@@ -103,7 +105,8 @@ fn run<'t, T, S: Source<'t>>(source: S, text: &'t str, decode: impl Decode<T>) -
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<&str, Diagnostics> {
+/// The text of a file.
+pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, Diagnostics> {
     if bytes.len() > TEXT_BYTES_MAX {
         let fault = Diagnostic::new(Span::at(0), "the file is larger than 1 GiB").help("split it into several environments");
         return Err(fault.into());

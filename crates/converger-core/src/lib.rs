@@ -31,6 +31,8 @@ pub mod audit;
 
 pub mod apply;
 
+pub mod adopt;
+
 pub mod failure;
 pub mod refusal;
 

@@ -6,7 +6,24 @@ use crate::artifact::INTEGER_MAX;
 use crate::document::{Diagnostic, Reader, Source, Span, Stop as End};
 use crate::guest::{Identity, Kind};
 
-const KEYS: [&str; 4] = ["uuid", "ctime", "rootfs", "mac"];
+/// The keys under which marks are written.
+pub(crate) const KEYS: [&str; 4] = ["uuid", "ctime", "rootfs", "mac"];
+
+/// A mark as it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    Text(Box<str>),
+    Number(u64),
+}
+
+/// The marks of a guest of this kind with their keys, in the order in which they are written.
+pub(crate) fn written(identity: &Identity) -> [(&'static str, Option<Mark>); 2] {
+    let text = |mark: &Option<Box<str>>| mark.clone().map(Mark::Text);
+    match identity {
+        Identity::Qemu { uuid, ctime } => [("uuid", text(uuid)), ("ctime", ctime.map(Mark::Number))],
+        Identity::Lxc { rootfs, mac } => [("rootfs", text(rootfs)), ("mac", text(mac))],
+    }
+}
 
 /// The marks that were given, in the order of the keys, with their places.
 #[derive(Default)]

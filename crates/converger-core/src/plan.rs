@@ -160,8 +160,13 @@ fn in_scope(desired: &Desired, observation: Arc<Scoped>) -> Arc<Scoped> {
     Arc::new(Scoped::clone(&observation).into_observation().within(&desired.scope()))
 }
 
+/// Why the guest under a declared id cannot be taken for the declared one, or not be looked at.
+pub(crate) fn unfit(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+    guest::unfit(guest, row, observation)
+}
+
 /// What concerns the whole reading.
-fn of_the_reading(observation: &Scoped) -> Vec<Refusal> {
+pub(crate) fn of_the_reading(observation: &Scoped) -> Vec<Refusal> {
     let quorum = (!observation.quorate).then(Refusal::not_quorate);
     let whole = (!observation.complete).then(Refusal::observation_incomplete);
     quorum.into_iter().chain(whole).collect()

@@ -13,8 +13,9 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnos
     Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order })
 }
 
-const KEYS: [&str; 3] = ["version", "environment", "guests"];
-const GUEST_KEYS: [&str; 10] = ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity"];
+pub(super) const KEYS: [&str; 3] = ["version", "environment", "guests"];
+pub(super) const GUEST_KEYS: [&str; 10] =
+    ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity"];
 
 /// What has been read so far.
 #[derive(Default)]

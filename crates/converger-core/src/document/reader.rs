@@ -368,7 +368,7 @@ pub(crate) fn is_decimal(text: &str) -> bool {
 }
 
 /// Whether some YAML reader would take this bare word for a number, a boolean or null.
-fn is_ambiguous(text: &str) -> bool {
+pub(super) fn is_ambiguous(text: &str) -> bool {
     let word = ["true", "false", "null", "~", "yes", "no", "on", "off", "y", "n"].iter().any(|word| text.eq_ignore_ascii_case(word));
     text.is_empty() || looks_numeric(text) || word
 }

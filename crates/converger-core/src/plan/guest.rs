@@ -16,7 +16,7 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
         Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, state) => (row, state),
     };
-    if let Some(refusals) = not_the_one(guest, row).or_else(|| not_readable(guest, row, observation)) {
+    if let Some(refusals) = unfit(guest, row, observation) {
         return Verdict::Refused(refusals);
     }
     let drift = config::drift(guest, row, state);
@@ -42,6 +42,11 @@ pub(super) fn refused_with(local: Verdict, refusals: &[Refusal]) -> Verdict {
         Verdict::Converged { .. } | Verdict::Steps(_) => Vec::new(),
     };
     Verdict::Refused(refusals.iter().cloned().chain(own).collect())
+}
+
+/// Why the guest under this id is not the declared one, or what differs cannot be said.
+pub(super) fn unfit(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped) -> Option<Vec<Refusal>> {
+    not_the_one(guest, row).or_else(|| not_readable(guest, row, observation))
 }
 
 /// Why the guest under this id is not the declared one.

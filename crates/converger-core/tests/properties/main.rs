@@ -10,6 +10,7 @@ mod foreign;
 mod generator;
 mod model;
 mod permutation;
+mod pin;
 mod protection;
 mod robustness;
 mod round_trip;

@@ -1,0 +1,212 @@
+//! Text as YAML writes it: bare where every reader takes it for just this text, otherwise in quotes.
+//!
+//! Whatever stands in a text of others, it comes out as one scalar and reads back as itself. What never enters: layout.
+
+use super::reader::is_ambiguous;
+
+/// A text as a scalar within one line, for block and for flow context alike.
+pub(crate) fn yaml_text(text: &str) -> String {
+    if is_bare(text) { text.to_owned() } else { yaml_quoted(text) }
+}
+
+/// A text in double quotes. What cannot be seen, or acts on whoever looks at the file, is escaped.
+pub(crate) fn yaml_quoted(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            hidden if is_hidden(hidden) => match u32::from(hidden) {
+                number @ 0..=0xffff => out.push_str(&format!("\\u{number:04x}")),
+                number => out.push_str(&format!("\\U{number:08x}")),
+            },
+            plain => out.push(plain),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Whether a bare word means just this text to every reader, those of YAML 1.1 included: no number, date, boolean or syntax.
+fn is_bare(text: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'_' | b'.' | b'/' | b'+');
+    let is_word = text.starts_with(|first: char| first.is_ascii_alphabetic()) && !text.ends_with(' ') && text.bytes().all(is_allowed);
+    (is_word && !is_ambiguous(text)) || is_uuid(text)
+}
+
+/// Groups of 8, 4, 4, 4 and 12 hexadecimal digits: it may begin with a digit and is still no number.
+fn is_uuid(text: &str) -> bool {
+    let is_group = |(group, len): (&str, usize)| group.len() == len && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split('-').count() == 5 && text.split('-').zip([8, 4, 4, 4, 12]).all(is_group)
+}
+
+/// Control characters, and those that a reader of the file does not see: zero-width, bidirectional, separators, byte order mark, tags.
+fn is_hidden(character: char) -> bool {
+    let is_nothing = u32::from(character) & 0xfffe == 0xfffe;
+    let is_format = matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
+    character.is_control() || is_nothing || is_format
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::document::{Decode, Notation, Reader, Source, Stop, decode};
+    use crate::testing::{HOSTILE, Rng};
+
+    struct Text;
+
+    impl Decode<Option<String>> for Text {
+        fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Option<String>, Stop> {
+            let mut found = None;
+            reader.fields("the test", &["key", "list"], |reader, key, _| match key {
+                0 => reader.text("`key`").map(|text| found = text.map(|(text, _)| text.into_owned())),
+                _ => reader
+                    .items("`list`", |reader| reader.text("an item").map(|text| found = text.map(|(text, _)| text.into_owned())))
+                    .map(|_| ()),
+            })?;
+            Ok(found)
+        }
+    }
+
+    fn read(yaml: &str) -> Option<String> {
+        decode(yaml.as_bytes(), Notation::Yaml, Text).unwrap_or_else(|faults| panic!("{yaml:?}: {faults:#?}"))
+    }
+
+    #[test]
+    fn what_could_be_taken_for_something_else_is_quoted() {
+        for text in [
+            "",
+            "true",
+            "No",
+            "null",
+            "~",
+            "12",
+            "0x10",
+            "0b11",
+            "1e3",
+            "1_000",
+            "2001-12-14",
+            "12:30:45",
+            "10:24:11:00:00:01",
+            " a",
+            "a ",
+            "a: b",
+            "a #b",
+            "#",
+            "- a",
+            "*a",
+            "&a",
+            "!a",
+            "a\nb",
+            "a,b",
+            "[a]",
+            "{a",
+            "'a'",
+            "\"",
+            "@a",
+            "`a",
+            "%a",
+            "é",
+            "a:",
+            "y",
+            ".inf",
+        ] {
+            assert!(yaml_text(text).starts_with('"'), "{text:?}: {}", yaml_text(text));
+        }
+        for text in
+            ["web-1", "front end", "c++", "v1.2", "a/b", "1c0d6f6e-5a0e-4a55-9d3c-000000000064", "11111111-2222-3333-4444-555555555555"]
+        {
+            assert_eq!(yaml_text(text), text);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_escaped() {
+        assert_eq!(
+            yaml_text("a\u{1b}\u{202e}\u{e0041}\u{ffff}\u{85}\u{feff}\r\tx"),
+            r#""a\u001b\u202e\U000e0041\uffff\u0085\ufeff\u000d\tx""#
+        );
+    }
+
+    /// Any text, in a block map and in a flow list.
+    #[test]
+    fn every_text_reads_back_as_itself() {
+        const PIECES: &[&str] = &[
+            "a",
+            "Z",
+            "web-",
+            "b",
+            "c.d",
+            "0",
+            "1",
+            "e",
+            " ",
+            "  ",
+            "\n",
+            "\n\n",
+            "\t",
+            "\r",
+            "#",
+            " #",
+            ":",
+            ": ",
+            ",",
+            "-",
+            "- ",
+            "'",
+            "\"",
+            "\\",
+            "{",
+            "}",
+            "[",
+            "]",
+            "|",
+            ">",
+            "&",
+            "*",
+            "!",
+            "%",
+            "@",
+            "`",
+            "?",
+            "? ",
+            "---",
+            "...",
+            "true",
+            "null",
+            "é",
+            "😀",
+            "e\u{301}",
+            "\u{0}",
+            "\u{1b}",
+            "\u{7f}",
+            "\u{85}",
+            "\u{2028}",
+            "\u{feff}",
+            "\u{fffd}",
+            "\u{ffff}",
+            "\u{10ffff}",
+            "\u{e000}",
+            "\u{202e}",
+            "\u{e0041}",
+        ];
+        let mut rng = Rng::new(2718);
+        let mut bare = 0;
+        for case in 0..40_000 {
+            let text: String = match HOSTILE.get(case) {
+                Some(hostile) => (*hostile).to_owned(),
+                None => (0..rng.below(9)).map(|_| rng.word(PIECES)).collect(),
+            };
+            let written = yaml_text(&text);
+            let context = format!("case {case} of seed 2718: {text:?} as {written}");
+            assert_eq!(read(&format!("key: {written}  # why\n")).as_deref(), Some(&*text), "{context}");
+            assert_eq!(read(&format!("list: [{written}]\n")).as_deref(), Some(&*text), "{context}");
+            assert_eq!(read(&format!("{{list: [{written} ], key: {written}}}")).as_deref(), Some(&*text), "{context}");
+            bare += u32::from(!written.starts_with('"'));
+        }
+        assert!(bare > 500, "only {bare} bare words");
+    }
+}

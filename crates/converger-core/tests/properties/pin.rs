@@ -1,0 +1,224 @@
+//! Pinning random texts of every style, dressed with comments, blanks and foreign line breaks: only marks are written, nothing else
+//! changes, and a second time changes nothing.
+
+use serde_json::{Value, json};
+
+use converger_core::adopt::{Chosen, Outcome, Pinned, Wish, pin};
+use converger_core::desired::{self, Desired, DesiredGuest, Scope};
+use converger_core::document::Notation;
+use converger_core::observe::{Reading, Scoped};
+use converger_core::plan::Verdict;
+use converger_core::refusal::Code;
+use converger_core::testing::{Inputs, Rng, json_shuffled, mutated};
+
+use crate::each_case;
+
+const SEED: u64 = 21;
+const WORLDS: u64 = 2_500;
+
+/// Some pins that do not hold, so that some must be replaced.
+fn with_foreign_pins(desired: &mut Value, rng: &mut Rng) {
+    for guest in desired["guests"].as_array_mut().expect("guests") {
+        let foreign = match guest["kind"].as_str() {
+            Some("qemu") => [json!({ "uuid": "00000000-1111-2222-3333-444444444444" }), json!({ "ctime": 7, "uuid": "x" })],
+            _ => [json!({ "mac": "00:00:00:00:00:00" }), json!({ "rootfs": "other:disk", "mac": "BC:24:11:00:00:01" })],
+        };
+        if rng.one_in(6) {
+            guest["identity"] = rng.pick(&foreign).cloned().expect("one of two");
+        }
+    }
+}
+
+/// The text with comments, blanks and line breaks that mean nothing. What would change its meaning is left out.
+fn dressed(text: String, notation: Notation, rng: &mut Rng) -> String {
+    let meaning = desired::parse(text.as_bytes(), notation).expect("a drawn text");
+    let mut text = text;
+    for _ in 0..rng.below(8) {
+        let with = dress(&text, rng);
+        if desired::parse(with.as_bytes(), notation).is_ok_and(|found| found == meaning) {
+            text = with;
+        }
+    }
+    text
+}
+
+fn dress(text: &str, rng: &mut Rng) -> String {
+    match rng.below(10) {
+        0 => return text.replace('\n', "\r\n"),
+        1 => return text.trim_end_matches('\n').to_owned(),
+        2 => return format!("{text}\n\n# the end"),
+        _ => {}
+    }
+    let mut lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
+    let at = rng.index(lines.len());
+    match rng.below(4) {
+        0 => lines.insert(at, format!("{}# - {{note}}: \"of {at}\" 'é'", " ".repeat(rng.index(12)))),
+        1 => lines.insert(at, rng.word(&["", "   ", "\t"]).to_owned()),
+        2 => lines[at].push_str(rng.word(&["  # why", " #{", "\t# ]", "\t #: |"])),
+        _ => lines[at].push_str(rng.word(&[" ", "  ", "\t"])),
+    }
+    lines.join("\n")
+}
+
+fn wish(desired: &Desired, rng: &mut Rng) -> Wish {
+    let some = |rng: &mut Rng| Scope::new(desired.guests().iter().map(|guest| guest.vmid).filter(|_| rng.one_in(2)).collect());
+    let chosen = if rng.one_in(3) { Chosen::Only(some(rng)) } else { Chosen::All };
+    Wish { chosen, again: some(rng) }
+}
+
+/// What each guest must be declared as afterwards, by what was read of it.
+fn expected(guest: &DesiredGuest, observation: &Scoped, result: &Pinned) -> DesiredGuest {
+    let outcome = result.guests.iter().find(|own| own.vmid == guest.vmid).map(|own| &own.outcome);
+    let read = observation.find(guest.vmid).map(|row| &row.identity);
+    let identity = match (outcome, read) {
+        (Some(Outcome::Pinned(_) | Outcome::Completed(_) | Outcome::Replaced(..)), Some(Reading::Read(marks))) => Some(marks.clone()),
+        _ => guest.identity.clone(),
+    };
+    DesiredGuest { identity, ..guest.clone() }
+}
+
+/// Whether `new` is `old` with something put in between.
+fn only_adds(old: &str, new: &str) -> bool {
+    let mut rest = new.bytes();
+    old.bytes().all(|byte| rest.any(|other| other == byte))
+}
+
+/// How often each comment of the generators stands in a text.
+fn comments(text: &str) -> [usize; 7] {
+    ["# what is wanted", "# why", " #{", "# ]", "#: |", "# - {note}: \"of ", "# the end"].map(|comment| text.matches(comment).count())
+}
+
+#[derive(Default)]
+struct Counts {
+    pinned: u64,
+    completed: u64,
+    replaced: u64,
+    unchanged: u64,
+    unmarked: u64,
+    refused: u64,
+}
+
+impl Counts {
+    fn add(&mut self, outcome: &Outcome) {
+        *match outcome {
+            Outcome::Pinned(_) => &mut self.pinned,
+            Outcome::Completed(_) => &mut self.completed,
+            Outcome::Replaced(..) => &mut self.replaced,
+            Outcome::Unchanged => &mut self.unchanged,
+            Outcome::Unmarked => &mut self.unmarked,
+            Outcome::Refused(_) => &mut self.refused,
+        } += 1;
+    }
+}
+
+#[test]
+fn a_pin_writes_marks_and_nothing_else() {
+    let mut counts = Counts::default();
+    for mut case in each_case(SEED, WORLDS) {
+        with_foreign_pins(&mut case.world.desired, &mut case.rng);
+        let inputs = case.inputs();
+        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let yaml = case.world.desired_yaml(&mut case.rng);
+        let json = json_shuffled(&case.world.desired, &mut case.rng);
+        for (text, notation) in [(yaml, Notation::Yaml), (json, Notation::Json)] {
+            let text = dressed(text, notation, &mut case.rng);
+            let wish = wish(&inputs.desired, &mut case.rng);
+            let result = pin(text.as_bytes(), notation, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
+            let context = format!("{case} {wish:?}\n--- before\n{text}\n--- after\n{}", result.text);
+            let found = desired::parse(result.text.as_bytes(), notation).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
+            let guests: Vec<DesiredGuest> = inputs.desired.guests().iter().map(|guest| expected(guest, &scoped, &result)).collect();
+            assert_eq!((found.environment(), found.guests()), (inputs.desired.environment(), &guests[..]), "{context}");
+            if result.guests.iter().all(|guest| !matches!(guest.outcome, Outcome::Replaced(..))) {
+                assert!(only_adds(&text, &result.text), "{context}");
+            }
+            assert_eq!(comments(&result.text), comments(&text), "{context}");
+            assert_eq!(result.text.contains('\r'), text.contains('\r'), "{context}");
+            let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("what was written parses");
+            assert_eq!(again.text, result.text, "{context}");
+            assert!(again.guests.iter().all(|guest| guest.outcome.written().is_none()), "{context}");
+            check_plan(&inputs, found, &result, &context);
+            result.guests.iter().for_each(|guest| counts.add(&guest.outcome));
+        }
+    }
+    let Counts { pinned, completed, replaced, unchanged, unmarked, refused } = counts;
+    let least = [pinned, completed, replaced, unchanged, unmarked, refused].into_iter().min().unwrap_or(0);
+    assert!(
+        least > crate::cases(WORLDS) / 20,
+        "{pinned} pinned, {completed} completed, {replaced} replaced, {unchanged} unchanged, {unmarked} unmarked, {refused} refused"
+    );
+}
+
+/// A pin that was written holds, and a guest that a plan cannot look at was not pinned.
+fn check_plan(inputs: &Inputs, found: Desired, result: &Pinned, context: &str) {
+    let plan = Inputs { desired: found.into(), ..inputs.clone() }.plan();
+    for guest in &result.guests {
+        let (index, _) = plan.desired().find(guest.vmid).expect("declared");
+        let Verdict::Refused(refusals) = &plan.verdicts()[index] else { continue };
+        let has = |codes: &[Code]| refusals.iter().any(|refusal| codes.contains(&refusal.code()));
+        let blind = [Code::GuestMissing, Code::GuestUnknown, Code::KindMismatch, Code::NameMismatch, Code::NodeOffline, Code::NotQuorate];
+        if guest.outcome.written().is_some() {
+            assert!(!has(&[Code::IdentityMismatch]) && !has(&blind), "{} {refusals:?}\n{context}", guest.vmid);
+        } else if has(&blind) {
+            assert!(matches!(guest.outcome, Outcome::Refused(_)), "{} {refusals:?}\n{context}", guest.vmid);
+        }
+    }
+}
+
+/// One guest without a pin: the text is the old one with one piece put in.
+#[test]
+fn one_pin_is_one_piece_of_text() {
+    let mut pinned = 0_u64;
+    for mut case in each_case(SEED + 100, WORLDS) {
+        let inputs = case.inputs();
+        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let text = case.world.desired_yaml(&mut case.rng);
+        let text = dressed(text, Notation::Yaml, &mut case.rng);
+        let Some(vmid) = case.rng.pick(inputs.desired.guests()).map(|guest| guest.vmid) else { continue };
+        let wish = Wish { chosen: Chosen::Only(Scope::new(vec![vmid])), again: Scope::new(vec![]) };
+        let result = pin(text.as_bytes(), Notation::Yaml, &scoped, &wish).unwrap_or_else(|faults| panic!("{case}\n{text}\n{faults:#?}"));
+        let same = |pairs: &mut dyn Iterator<Item = (u8, u8)>| pairs.take_while(|(left, right)| left == right).count();
+        let front = same(&mut text.bytes().zip(result.text.bytes()));
+        let back = same(&mut text.bytes().rev().zip(result.text.bytes().rev()));
+        let context = || format!("{case} {vmid}\n--- before\n{text}\n--- after\n{}", result.text);
+        match result.guests[0].outcome {
+            Outcome::Pinned(_) => assert!(result.text.len() > text.len() && front + back >= text.len(), "{}", context()),
+            Outcome::Completed(_) | Outcome::Replaced(..) => {}
+            _ => assert_eq!(result.text, text, "{}", context()),
+        }
+        pinned += u64::from(matches!(result.guests[0].outcome, Outcome::Pinned(_)));
+    }
+    assert!(pinned > crate::cases(WORLDS) / 4, "only {pinned} guests were pinned");
+}
+
+/// Texts with damage that are still accepted have layouts that nobody would write: pinned as they are, or a fault with a place.
+#[test]
+fn layouts_that_nobody_would_write_are_pinned_or_explained() {
+    let (mut pinned, mut explained) = (0_u64, 0_u64);
+    for mut case in each_case(SEED + 200, WORLDS) {
+        let inputs = case.inputs();
+        let scoped = inputs.observation.clone().within(&inputs.desired.scope());
+        let text = case.world.desired_yaml(&mut case.rng);
+        let wish = Wish { chosen: Chosen::All, again: inputs.desired.scope() };
+        for _ in 0..10 {
+            let bytes = mutated(&text, &mut case.rng);
+            let Ok(before) = desired::parse(&bytes, Notation::Yaml) else { continue };
+            let context = format!("{case}\n{}", String::from_utf8_lossy(&bytes));
+            match pin(&bytes, Notation::Yaml, &scoped, &wish) {
+                Err(faults) => {
+                    explained += 1;
+                    let [fault] = faults.list() else { panic!("{context}\n{faults:#?}") };
+                    assert!(fault.message.contains("cannot be written") && fault.help.is_some(), "{context}\n{fault:?}");
+                }
+                Ok(result) => {
+                    let after =
+                        desired::parse(result.text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{context}\n{faults:#?}"));
+                    let guests: Vec<DesiredGuest> = before.guests().iter().map(|guest| expected(guest, &scoped, &result)).collect();
+                    assert_eq!(after.guests(), &guests[..], "{context}\n{}", result.text);
+                    pinned += u64::from(result.guests.iter().any(|guest| guest.outcome.written().is_some()));
+                }
+            }
+        }
+    }
+    assert!(pinned > crate::cases(WORLDS) / 10, "only {pinned} damaged texts were pinned");
+    assert!(explained < pinned / 20, "{explained} of {pinned} layouts were not understood");
+}
