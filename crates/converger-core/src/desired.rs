@@ -136,6 +136,11 @@ pub fn with_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid, Ident
     edit::with_marks(bytes, notation, marks)
 }
 
+/// Birth marks as desired.yaml writes them, within one line.
+pub(crate) fn marks_text(identity: &Identity) -> String {
+    edit::marks_text(identity)
+}
+
 impl Desired {
     /// The environment that the guests are in.
     #[must_use]

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
 pub(crate) use reader::{Next, Reader, Seen, Stop, is_decimal, quoted};
-pub(crate) use scalar::{yaml_quoted, yaml_text};
+pub(crate) use scalar::{yaml_comment, yaml_lines, yaml_quoted, yaml_text};
 
 /// The largest text that is decoded. Spans are 32 bits wide; a larger file is refused before it is read.
 pub const TEXT_BYTES_MAX: usize = 1 << 30;

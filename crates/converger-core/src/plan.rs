@@ -165,6 +165,11 @@ pub(crate) fn unfit(guest: &DesiredGuest, row: &ObservedGuest, observation: &Sco
     guest::unfit(guest, row, observation)
 }
 
+/// The guards of a guest that were not read.
+pub(crate) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
+    guest::unread_guards(row)
+}
+
 /// What concerns the whole reading.
 pub(crate) fn of_the_reading(observation: &Scoped) -> Vec<Refusal> {
     let quorum = (!observation.quorate).then(Refusal::not_quorate);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use super::{has_marks, without_blanks};
 use crate::desired::{self, Desired, DesiredGuest, Scope};
 use crate::document::{Diagnostics, Notation};
 use crate::guest::{Identity, Kind, Vmid};
@@ -143,23 +144,13 @@ fn marks_of(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &
     }
 }
 
-/// A mark of blanks would hold for every guest that has none.
-fn without_blanks(marks: &Identity) -> Identity {
-    let text = |mark: &Option<Box<str>>| mark.clone().filter(|mark| !mark.trim().is_empty());
-    match marks {
-        Identity::Qemu { uuid, ctime } => Identity::Qemu { uuid: text(uuid), ctime: *ctime },
-        Identity::Lxc { rootfs, mac } => Identity::Lxc { rootfs: text(rootfs), mac: text(mac) },
-    }
-}
-
 fn outcome(guest: &DesiredGuest, seen: Identity, wish: &Wish) -> Outcome {
-    let has_marks = seen.marks().iter().any(|(_, mark)| mark.is_some());
     match guest.identity.as_deref() {
-        None if has_marks => Outcome::Pinned(seen),
+        None if has_marks(&seen) => Outcome::Pinned(seen),
         None => Outcome::Unmarked,
         Some(pinned) if *pinned == seen => Outcome::Unchanged,
         Some(pinned) if pinned.holds_for(&seen) => Outcome::Completed(seen),
-        Some(pinned) if has_marks && wish.again.has(guest.vmid) => {
+        Some(pinned) if has_marks(&seen) && wish.again.has(guest.vmid) => {
             let differences = pinned.differences(&seen);
             Outcome::Replaced(seen, differences)
         }

@@ -37,6 +37,11 @@ pub(super) fn with_marks(bytes: &[u8], notation: Notation, marks: &BTreeMap<Vmid
     })
 }
 
+/// Birth marks as a map of YAML within one line.
+pub(super) fn marks_text(identity: &Identity) -> String {
+    Page { text: "", notation: Notation::Yaml, is_compact: false }.map(identity, " ")
+}
+
 /// A guest whose marks are written.
 struct Guest<'w> {
     place: Place,

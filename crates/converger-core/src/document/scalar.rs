@@ -30,6 +30,20 @@ pub(crate) fn yaml_quoted(text: &str) -> String {
     out
 }
 
+/// A comment of one line, whatever stands in the words of others that it repeats.
+pub(crate) fn yaml_comment(text: &str) -> String {
+    let shown: String = text.chars().map(|character| if is_hidden(character) { '?' } else { character }).collect();
+    format!("# {shown}")
+}
+
+/// The lines of a text that a literal block (`|-`) keeps as they are, also after an editor that strips blanks at their ends.
+pub(crate) fn yaml_lines(text: &str) -> Option<impl Iterator<Item = &str>> {
+    let is_kept = |line: &str| !line.starts_with('\t') && line.trim_end() == line && !line.chars().any(is_hidden);
+    let begins = text.lines().next().is_some_and(|first| !first.is_empty() && !first.starts_with(' '));
+    let ends = !text.ends_with('\n');
+    (text.contains('\n') && begins && ends && text.split('\n').all(is_kept)).then(|| text.split('\n'))
+}
+
 /// Whether a bare word means just this text to every reader, those of YAML 1.1 included: no number, date, boolean or syntax.
 fn is_bare(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'-' | b'_' | b'.' | b'/' | b'+');
@@ -131,70 +145,86 @@ mod tests {
         );
     }
 
-    /// Any text, in a block map and in a flow list.
+    #[test]
+    fn a_comment_is_one_line() {
+        assert_eq!(yaml_comment("a\nb\r\u{2028}\u{1b}é"), "# a?b???é");
+    }
+
+    #[test]
+    fn lines_that_a_block_would_not_keep_are_not_written_as_one() {
+        for text in ["a", "a\n", "\na", " a\nb", "a \nb", "a\n\tb", "a\r\nb", "a\n\u{2028}", "a\nb\u{202e}", "\n", ""] {
+            assert!(yaml_lines(text).is_none(), "{text:?}");
+        }
+        let lines: Vec<&str> = yaml_lines("a\n\n  # b\n---").expect("kept").collect();
+        assert_eq!(lines, ["a", "", "  # b", "---"]);
+    }
+
+    /// Pieces that mean something to a YAML parser, or nothing at all.
+    const PIECES: &[&str] = &[
+        "a",
+        "Z",
+        "web-",
+        "b",
+        "c.d",
+        "0",
+        "1",
+        "e",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "\r",
+        "#",
+        " #",
+        ":",
+        ": ",
+        ",",
+        "-",
+        "- ",
+        "'",
+        "\"",
+        "\\",
+        "{",
+        "}",
+        "[",
+        "]",
+        "|",
+        ">",
+        "&",
+        "*",
+        "!",
+        "%",
+        "@",
+        "`",
+        "?",
+        "? ",
+        "---",
+        "...",
+        "true",
+        "null",
+        "é",
+        "😀",
+        "e\u{301}",
+        "\u{0}",
+        "\u{1b}",
+        "\u{7f}",
+        "\u{85}",
+        "\u{2028}",
+        "\u{feff}",
+        "\u{fffd}",
+        "\u{ffff}",
+        "\u{10ffff}",
+        "\u{e000}",
+        "\u{202e}",
+        "\u{e0041}",
+    ];
+
+    /// Any text, in a block map, in a flow list and as lines.
     #[test]
     fn every_text_reads_back_as_itself() {
-        const PIECES: &[&str] = &[
-            "a",
-            "Z",
-            "web-",
-            "b",
-            "c.d",
-            "0",
-            "1",
-            "e",
-            " ",
-            "  ",
-            "\n",
-            "\n\n",
-            "\t",
-            "\r",
-            "#",
-            " #",
-            ":",
-            ": ",
-            ",",
-            "-",
-            "- ",
-            "'",
-            "\"",
-            "\\",
-            "{",
-            "}",
-            "[",
-            "]",
-            "|",
-            ">",
-            "&",
-            "*",
-            "!",
-            "%",
-            "@",
-            "`",
-            "?",
-            "? ",
-            "---",
-            "...",
-            "true",
-            "null",
-            "é",
-            "😀",
-            "e\u{301}",
-            "\u{0}",
-            "\u{1b}",
-            "\u{7f}",
-            "\u{85}",
-            "\u{2028}",
-            "\u{feff}",
-            "\u{fffd}",
-            "\u{ffff}",
-            "\u{10ffff}",
-            "\u{e000}",
-            "\u{202e}",
-            "\u{e0041}",
-        ];
         let mut rng = Rng::new(2718);
-        let mut bare = 0;
+        let (mut bare, mut blocks) = (0, 0);
         for case in 0..40_000 {
             let text: String = match HOSTILE.get(case) {
                 Some(hostile) => (*hostile).to_owned(),
@@ -206,7 +236,12 @@ mod tests {
             assert_eq!(read(&format!("list: [{written}]\n")).as_deref(), Some(&*text), "{context}");
             assert_eq!(read(&format!("{{list: [{written} ], key: {written}}}")).as_deref(), Some(&*text), "{context}");
             bare += u32::from(!written.starts_with('"'));
+            if let Some(lines) = yaml_lines(&text) {
+                let lines: String = lines.map(|line| if line.is_empty() { "\n".to_owned() } else { format!("  {line}\n") }).collect();
+                assert_eq!(read(&format!("key: |-\n{lines}list: []\n")).as_deref(), Some(&*text), "{context}");
+                blocks += 1;
+            }
         }
-        assert!(bare > 500, "only {bare} bare words");
+        assert!(bare > 500 && blocks > 500, "only {bare} bare words and {blocks} blocks");
     }
 }

@@ -130,7 +130,11 @@ fn steps(guest: &DesiredGuest, state: RunState, drift: &Drift<'_>) -> Vec<Step> 
 /// All causes why these steps must not be taken.
 fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Refusal> {
     let mut refusals = Vec::new();
-    let unread = unread_guards(row, steps, rules);
+    let mut unread = unread_guards(row);
+    // Whoever does not know which guest it is cannot know that it is not the one that this program runs in.
+    if rules.host().is_some() && !row.identity.is_read() && steps.iter().any(Step::interrupts) {
+        unread.push("identity".to_owned());
+    }
     if !unread.is_empty() {
         refusals.push(Refusal::guard_unread(unread));
     }
@@ -154,9 +158,7 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     refusals
 }
 
-fn unread_guards(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<String> {
-    // Whoever does not know which guest it is cannot know that it is not the one that this program runs in.
-    let may_be_ours = rules.host().is_some() && steps.iter().any(Step::interrupts);
+pub(super) fn unread_guards(row: &ObservedGuest) -> Vec<String> {
     let guards = [
         ("lock", row.lock.is_read()),
         ("ha", row.ha.is_read()),
@@ -164,7 +166,6 @@ fn unread_guards(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Vec<Stri
         ("protection", row.protection.is_read()),
         ("tags", row.tags.is_read()),
         ("pending", row.pending.is_read()),
-        ("identity", row.identity.is_read() || !may_be_ours),
     ];
     guards.into_iter().filter(|(_, is_read)| !is_read).map(|(field, _)| field.to_owned()).collect()
 }

@@ -2,6 +2,7 @@
 
 mod pin;
 mod pin_layout;
+mod scaffold;
 
 use converger_core::desired::Scope;
 use converger_core::document::Diagnostics;

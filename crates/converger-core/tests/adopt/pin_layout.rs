@@ -32,77 +32,83 @@ fn check(notation: Notation, wanted: &Identity, after: &str) {
     assert_eq!(marked(&before, notation, wanted), Ok(expected), "{before}");
 }
 
-fn inserts(after: &str) {
+fn check_inserted(after: &str) {
     check(Notation::Yaml, &qemu(Some("u-1"), Some(5)), after);
 }
 
 /// A text, and what it becomes.
-fn becomes(wanted: &Identity, before: &str, after: &str) {
+fn check_replaced(wanted: &Identity, before: &str, after: &str) {
     assert_eq!(marked(before, Notation::Yaml, wanted).as_deref(), Ok(after), "{before}");
 }
 
 #[test]
 fn behind_the_name_in_a_block() {
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  kind: qemu\n  name: a«\n  identity: { uuid: u-1, ctime: 5 }»\n  state: running\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n  -   vmid: 100\n      name: a  # c«\n      identity: { uuid: u-1, ctime: 5 }»\n      kind: qemu\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n  -\n    name: a\t# c\t«\n    identity: { uuid: u-1, ctime: 5 }»\n\n    # about the kind\n    kind: qemu\n    vmid: 100\n",
     );
 }
 
 #[test]
 fn between_other_guests_and_comments() {
-    inserts(
+    check_inserted(
         "# top\nversion: 1\nenvironment: lab\n\nguests:\n  # first\n  - vmid: 99999\n    kind: lxc\n    name: a\n\n  # second\n  - vmid: 100 # id\n    # kinds\n    kind: qemu\n    name: \"b\"«\n    identity: { uuid: u-1, ctime: 5 }»\n    config:\n      # in config\n      cores: 2\n  # third\n  - vmid: 101\n    kind: lxc\n    name: c\n# end\n",
     );
 }
 
 #[test]
 fn windows_lines_and_texts_without_a_last_one() {
-    inserts(
+    check_inserted(
         "version: 1\r\nenvironment: lab\r\nguests:\r\n- vmid: 100\r\n  kind: qemu\r\n  name: a«\r\n  identity: { uuid: u-1, ctime: 5 }»\r\n  state: running\r\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\r\nenvironment: lab\r\nguests:\r\n- vmid: 100\r\n  kind: qemu\r\n  name: a«\r\n  identity: { uuid: u-1, ctime: 5 }»",
     );
-    inserts("version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  kind: qemu\n  name: a # last«\n  identity: { uuid: u-1, ctime: 5 }»");
-    inserts("version: 1\renvironment: lab\rguests:\r- vmid: 100\r  kind: qemu\r  name: a«\r  identity: { uuid: u-1, ctime: 5 }»");
+    check_inserted(
+        "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  kind: qemu\n  name: a # last«\n  identity: { uuid: u-1, ctime: 5 }»",
+    );
+    check_inserted("version: 1\renvironment: lab\rguests:\r- vmid: 100\r  kind: qemu\r  name: a«\r  identity: { uuid: u-1, ctime: 5 }»");
 }
 
 #[test]
 fn keys_in_quotes_and_values_over_several_lines() {
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- \"vmid\": 100\n  'kind': qemu\n  \"name\":   'a'«\n  identity: { uuid: u-1, ctime: 5 }»\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  name:\n    a   # c«\n  identity: { uuid: u-1, ctime: 5 }»\n  kind: qemu\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- vmid: 100\n  name: |-\n    a\n  kind: qemu«\n  identity: { uuid: u-1, ctime: 5 }»\n  config:\n    description: |\n      x\n      # no comment\n\n",
     );
-    inserts(
+    check_inserted(
         "version: 1\nenvironment: lab\nguests:\n- vmid: 100«\n  identity: { uuid: u-1, ctime: 5 }»\n  name: |-\n    a\n  kind: >-\n    qemu\n",
     );
-    inserts("version: 1\nenvironment: lab\nguests:\n- ? vmid\n  : 100\n  name: a«\n  identity: { uuid: u-1, ctime: 5 }»\n  kind: qemu\n");
+    check_inserted(
+        "version: 1\nenvironment: lab\nguests:\n- ? vmid\n  : 100\n  name: a«\n  identity: { uuid: u-1, ctime: 5 }»\n  kind: qemu\n",
+    );
 }
 
 #[test]
 fn in_braces_of_yaml() {
-    inserts("version: 1\nenvironment: lab\nguests:\n- {vmid: 100, kind: qemu, name: a«, identity: {uuid: u-1, ctime: 5}»}\n");
-    inserts("version: 1\nenvironment: lab\nguests:\n- { vmid: 100, name: a«, identity: { uuid: u-1, ctime: 5 }», kind: qemu }   # c\n");
-    inserts("version: 1\nenvironment: lab\nguests: [{vmid: 100, kind: qemu, name: a«, identity: {uuid: u-1, ctime: 5}»,},]\n");
-    inserts(
+    check_inserted("version: 1\nenvironment: lab\nguests:\n- {vmid: 100, kind: qemu, name: a«, identity: {uuid: u-1, ctime: 5}»}\n");
+    check_inserted(
+        "version: 1\nenvironment: lab\nguests:\n- { vmid: 100, name: a«, identity: { uuid: u-1, ctime: 5 }», kind: qemu }   # c\n",
+    );
+    check_inserted("version: 1\nenvironment: lab\nguests: [{vmid: 100, kind: qemu, name: a«, identity: {uuid: u-1, ctime: 5}»,},]\n");
+    check_inserted(
         "{version: 1, environment: lab, guests: [{\n   vmid: 100,\n   name: \"a\"«,\n   identity: {uuid: u-1, ctime: 5}»,\n   kind: qemu\n   }]}",
     );
     // The comment stays beside the name.
-    inserts(
+    check_inserted(
         "{version: 1, environment: lab, guests: [{\n   vmid: 100,\n   name: a«, identity: {uuid: u-1, ctime: 5}», # c\n   kind: qemu\n   }]}",
     );
-    inserts(
+    check_inserted(
         "{version: 1, environment: lab, guests: [{\r\n   vmid: 100,\r\n   name: a«,\r\n   identity: {uuid: u-1, ctime: 5}»,\r\n   kind: qemu\r\n   }]}",
     );
 }
@@ -133,7 +139,7 @@ fn marks_that_differ_are_replaced_in_their_own_quotes() {
         ("\n    # a\n    ctime: 5   # b\n\n    uuid: \"u-1\"  # c", "\n    # a\n    ctime: 6   # b\n\n    uuid: \"u-2\"  # c"),
         ("\n    uuid:\n      u-1\n    ctime: 5", "\n    uuid:\n      u-2\n    ctime: 6"),
     ] {
-        becomes(
+        check_replaced(
             &new,
             &format!("{HEAD}  identity: {old}\n  state: running\n"),
             &format!("{HEAD}  identity: {replaced}\n  state: running\n"),
@@ -157,7 +163,7 @@ fn a_mark_that_the_guest_lacks_is_taken_out_and_comments_stay() {
     ] {
         for (rest, end) in [("\n  state: running\n", ""), ("\r\n", "\r\n"), ("", "")] {
             let (old, left) = (format!("{HEAD}  identity: {old}{rest}{end}"), format!("{HEAD}  identity: {left}{rest}{end}"));
-            becomes(&new, &old, &left);
+            check_replaced(&new, &old, &left);
         }
     }
 }

@@ -14,6 +14,7 @@ mod pin;
 mod protection;
 mod robustness;
 mod round_trip;
+mod scaffold;
 mod totality;
 mod truth;
 

@@ -1,0 +1,221 @@
+//! What a declared state for existing guests looks like, what it leaves out, and for whom there is none.
+
+use converger_core::adopt::{Adopted, Scaffold, scaffold};
+use converger_core::observe::Scoped;
+use serde_json::{Value, json};
+
+use crate::{UUID, ids, reading, row};
+
+/// The text without its opening comments, and the only guest of it.
+fn declared(members: &Value) -> (String, Adopted) {
+    let kind = members["kind"].as_str().unwrap_or("qemu");
+    let observation = reading(&[row(100, kind, members)], &json!({}));
+    match scaffold(&observation, &ids(&[100])) {
+        Scaffold::Declared { text, guests } => {
+            let [guest] = &guests[..] else { panic!("{guests:?}") };
+            let at = text.find("  - vmid").expect("a guest");
+            (text[at..].to_owned(), guest.clone())
+        }
+        refused => panic!("{members}: {refused:#?}"),
+    }
+}
+
+/// The causes for each guest, with those of the whole reading under 0.
+fn refused(observation: &Scoped, wanted: &[u64]) -> Vec<(u32, Vec<&'static str>)> {
+    match scaffold(observation, &ids(wanted)) {
+        Scaffold::Refused { refusals, guests } => {
+            let words =
+                |refusals: &[converger_core::refusal::Refusal]| refusals.iter().map(|refusal| refusal.code().word()).collect::<Vec<_>>();
+            let run = (!refusals.is_empty()).then(|| (0, words(&refusals)));
+            run.into_iter().chain(guests.iter().map(|guest| (guest.vmid.get(), words(&guest.refusals)))).collect()
+        }
+        declared => panic!("{declared:#?}"),
+    }
+}
+
+#[test]
+fn one_guest_that_cannot_be_seen_leaves_the_file_unwritten() {
+    for (members, codes) in [
+        (json!({ "vmid": 101 }), &["guest-missing"][..]),
+        (json!({ "status": "unknown", "cause": "timeout" }), &["guest-unknown"]),
+        (json!({ "status": "unknown", "run_state": "paused" }), &["guest-unknown"]),
+        (json!({ "node": "pve2" }), &["node-offline"]),
+        (json!({ "identity": null }), &["guard-unread"]),
+        (json!({ "config": null }), &["config-unreadable"]),
+        (json!({ "tags": null }), &["guard-unread"]),
+        (json!({ "pending": null }), &["guard-unread"]),
+        (json!({ "lock": null, "ha": null }), &["guard-unread"]),
+        (json!({ "config": null, "template": null }), &["guard-unread", "config-unreadable"]),
+        (json!({ "name": "VM 100", "identity": {} }), &["guest-unknown"]),
+    ] {
+        let mut broken = row(100, "qemu", &members);
+        // `null` of a lock is a value that was read; taking the key away is what is meant here.
+        if members.get("lock").is_some() {
+            broken.as_object_mut().expect("a row").retain(|key, _| !["lock", "ha"].contains(&key.as_str()));
+        }
+        let observation = reading(&[broken, row(102, "qemu", &json!({}))], &json!({}));
+        assert_eq!(refused(&observation, &[100, 102]), [(100, codes.to_vec())], "{members}");
+    }
+}
+
+#[test]
+fn a_reading_that_cannot_be_believed_declares_nobody() {
+    let rows = [row(100, "qemu", &json!({}))];
+    assert_eq!(refused(&reading(&rows, &json!({ "quorate": false })), &[100]), [(0, vec!["not-quorate"])]);
+    let incomplete = reading(&rows, &json!({ "complete": false }));
+    assert_eq!(refused(&incomplete, &[100, 101]), [(0, vec!["observation-incomplete"]), (101, vec!["guest-unknown"])]);
+}
+
+#[test]
+fn a_guest_is_declared_as_it_was_seen() {
+    let config = json!({
+        "agent": true, "balloon": 0, "boot": ["scsi0", "net0"], "cores": 4, "cpulimit": 1500, "cpuunits": 100,
+        "description": "front end", "hotplug": ["disk"], "memory": 8192, "numa": true, "onboot": true, "sockets": 1,
+        "startup": { "order": 2, "up": 30 },
+    });
+    let observation = reading(
+        &[
+            row(101, "qemu", &json!({ "config": config, "tags": ["web", "edge"] })),
+            row(100, "lxc", &json!({ "name": "dns", "status": "stopped" })),
+        ],
+        &json!({ "taken_at": "2026-11-15T12:00:00Z" }),
+    );
+    let Scaffold::Declared { text, guests } = scaffold(&observation, &ids(&[101, 100])) else { panic!("refused") };
+    let expected = format!(
+        "\
+# Guests of lab as they were seen at 2026-11-15T12:00:00Z, written by `converger init`. Adopting them changes nothing.
+# Only what is listed is managed: take a line out, and its value is left alone.
+# `converger explain fields` lists the config keys. A guest can also have `restart: when-needed`, `after`, `stop` and `stop_timeout`.
+version: 1
+environment: lab
+
+guests:
+  - vmid: 100
+    kind: lxc
+    name: dns
+    identity: {{ rootfs: \"local-lvm:vm-100-disk-0\", mac: \"BC:24:11:00:00:01\" }}
+    state: stopped
+
+  - vmid: 101
+    kind: qemu
+    name: web-1
+    identity: {{ uuid: {UUID}, ctime: 1700000000 }}
+    state: running
+    config:
+      agent: true
+      balloon: 0MiB
+      boot: [scsi0, net0]
+      cores: 4
+      cpulimit: \"1.5\"
+      cpuunits: 100
+      description: front end
+      memory: 8GiB
+      onboot: true
+      sockets: 1
+      startup: {{ order: 2, up: 30 }}
+      tags: [edge, web]
+"
+    );
+    assert_eq!(text, expected);
+    assert!(guests.iter().all(|guest| guest.left_out.is_empty() && guest.absent.is_empty()), "{guests:?}");
+}
+
+#[test]
+fn a_description_is_readable_where_it_can_be_and_quoted_where_it_must_be() {
+    for (description, lines) in [
+        ("# Web\n\nsee: [wiki] \"x\"", "description: |-\n        # Web\n\n        see: [wiki] \"x\"\n"),
+        ("yes", "description: \"yes\"\n"),
+        ("0x10", "description: \"0x10\"\n"),
+        ("a: b # c", "description: \"a: b # c\"\n"),
+        (" indented\nsecond", "description: \" indented\\nsecond\"\n"),
+        ("blanks  \nbehind", "description: \"blanks  \\nbehind\"\n"),
+        ("größer", "description: \"größer\"\n"),
+        ("tab\there", "description: \"tab\\there\"\n"),
+    ] {
+        let (text, guest) = declared(&json!({ "config": { "description": description } }));
+        assert!(text.ends_with(&format!("    config:\n      {lines}")), "{description:?}\n{text}");
+        assert_eq!(guest.left_out, [], "{description:?}");
+    }
+}
+
+#[test]
+fn names_and_tags_that_look_like_something_else_are_quoted() {
+    for (name, written) in [
+        ("true", "\"true\""),
+        ("0x10", "\"0x10\""),
+        ("null", "\"null\""),
+        ("1e3", "\"1e3\""),
+        ("12", "\"12\""),
+        ("web.example", "web.example"),
+    ] {
+        let (text, _) = declared(&json!({ "name": name, "tags": [name] }));
+        assert!(text.contains(&format!("\n    name: {written}\n")) && text.contains(&format!("\n      tags: [{written}]\n")), "{text}");
+    }
+}
+
+/// A key, and the words of the reason for which it is not declared.
+fn check_left_out(members: &Value, key: &str, why: &str) {
+    let (text, guest) = declared(members);
+    let found: Vec<(&str, &str)> = guest.left_out.iter().map(|left| (&*left.key, left.why.as_str())).collect();
+    let [(found_key, found_why)] = found[..] else { panic!("{members}: {found:?}\n{text}") };
+    assert_eq!((found_key, found_why), (key, why), "{members}");
+    assert!(text.contains(&format!("\n    # {key} is left out: {why}\n")), "{text}");
+    assert!(!text.contains(&format!(" {key}: ")), "{text}");
+}
+
+#[test]
+fn what_is_not_ours_to_hold_is_left_out_and_said() {
+    check_left_out(&json!({ "template": true, "status": "stopped" }), "state", "a template does not run");
+    check_left_out(&json!({ "lock": "backup" }), "state", "the guest was locked (backup) when it was read");
+    check_left_out(&json!({ "ha": { "state": "started" } }), "state", "high availability owns it (started)");
+    check_left_out(&json!({ "ha": {} }), "state", "high availability owns it (not known yet)");
+    check_left_out(&json!({ "name": "VM 100" }), "name", "it cannot be declared; the birth marks tell the guest apart");
+    let hold = "`converger-hold` is among them, and would be put back once somebody takes it away";
+    check_left_out(&json!({ "tags": ["web", "Converger-Hold"] }), "tags", hold);
+    let (text, _) = declared(&json!({ "ha": { "state": "ignored" } }));
+    assert!(text.contains("state: running"), "{text}");
+}
+
+#[test]
+fn values_with_a_change_that_waits_are_left_to_whoever_knows_which_is_meant() {
+    let pending = |change: Value| json!({ "config": { "cores": 2 }, "pending": [change] });
+    let why = "2 is in effect and 4 waits for the next start; declare the one that is meant";
+    check_left_out(&pending(json!({ "key": "cores", "value": 4 })), "cores", why);
+    let why = "2 is in effect and its removal waits for the next start; declare the one that is meant";
+    check_left_out(&pending(json!({ "key": "cores", "delete": true })), "cores", why);
+    let waits = json!({ "pending": [{ "key": "memory", "value": 4096 }] });
+    check_left_out(&waits, "memory", "the default is in effect and 4GiB waits for the next start; declare the one that is meant");
+    check_left_out(&json!({ "pending": [{ "key": "net0" }] }), "net0", "a change of it waits for the next start");
+}
+
+#[test]
+fn what_desired_yaml_cannot_say_is_left_out_in_the_words_of_the_parser() {
+    for (config, key, reason) in [
+        (json!({ "boot": "cdn" }), "boot", "`boot` must be a list"),
+        (json!({ "boot": ["usb0"] }), "boot", "`usb0` is not a device to boot from"),
+        (json!({ "boot": [] }), "boot", "`boot` of qemu guests must be between 1 and 32 entries long"),
+        (json!({ "cpuunits": 262_144 }), "cpuunits", "`cpuunits` of qemu guests must be between 2 and 10000"),
+        (json!({ "startup": {} }), "startup", "`startup` says nothing"),
+        (json!({ "balloon": 2048, "memory": 1024 }), "memory", "`balloon` is the least memory and cannot be more than `memory`"),
+        (json!({ "description": "bell\u{7}" }), "description", "`description` has the control character \\u{7}"),
+    ] {
+        check_left_out(&json!({ "config": config }), key, &format!("it cannot be declared ({reason})"));
+    }
+    check_left_out(&json!({ "tags": ["Web"] }), "tags", "it cannot be declared (`Web` is not a tag)");
+}
+
+#[test]
+fn birth_marks_that_a_guest_never_had_are_said_to_be_absent() {
+    let (text, guest) = declared(&json!({ "identity": { "uuid": UUID } }));
+    assert_eq!(guest.absent, ["ctime"]);
+    assert!(text.contains(&format!("    identity: {{ uuid: {UUID} }}\n")), "{text}");
+    let (text, guest) = declared(&json!({ "kind": "lxc", "identity": {} }));
+    assert_eq!(guest.absent, ["mac", "rootfs"]);
+    assert!(text.contains("    # it has no birth marks: only the name tells it apart\n") && !text.contains("identity:"), "{text}");
+}
+
+#[test]
+fn nobody_is_declared_where_nobody_is_named() {
+    let Scaffold::Declared { text, guests } = scaffold(&reading(&[], &json!({})), &ids(&[])) else { panic!("refused") };
+    assert!(text.ends_with("environment: lab\n\nguests: []\n") && guests.is_empty(), "{text}");
+}
