@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
+use converger_core::guest::Vmid;
 
 const ABOUT: &str = "\
 Brings Proxmox VE guests to a declared state, and refuses whatever it cannot prove safe.
@@ -14,6 +15,8 @@ const EXAMPLES: &str = "\
 Examples:
   converger lab                                        a Proxmox VE look-alike on this machine to try everything on
   converger doctor                                     can the environments be read, and what is missing
+  converger init --vmid 100,101 --environment lab      declare guests as they are
+  converger pin desired.yaml                           write the guests' birth marks into it
   converger audit desired.yaml                         what would be done, what is refused
   converger plan desired.yaml                          the same, and write plan.json
   converger audit desired.yaml --replay current.json   the same on a recorded observation
@@ -95,6 +98,30 @@ Examples:
 
 It listens on the loopback only and ends with Ctrl-C. The certificate is its own.")]
     Lab(Lab),
+    /// Declare existing guests as they are: write a desired.yaml that plans nothing
+    #[command(after_help = "\
+Examples:
+  converger init --vmid 100,101 --environment lab       writes desired.yaml
+  converger init --vmid 100 --environment lab --out web.yaml
+  converger init --vmid 100 --environment lab --dry-run   only prints it
+
+Only the named guests are declared, pinned by their birth marks. What cannot be declared or is not
+this program's to hold is left out with a reason. A file that is there is never written over. One
+guest that cannot be seen, and nothing is written.
+Exit codes: 0 written, 3 something is refused.")]
+    Init(Adoption),
+    /// Write the birth marks of declared guests into the declared state
+    #[command(after_help = "\
+Examples:
+  converger pin desired.yaml                 all declared guests
+  converger pin desired.yaml --vmid 100,101  these
+  converger pin desired.yaml --check         only show what would be written
+  converger pin desired.yaml --repin 100     after a restore of 100
+
+A pinned guest is known by its birth marks: a guest that was made anew under the same id is refused.
+Comments and layout of the file are kept. A pin that does not hold is replaced only with --repin.
+Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]
+    Pin(Pinning),
     /// Explain a refusal code, or list them all
     #[command(after_help = "\
 Examples:
@@ -147,6 +174,13 @@ Examples:
 pub(crate) struct Source {
     /// The declared state: desired.yaml, or the same as .json
     pub(crate) desired: PathBuf,
+    #[command(flatten)]
+    pub(crate) look: Look,
+}
+
+/// Where a reading comes from.
+#[derive(Args, Debug)]
+pub(crate) struct Look {
     /// A recorded observation (current.json) instead of the environment itself, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) replay: Option<PathBuf>,
@@ -197,6 +231,52 @@ pub(crate) struct Lab {
     /// Say nothing about requests
     #[arg(long)]
     pub(crate) quiet: bool,
+}
+
+/// Which guests are adopted, and where to.
+#[derive(Args, Debug)]
+pub(crate) struct Adoption {
+    /// The guests: ids, joined by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid, required = true)]
+    pub(crate) vmid: Vec<Vmid>,
+    /// The environment that they are in
+    #[arg(long, value_name = "NAME")]
+    pub(crate) environment: String,
+    #[command(flatten)]
+    pub(crate) look: Look,
+    /// The file to write, which must not be there yet [default: desired.yaml, or none with --json]
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the declared state on standard output and write nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print what was done, and the declared state, as JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which guests are pinned, and how.
+#[derive(Args, Debug)]
+pub(crate) struct Pinning {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Only these guests: ids, joined by commas [default: all that are declared]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    pub(crate) vmid: Vec<Vmid>,
+    /// Replace the pin of these guests where it does not hold; others only where --vmid names them
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    pub(crate) repin: Vec<Vmid>,
+    /// Show what would be written and write nothing
+    #[arg(long, visible_alias = "dry-run")]
+    pub(crate) check: bool,
+    /// Print what was done as JSON on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn vmid(text: &str) -> Result<Vmid, String> {
+    let number = text.parse().ok().and_then(Vmid::new);
+    number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
 }
 
 /// A file format.

@@ -3,7 +3,9 @@
 //! Artifacts and reports go to standard output, everything else to standard error.
 
 mod explain;
+mod init;
 mod lab;
+mod pin;
 mod schema;
 mod spine;
 
@@ -33,6 +35,8 @@ pub(crate) fn run(command: Command) -> End {
         Command::Observe { source, out, json } => observe_command(&source, out, json),
         Command::Apply(reading) => apply_command(&reading),
         Command::Lab(lab) => lab::lab(&lab),
+        Command::Init(adoption) => init::init(&adoption),
+        Command::Pin(pinning) => pin::pin(&pinning),
         Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
@@ -125,8 +129,8 @@ fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<
         not_an_input(path, source)?;
     }
     let desired = spine::desired(&source.desired)?;
-    let config = spine::config(source, &desired)?;
-    let observation = spine::observe(source, &desired, &config, Needs::Everything)?.observation;
+    let config = spine::config(&source.look, desired.environment())?;
+    let observation = spine::read(&source.look, &config, desired.environment(), &desired.scope(), Needs::Everything)?.observation;
     if let Some(path) = &out {
         files::replace(path, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
@@ -192,8 +196,8 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
 
 /// Writing over what is read would destroy it.
 fn not_an_input(out: &Path, source: &Source) -> Result<(), Stop> {
-    let config = config::path(source.config.as_deref());
-    let inputs = [Some(&source.desired), source.replay.as_ref(), config.as_ref()];
+    let config = config::path(source.look.config.as_deref());
+    let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref()];
     match inputs.iter().flatten().find(|input| files::are_one(out, input)) {
         None => Ok(()),
         Some(input) => {

@@ -96,6 +96,17 @@ fn replace_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) ->
     replaced
 }
 
+/// Writes a file that is not there yet, whole: its name is taken first, so that whoever takes it meanwhile is not written over.
+pub(crate) fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    File::create_new(path)?;
+    let written = replace(path, write);
+    if written.is_err() {
+        // What matters is the first error; an empty file declares nothing.
+        let _ = fs::remove_file(path);
+    }
+    written
+}
+
 /// The name of a file is durable once its directory is.
 fn sync_room(path: &Path) -> io::Result<()> {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
@@ -19,6 +19,7 @@ use converger_core::policy::Limits;
 use converger_core::refusal::{Datum, Reach, Refusal};
 use converger_core::safety::Judged;
 
+use crate::cli::Look;
 use crate::commands::Message;
 use crate::files;
 
@@ -26,7 +27,7 @@ pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const DIM: Style = Style::new().dimmed();
 pub(crate) const RED: Style = AnsiColor::Red.on_default();
 pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
-const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub(crate) const CYAN: Style = AnsiColor::Cyan.on_default();
 
 /// Converged guests are listed one by one up to so many; beyond that they are only counted.
@@ -87,7 +88,7 @@ fn limits_text(limits: &Limits) -> String {
     format!("a run may change {} ({} %) and interrupt {}", counted(limits.guests.into(), "guest"), limits.percent, limits.stops)
 }
 
-fn counted(count: u64, noun: &str) -> String {
+pub(crate) fn counted(count: u64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
@@ -121,15 +122,18 @@ fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
             let steps: String = steps.iter().map(step_text).collect();
             format!("{} {title}\n{steps}", styled(YELLOW, "~"))
         }
-        Verdict::Refused(refusals) => {
-            let own = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Guest);
-            let causes: String = own.map(|cause| refusal(cause).lines().map(|line| format!("    {line}\n")).collect::<String>()).collect();
-            let shared = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Run).map(|refusal| refusal.code().word());
-            let shared: Vec<&str> = shared.collect();
-            let note = if shared.is_empty() { String::new() } else { styled(DIM, format!(" with the whole run: {}", shared.join(", "))) };
-            format!("{} {title} {}{note}\n{causes}", styled(RED, "!"), styled(RED, "refused"))
-        }
+        Verdict::Refused(refusals) => format!("{} {title} {}", styled(RED, "!"), refused(refusals)),
     }
+}
+
+/// That a guest is refused, with its own causes; those of the whole run are only named, and said once at the end.
+pub(crate) fn refused(refusals: &[Refusal]) -> String {
+    let own = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Guest);
+    let causes: String = own.map(|cause| refusal(cause).lines().map(|line| format!("    {line}\n")).collect::<String>()).collect();
+    let shared = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Run).map(|refusal| refusal.code().word());
+    let shared: Vec<&str> = shared.collect();
+    let note = if shared.is_empty() { String::new() } else { styled(DIM, format!(" with the whole run: {}", shared.join(", "))) };
+    format!("{}{note}\n{causes}", styled(RED, "refused"))
 }
 
 /// What is written and not yet in effect.
@@ -141,7 +145,7 @@ fn waiting_text(plan: &Plan, guest: &DesiredGuest) -> String {
 }
 
 /// Words of others: as they are if they cannot be taken for ours, otherwise quoted and escaped.
-fn theirs(word: &str) -> String {
+pub(crate) fn theirs(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b':' | b'/' | b'@');
     if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { format!("{word:?}") }
 }
@@ -202,6 +206,13 @@ fn datum_text(datum: &Datum) -> String {
         Datum::Ids(ids) => ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         Datum::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// The options that lead to the same reading again.
+pub(crate) fn look(look: &Look) -> String {
+    let option =
+        |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(" --{name} {}", files::shown(path))).unwrap_or_default();
+    option("replay", &look.replay) + &option("config", &look.config)
 }
 
 /// Where a live reading is from, and what was not as it should be.

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-const SUBCOMMANDS: [&str; 9] = ["apply", "audit", "completions", "contract", "explain", "lab", "observe", "plan", "schema"];
+const SUBCOMMANDS: [&str; 11] = ["apply", "audit", "completions", "contract", "explain", "init", "lab", "observe", "pin", "plan", "schema"];
 
 /// One container named `dns`, with this status.
 fn current(status: &str) -> String {
@@ -256,6 +256,10 @@ fn a_full_disk_under_standard_output_is_a_failure_and_said() {
         &["audit", "desired.yaml", "--replay", "current.json", "--json"][..],
         &["plan", "desired.yaml", "--replay", "current.json", "--json"][..],
         &["observe", "desired.yaml", "--replay", "current.json", "--json"][..],
+        &["pin", "desired.yaml", "--replay", "current.json", "--check"][..],
+        &["pin", "desired.yaml", "--replay", "current.json", "--json"][..],
+        &["init", "--vmid", "100", "--environment", "lab", "--replay", "current.json", "--dry-run"][..],
+        &["init", "--vmid", "100", "--environment", "lab", "--replay", "current.json", "--json"][..],
         &["explain"][..],
         &["explain", "frozen", "--json"][..],
         &["contract"][..],

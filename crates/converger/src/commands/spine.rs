@@ -17,8 +17,9 @@ use converger_core::plan;
 use converger_core::safety::{self, Judged};
 
 use super::Stop;
-use crate::cli::Source;
+use crate::cli::{Look, Source};
 use crate::config::Config;
+use crate::files::Text;
 use crate::{config, diagnose, files, host, progress, render};
 
 /// A judged plan, and where the rules that it was held to come from.
@@ -30,8 +31,8 @@ pub(super) struct Outcome {
 
 pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     let desired = desired(&source.desired)?;
-    let config = config(source, &desired)?;
-    let seen = observe(source, &desired, &config, Needs::of(&desired))?;
+    let config = config(&source.look, desired.environment())?;
+    let seen = read(&source.look, &config, desired.environment(), &desired.scope(), Needs::of(&desired))?;
     let rules = match seen.provenance {
         Provenance::Live => config.rules.with_host(host::own()),
         // A recording is planned alike on every machine.
@@ -42,16 +43,23 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     Ok(Outcome { judged, origin: config.origin, provenance: seen.provenance })
 }
 
-pub(super) fn config(source: &Source, desired: &Desired) -> Result<Config, Stop> {
-    config::load(source.config.as_deref(), desired.environment()).map_err(Stop::input)
+pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Config, Stop> {
+    config::load(look.config.as_deref(), environment).map_err(Stop::input)
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
+    declared(path).map(|(_, desired)| desired)
+}
+
+/// The declared state together with its text.
+pub(super) fn declared(path: &Path) -> Result<(Text, Desired), Stop> {
     let text = files::read(path).map_err(|error| unreadable(&files::shown(path), &error))?;
     if text.bytes.len() > TEXT_BYTES_MAX {
         return Err(Stop::input(format!("{} is larger than 1 GiB", text.name)));
     }
-    desired::parse(&text.bytes, files::notation(path)).map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))
+    let desired = desired::parse(&text.bytes, files::notation(path))
+        .map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))?;
+    Ok((text, desired))
 }
 
 /// A reading, and where it is from.
@@ -61,14 +69,15 @@ pub(super) struct Seen {
 }
 
 /// Takes one reading: of a recording where one is named, otherwise of the environment itself.
-pub(super) fn observe(source: &Source, desired: &Desired, config: &Config, needs: Needs) -> Result<Seen, Stop> {
-    let (environment, scope) = (desired.environment(), desired.scope());
-    let Some(recording) = &source.replay else {
-        let observation = live(environment, &scope, config, needs)?;
+///
+/// A recording holds what it holds, whatever is needed.
+pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, scope: &Scope, needs: Needs) -> Result<Seen, Stop> {
+    let Some(recording) = &look.replay else {
+        let observation = live(environment, scope, config, needs)?;
         return Ok(Seen { observation, provenance: Provenance::Live });
     };
     let replay = if recording == Path::new("-") { Replay::Stdin } else { Replay::File(recording.clone()) };
-    let observation = replay.observe(environment, &scope).map_err(|error| unobserved(&error))?;
+    let observation = replay.observe(environment, scope).map_err(|error| unobserved(&error))?;
     Ok(Seen { observation, provenance: Provenance::Replay })
 }
 

@@ -1,0 +1,137 @@
+//! `init`: reads the named guests and writes a declared state for them that plans nothing.
+//!
+//! What never enters: what is declared of a guest and what is left out. The core decides that.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use converger_adapters::proxmox::observe::Needs;
+use converger_core::adopt::{Adopted, LeftOut, Scaffold, Unadopted, scaffold};
+use converger_core::desired::Scope;
+use converger_core::document::Notation;
+use converger_core::guest::EnvironmentName;
+use converger_core::refusal::Refusal;
+use serde_json::{Value as Json, json};
+
+use super::{Stop, shown, spine};
+use crate::cli::Adoption;
+use crate::exit::End;
+use crate::files;
+use crate::render::{self, counted, styled, theirs};
+
+pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
+    let environment = environment(&adoption.environment)?;
+    let out = out(adoption)?;
+    let scope = Scope::new(adoption.vmid.clone());
+    let config = spine::config(&adoption.look, &environment)?;
+    let observation = spine::read(&adoption.look, &config, &environment, &scope, Needs::Everything)?.observation;
+    let scaffold = scaffold(&observation, &scope);
+    if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
+        files::create(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+    }
+    let end = if matches!(scaffold, Scaffold::Declared { .. }) { End::Done } else { End::Refused };
+    let written = match (&scaffold, adoption.json) {
+        (_, true) => writeln!(io::stdout(), "{}", report_json(&environment, &scaffold)),
+        (Scaffold::Declared { text, .. }, false) if adoption.dry_run => io::stdout().write_all(text.as_bytes()),
+        (_, false) => write!(anstream::stdout(), "{}", report(adoption, &environment, &scaffold, out.as_deref())),
+    };
+    shown(written, end)
+}
+
+fn environment(name: &str) -> Result<EnvironmentName, Stop> {
+    EnvironmentName::new(name).ok_or_else(|| {
+        let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
+        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
+    })
+}
+
+/// The file to write, if one is. It must not be there: what somebody declared is not this command's to replace.
+fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
+    let path = match &adoption.out {
+        Some(named) => named.clone(),
+        None if adoption.json || adoption.dry_run => return Ok(None),
+        None => "desired.yaml".into(),
+    };
+    let name = files::shown(&path);
+    if path == Path::new("-") {
+        return Err(Stop::input("`-` is not a file").help("--dry-run prints the declared state on standard output"));
+    }
+    if files::notation(&path) == Notation::Json {
+        return Err(Stop::input(format!("{name} would be read as JSON, and YAML is written")).help("name a file that ends in .yaml"));
+    }
+    if path.symlink_metadata().is_ok() {
+        return Err(there(&name));
+    }
+    Ok(Some(path))
+}
+
+fn there(name: &str) -> Stop {
+    Stop::input(format!("{name} is there already, and is not written over"))
+        .help("name another file with --out, or print with --dry-run and take over what you need")
+}
+
+/// Somebody may have made the file since it was looked for.
+fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => there(&files::shown(path)),
+        _ => super::unwritten(path, error),
+    }
+}
+
+fn report(adoption: &Adoption, environment: &EnvironmentName, scaffold: &Scaffold, out: Option<&Path>) -> String {
+    let environment = styled(render::BOLD, environment);
+    match scaffold {
+        Scaffold::Declared { guests, .. } => {
+            let count = u64::try_from(guests.len()).unwrap_or(u64::MAX);
+            let mut text = format!("{environment} {}\n\n", styled(render::DIM, format!("· {} adopted", counted(count, "guest"))));
+            guests.iter().for_each(|guest| text.push_str(&adopted_text(guest)));
+            let path = out.map(files::shown).unwrap_or_default();
+            let look = render::look(&adoption.look);
+            let _ = writeln!(text, "\n{} converger audit {path}{look}   (plans nothing)", styled(render::CYAN, "next:"));
+            text
+        }
+        Scaffold::Refused { refusals, guests } => {
+            let mut text = format!("{environment} {}\n\n", styled(render::DIM, "· nothing is written"));
+            guests.iter().for_each(|guest| text.push_str(&unadopted_text(guest)));
+            refusals.iter().for_each(|cause| text.push_str(&render::refusal(cause)));
+            let _ = writeln!(text, "\n{} the same command, once this is resolved or without these guests", styled(render::CYAN, "next:"));
+            text
+        }
+    }
+}
+
+fn adopted_text(guest: &Adopted) -> String {
+    let name = styled(render::BOLD, theirs(&guest.name));
+    let mut text = format!("{} {} {} {name}\n", styled(render::GREEN, "+"), guest.vmid, guest.kind);
+    for LeftOut { key, why } in &guest.left_out {
+        let _ = writeln!(text, "    {} is left out: {why}", theirs(key));
+    }
+    if !guest.absent.is_empty() {
+        let _ = writeln!(text, "    {}", styled(render::DIM, format!("it never had {}", guest.absent.join(" and "))));
+    }
+    text
+}
+
+fn unadopted_text(guest: &Unadopted) -> String {
+    format!("{} {} {}", styled(render::RED, "!"), guest.vmid, render::refused(&guest.refusals))
+}
+
+fn report_json(environment: &EnvironmentName, scaffold: &Scaffold) -> Json {
+    let no_refusals: &[Refusal] = &[];
+    let (guests, refusals, text): (Vec<Json>, _, _) = match scaffold {
+        Scaffold::Declared { text, guests } => (guests.iter().map(adopted_json).collect(), no_refusals, Some(text)),
+        Scaffold::Refused { refusals, guests } => (guests.iter().map(unadopted_json).collect(), &refusals[..], None),
+    };
+    json!({ "schema": "converger.init/1", "environment": environment, "guests": guests, "refusals": refusals, "text": text })
+}
+
+fn adopted_json(guest: &Adopted) -> Json {
+    let left_out: Vec<Json> = guest.left_out.iter().map(|left| json!({ "key": left.key, "why": left.why })).collect();
+    json!({ "vmid": guest.vmid, "kind": guest.kind, "name": guest.name, "left_out": left_out, "absent": guest.absent })
+}
+
+fn unadopted_json(guest: &Unadopted) -> Json {
+    json!({ "vmid": guest.vmid, "refusals": guest.refusals })
+}

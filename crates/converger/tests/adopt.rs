@@ -1,0 +1,291 @@
+//! `init` and `pin` as a shell sees them: what is written, what is never written over, and what is left when something is in the way.
+//!
+//! What never enters: which marks and values are written. Those are tests of the core and stories under `scenarios/`.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const DESIRED: &str = "\
+# ours
+version: 1
+environment: lab
+guests:
+  - { vmid: 100, kind: lxc, name: dns, state: running }   # since 2019
+  - vmid: 101\r
+    kind: qemu\t# a machine\r
+    name: web-1\r
+";
+
+const PINNED: &str = "\
+# ours
+version: 1
+environment: lab
+guests:
+  - { vmid: 100, kind: lxc, name: dns, identity: { rootfs: \"local:100/disk.raw\", mac: \"BC:24:11:00:00:01\" }, state: running }   # since 2019
+  - vmid: 101\r
+    kind: qemu\t# a machine\r
+    name: web-1\r
+    identity: { uuid: 1c0d6f6e-5a0e-4a55-9d3c-000000000065 }\r
+";
+
+/// A container and a machine without a time of birth, read in full.
+const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,"nodes":[{"name":"pve1","online":true}],"guests":[
+{"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"running","lock":null,"ha":null,"template":false,"protection":false,"tags":["edge"],"pending":[],"config":{"memory":512},"identity":{"rootfs":"local:100/disk.raw","mac":"BC:24:11:00:00:01"}},
+{"vmid":101,"kind":"qemu","name":"web-1","node":"pve1","status":"stopped","lock":null,"ha":null,"template":false,"protection":false,"tags":[],"pending":[],"config":{"cores":2},"identity":{"uuid":"1c0d6f6e-5a0e-4a55-9d3c-000000000065"}}]}"#;
+
+fn room() -> TempDir {
+    let room = tempfile::tempdir().expect("a directory");
+    fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
+    fs::write(room.path().join("current.json"), CURRENT).expect("written");
+    room
+}
+
+/// A directory without a declared state.
+fn bare_room() -> TempDir {
+    let room = room();
+    fs::remove_file(room.path().join("desired.yaml")).expect("removed");
+    room
+}
+
+fn program(room: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
+    command.args(arguments).current_dir(room.path()).env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(room: &TempDir, arguments: &[&str]) -> Output {
+    program(room, arguments).output().expect("the program runs")
+}
+
+fn pin(room: &TempDir, arguments: &[&str]) -> Output {
+    run(room, &[&["pin", "desired.yaml", "--replay", "current.json"], arguments].concat())
+}
+
+fn init(room: &TempDir, arguments: &[&str]) -> Output {
+    run(room, &[&["init", "--vmid", "100,101", "--environment", "lab", "--replay", "current.json"], arguments].concat())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("UTF-8")
+}
+
+fn read(room: &TempDir, file: &str) -> String {
+    fs::read_to_string(room.path().join(file)).expect("read")
+}
+
+fn files(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).expect("listed").map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<String> = entries.map(|name| name.to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// It ends with this code, says these things on standard output or standard error, and does not panic.
+fn check_end(output: &Output, code: i32, parts: &[&str]) {
+    let said = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn pin_writes_marks_once_and_keeps_the_rest() {
+    let room = room();
+    let output = pin(&room, &[]);
+    check_end(
+        &output,
+        0,
+        &["wrote desired.yaml", "2 pinned, 0 pinned already", "it never had ctime", "next: converger audit desired.yaml"],
+    );
+    assert_eq!(read(&room, "desired.yaml"), PINNED);
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml"], "nothing is left beside it");
+    let again = pin(&room, &[]);
+    check_end(&again, 0, &["0 pinned, 2 pinned already"]);
+    assert_eq!((text(&again.stderr).as_str(), read(&room, "desired.yaml").as_str()), ("", PINNED), "there is nothing to write");
+    check_end(&run(&room, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged"]);
+}
+
+#[test]
+fn pin_check_writes_nothing_and_says_whether_it_would() {
+    let room = room();
+    for flag in ["--check", "--dry-run"] {
+        check_end(&pin(&room, &[flag]), 4, &["would be pinned", "2 to pin", "without --check"]);
+        assert_eq!(read(&room, "desired.yaml"), DESIRED);
+    }
+    fs::write(room.path().join("desired.yaml"), PINNED).expect("written");
+    check_end(&pin(&room, &["--check"]), 0, &["0 to pin, 2 pinned already", "next: converger audit"]);
+}
+
+#[test]
+fn pin_looks_only_at_guests_that_are_named() {
+    let room = room();
+    check_end(&pin(&room, &["--vmid", "101"]), 0, &["1 guest looked at", "1 pinned"]);
+    assert!(read(&room, "desired.yaml").contains("identity: { uuid") && !read(&room, "desired.yaml").contains("rootfs"));
+    for (arguments, part) in [
+        (&["--vmid", "102"][..], "guest 102 is not declared in desired.yaml"),
+        (&["--repin", "100,103"], "guest 103 is not declared in desired.yaml"),
+        (&["--vmid", "99"], "an id of a guest is a number between 100 and 999999999"),
+        (&["--vmid", "web"], "an id of a guest is a number between 100 and 999999999"),
+    ] {
+        check_end(&pin(&room, arguments), 2, &[part]);
+    }
+}
+
+#[test]
+fn a_pin_that_does_not_hold_is_replaced_only_with_repin() {
+    let room = room();
+    let old = PINNED.replace("1c0d6f6e", "00000000");
+    fs::write(room.path().join("desired.yaml"), &old).expect("written");
+    check_end(&pin(&room, &[]), 3, &["identity-mismatch", "1 refused", "--repin 101   (only if these are the guests that are meant)"]);
+    assert_eq!(read(&room, "desired.yaml"), old);
+    check_end(&pin(&room, &["--repin", "101"]), 0, &["1 guest looked at", "pin replaced", "uuid: pinned 00000000"]);
+    assert_eq!(read(&room, "desired.yaml"), PINNED);
+}
+
+#[test]
+fn one_guest_that_is_refused_does_not_keep_others_from_being_pinned() {
+    let room = room();
+    fs::write(room.path().join("current.json"), CURRENT.replace("\"status\":\"stopped\"", "\"status\":\"unknown\"")).expect("written");
+    check_end(&pin(&room, &[]), 3, &["wrote desired.yaml", "guest-unknown", "1 pinned, 0 pinned already, 0 without marks, 1 refused"]);
+    assert!(read(&room, "desired.yaml").contains("rootfs"));
+    let report: serde_json::Value = serde_json::from_str(&text(&pin(&room, &["--json"]).stdout)).expect("JSON");
+    assert_eq!((&report["guests"][0]["outcome"], &report["guests"][1]["outcome"]), (&"unchanged".into(), &"refused".into()));
+}
+
+#[test]
+fn a_layout_that_cannot_be_pinned_is_shown_and_left() {
+    let room = room();
+    let odd = "version: 1\nenvironment: lab\nguests:\n- vmid: 101\n  kind: qemu\n  identity:\n    uuid: |-\n      x\n";
+    fs::write(room.path().join("desired.yaml"), odd).expect("written");
+    check_end(
+        &pin(&room, &["--repin", "101"]),
+        2,
+        &["desired.yaml:4:9", "cannot be written into a layout like this", "write them by hand: identity: {"],
+    );
+    assert_eq!(read(&room, "desired.yaml"), odd);
+}
+
+#[cfg(unix)]
+#[test]
+fn pin_keeps_links_and_permissions_and_leaves_what_is_read_only() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let room = room();
+    let path = room.path().join("desired.yaml");
+    let mode = |bits: u32| fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("set");
+    mode(0o440);
+    check_end(&pin(&room, &[]), 1, &["desired.yaml is read-only", "chmod u+w desired.yaml", "--check"]);
+    check_end(&pin(&room, &["--check"]), 4, &[]);
+    assert_eq!(read(&room, "desired.yaml"), DESIRED);
+    mode(0o640);
+    symlink("desired.yaml", room.path().join("link.yaml")).expect("linked");
+    let output = run(&room, &["pin", "link.yaml", "--replay", "current.json"]);
+    check_end(&output, 0, &["desired.yaml (link.yaml is a link to it)"]);
+    assert!(room.path().join("link.yaml").is_symlink());
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o640);
+    assert_eq!(read(&room, "desired.yaml"), PINNED);
+}
+
+/// Runs a command that reads from a pipe, and does something when it has read everything else.
+#[cfg(unix)]
+fn run_and_meanwhile(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce()) -> Output {
+    let pipe = room.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
+    let child = program(room, arguments).spawn().expect("the program runs");
+    // Opening waits for the reader, which opens it only after it has read the declared state.
+    let mut writer = fs::File::options().write(true).open(&pipe).expect("opened");
+    meanwhile();
+    writer.write_all(CURRENT.as_bytes()).expect("it reads");
+    drop(writer);
+    child.wait_with_output().expect("it ends")
+}
+
+#[cfg(unix)]
+#[test]
+fn pin_does_not_write_over_what_somebody_else_wrote_meanwhile() {
+    let room = room();
+    let theirs = format!("{DESIRED}# and theirs\n");
+    let output = run_and_meanwhile(&room, &["pin", "desired.yaml", "--replay", "pipe"], || {
+        fs::write(room.path().join("desired.yaml"), &theirs).expect("written");
+    });
+    check_end(&output, 1, &["cannot write desired.yaml: somebody changed it since it was read", "run the command again"]);
+    assert_eq!(read(&room, "desired.yaml"), theirs);
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "pipe"]);
+}
+
+#[test]
+fn init_writes_a_state_that_plans_nothing() {
+    let room = bare_room();
+    let output = init(&room, &[]);
+    check_end(
+        &output,
+        0,
+        &["wrote desired.yaml", "2 guests adopted", "it never had ctime", "next: converger audit desired.yaml --replay current.json"],
+    );
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml"]);
+    check_end(&run(&room, &["audit", "desired.yaml", "--replay", "current.json"]), 0, &["Converged: 2 converged"]);
+    check_end(&pin(&room, &["--check"]), 0, &["0 to pin"]);
+    let printed = init(&room, &["--dry-run"]);
+    assert_eq!((text(&printed.stdout), text(&printed.stderr).as_str()), (read(&room, "desired.yaml"), ""));
+    let report: serde_json::Value = serde_json::from_str(&text(&init(&room, &["--json"]).stdout)).expect("JSON");
+    assert_eq!(report["text"].as_str(), Some(read(&room, "desired.yaml").as_str()));
+}
+
+#[test]
+fn init_never_writes_over_a_file() {
+    let room = room();
+    fs::create_dir(room.path().join("directory.yaml")).expect("made");
+    for out in [&[][..], &["--out", "desired.yaml"], &["--out", "directory.yaml"], &["--out", "./desired.yaml"]] {
+        check_end(&init(&room, out), 2, &["is there already, and is not written over", "--out", "--dry-run"]);
+    }
+    assert_eq!(read(&room, "desired.yaml"), DESIRED);
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "directory.yaml"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn init_follows_no_link_and_loses_no_race() {
+    let room = bare_room();
+    std::os::unix::fs::symlink("nowhere.yaml", room.path().join("link.yaml")).expect("linked");
+    check_end(&init(&room, &["--out", "link.yaml"]), 2, &["link.yaml is there already"]);
+    let output = run_and_meanwhile(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "pipe"], || {
+        fs::write(room.path().join("desired.yaml"), "theirs").expect("written");
+    });
+    check_end(&output, 2, &["desired.yaml is there already, and is not written over"]);
+    assert_eq!(read(&room, "desired.yaml"), "theirs");
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "link.yaml", "pipe"]);
+}
+
+#[test]
+fn init_writes_nothing_where_one_guest_cannot_be_adopted() {
+    let room = bare_room();
+    let arguments = ["init", "--vmid", "100,105", "--environment", "lab", "--replay", "current.json"];
+    check_end(&run(&room, &arguments), 3, &["nothing is written", "! 105 refused", "guest-missing", "without these guests"]);
+    let report: serde_json::Value = serde_json::from_str(&text(&run(&room, &[&arguments[..], &["--json"]].concat()).stdout)).expect("JSON");
+    assert!(report["text"].is_null() && report["guests"][0]["refusals"][0]["code"] == "guest-missing", "{report}");
+    assert_eq!(files(room.path()), ["current.json"]);
+}
+
+#[test]
+fn init_says_what_it_needs() {
+    let room = bare_room();
+    for (arguments, part) in [
+        (&["init", "--environment", "lab", "--replay", "current.json"][..], "--vmid <IDS>"),
+        (&["init", "--vmid", "100", "--replay", "current.json"], "--environment <NAME>"),
+        (&["init", "--vmid", "100,", "--environment", "lab", "--replay", "current.json"], "an id of a guest is a number"),
+        (&["init", "--vmid", "100", "--environment", "Lab", "--replay", "current.json"], "`Lab` is not the name of an environment"),
+        (&["init", "--vmid", "100", "--environment", "other", "--replay", "current.json"], "not of `other`"),
+        (&["init", "--vmid", "100", "--environment", "lab", "--replay", "gone.json"], "cannot read gone.json"),
+        (&["init", "--vmid", "100", "--environment", "lab", "--replay", "current.json", "--out", "-"], "--dry-run prints"),
+        (&["init", "--vmid", "100", "--environment", "lab", "--replay", "current.json", "--out", "a.json"], "would be read as JSON"),
+    ] {
+        check_end(&run(&room, arguments), 2, &[part]);
+    }
+    check_end(&init(&room, &["--out", "no/such/room.yaml"]), 1, &["cannot write no/such/room.yaml"]);
+    assert_eq!(files(room.path()), ["current.json"]);
+}
