@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::access::Who;
 use crate::work::Work;
 
 /// So many tasks that are over are remembered; a busy node forgets the older ones.
@@ -67,6 +68,12 @@ impl Task {
             State::Ended { listed_ms, .. } => listed_ms > now_ms,
             State::Waiting | State::Running { .. } => true,
         }
+    }
+
+    /// Who started it.
+    pub(crate) fn who(&self) -> Who {
+        let (user, token) = self.owner();
+        Who { user: user.to_owned(), token: token.map(str::to_owned) }
     }
 
     /// User and token apart: `root@pam`, `probe`.

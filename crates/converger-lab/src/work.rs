@@ -17,7 +17,7 @@ use crate::update::{self, Update};
 use crate::world::World;
 
 pub(crate) use clone::Cloning;
-pub(crate) use disk::{Move, finish_resize, target_bytes};
+pub(crate) use disk::{Move, finish_resize, may_take_space, target_bytes};
 pub(crate) use migrate::Migration;
 pub(crate) use power::Shutdown;
 pub(crate) use snapshot::Snapshotting;

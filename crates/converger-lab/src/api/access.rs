@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("PUT", "/access/password", nothing),
 ];
 
-/// Paths that a dump of permissions looks at, besides those that have entries.
+/// Paths that a dump of permissions looks at, besides those that have entries and those of members of pools.
 const PATHS: &[&str] = &["/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/storage", "/vms"];
 
 fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
@@ -64,11 +64,17 @@ fn permissions(world: &mut World, call: &Call) -> Result<Data, Fail> {
         let shown = shown(&world.access.privileges(&who, path));
         return Ok(json!({ path: shown }).into());
     }
-    let granted = world.access.grants.iter().map(|grant| grant.path.as_str());
-    let paths: BTreeSet<&str> = PATHS.iter().copied().chain(granted).collect();
-    let held = paths.into_iter().map(|path| (path, world.access.privileges(&who, path))).filter(|(_, held)| !held.is_empty());
-    let entries: Map<String, Value> = held.map(|(path, held)| (path.to_owned(), shown(&held))).collect();
+    let held = dumped(world).into_iter().map(|path| (world.access.privileges(&who, &path), path)).filter(|(held, _)| !held.is_empty());
+    let entries: Map<String, Value> = held.map(|(held, path)| (path, shown(&held))).collect();
     Ok(Value::Object(entries).into())
+}
+
+fn dumped(world: &World) -> BTreeSet<String> {
+    let granted = world.access.grants.iter().map(|grant| grant.path.clone());
+    let pools = || world.access.pools.values();
+    let guests = pools().flat_map(|pool| pool.guests.iter().map(|vmid| format!("/vms/{vmid}")));
+    let storages = pools().flat_map(|pool| pool.storages.iter().map(|storage| format!("/storage/{storage}")));
+    PATHS.iter().map(|path| (*path).to_owned()).chain(granted).chain(guests).chain(storages).collect()
 }
 
 fn named(id: &str) -> Who {
@@ -181,7 +187,12 @@ fn users(world: &mut World, call: &Call) -> Result<Data, Fail> {
 fn user(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let id = call.text("userid").unwrap_or_default();
     match world.access.users.get(id) {
-        Some(user) => Ok(user_entry(id, user).into()),
+        Some(user) => {
+            let tokens = tokens_of(world, id).map(|(name, token)| (name.to_owned(), token_entry(token))).collect::<Map<_, _>>();
+            let mut entry = user_entry(id, user);
+            entry["tokens"] = Value::Object(tokens);
+            Ok(entry.into())
+        }
         None => Err(Fail::died(format!("no such user ('{id}')"))),
     }
 }
@@ -216,14 +227,18 @@ fn token_entry(token: &Token) -> Value {
 }
 
 fn tokens(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let prefix = format!("{}!", call.text("userid").unwrap_or_default());
-    let own = world.access.tokens.iter().filter_map(|(id, token)| id.strip_prefix(&prefix).map(|name| (name, token)));
+    let own = tokens_of(world, call.text("userid").unwrap_or_default());
     let entry = |(name, token): (&str, &Token)| {
         let mut entry = token_entry(token);
         entry["tokenid"] = json!(name);
         entry
     };
     Ok(json!(own.map(entry).collect::<Vec<_>>()).into())
+}
+
+fn tokens_of<'w>(world: &'w World, user: &str) -> impl Iterator<Item = (&'w str, &'w Token)> {
+    let prefix = format!("{user}!");
+    world.access.tokens.iter().filter_map(move |(id, token)| id.strip_prefix(&prefix).map(|name| (name, token)))
 }
 
 fn token_id(call: &Call) -> String {

@@ -2,9 +2,11 @@
 //!
 //! What never enters here: disks that come and go with a config update.
 
+use crate::access::Who;
 use crate::guest::drive::Drive;
 use crate::guest::{Kind, size};
-use crate::task::TaskId;
+use crate::respond::Fail;
+use crate::task::{Task, TaskId};
 use crate::world::World;
 
 use super::clone::gibibytes;
@@ -33,12 +35,21 @@ pub(crate) fn target_bytes(now: u64, text: &str) -> Option<u64> {
     }
 }
 
+/// Whoever grows a disk takes space on its storage.
+pub(crate) fn may_take_space(world: &World, who: &Who, drive: &Drive) -> Result<(), Fail> {
+    let Some(storage) = drive.storage() else { return Ok(()) };
+    world.access.need(who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")
+}
+
 pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, text: &str) -> Result<u64, String> {
     let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
     if let Some(locked) = guest.locked() {
         return Err(locked);
     }
     let drive = drive(world, vmid, key).ok_or_else(|| format!("disk '{key}' does not exist"))?;
+    if let Some(who) = world.tasks.get(id).map(Task::who) {
+        may_take_space(world, &who, &drive).map_err(|fail| fail.one_line())?;
+    }
     let now = drive.bytes();
     let wanted = target_bytes(now, text).ok_or("invalid size string")?;
     if wanted < now {

@@ -82,3 +82,43 @@ fn a_new_token_sees_nothing_until_it_is_given_something() {
     assert_eq!(lab.get("/cluster/resources?type=vm"), serde_json::json!([]));
     assert_eq!(lab.get("/access/permissions"), serde_json::json!({}));
 }
+
+/// Asked by a token of somebody who has just these privileges everywhere.
+fn with_role(privileges: &str) -> Lab {
+    let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
+    let rest = "users: { ops@pve: {} }\ntokens: { ops@pve!full: { secret: s, full: true } }\n";
+    Lab::new(&format!("{base}{rest}roles: {{ own: [{privileges}] }}\nacl: [{{ path: /, role: own, user: ops@pve }}]\n"))
+        .by("ops@pve!full=s")
+}
+
+#[test]
+fn growing_a_disk_takes_space_on_its_storage() {
+    let mut lab = with_role("VM.Config.Disk, VM.Audit");
+    let denied = "Permission check failed (/storage/tank, Datastore.AllocateSpace)";
+    assert_eq!(lab.task("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"), denied);
+    assert_eq!(lab.error("PUT", "/nodes/pve1/lxc/200/resize", "disk=rootfs&size=16G"), format!("403 {denied}"));
+    let mut lab = with_role("VM.Config.Disk, VM.Audit, Datastore.AllocateSpace");
+    assert_eq!(lab.task("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"), "OK");
+}
+
+#[test]
+fn a_clone_takes_space_on_every_storage_and_the_use_of_every_bridge() {
+    let clone = ("/nodes/pve1/qemu/100/clone", "newid=300&full=1");
+    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit");
+    assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/storage/tank, Datastore.AllocateSpace)");
+    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace");
+    assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)");
+    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace, SDN.Use");
+    assert_eq!(lab.task("POST", clone.0, clone.1), "OK");
+}
+
+#[test]
+fn a_dump_of_permissions_names_members_of_pools() {
+    let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
+    let rest =
+        "users: { ops@pve: {} }\ntokens: { ops@pve!full: { secret: s, full: true } }\npools: { p: { guests: [100], storages: [tank] } }\n";
+    let acl = "acl: [{ path: /pool/p, role: PVEVMUser, user: ops@pve }]\n";
+    let dump = Lab::new(&format!("{base}{rest}{acl}")).by("ops@pve!full=s").get("/access/permissions");
+    let paths: Vec<&String> = dump.as_object().into_iter().flat_map(|map| map.keys()).collect();
+    assert_eq!(paths, ["/pool/p", "/storage/tank", "/vms/100"]);
+}

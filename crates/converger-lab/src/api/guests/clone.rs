@@ -5,9 +5,10 @@
 use crate::api::{Call, need_quorum};
 use crate::engine::Fork;
 use crate::guest::drive::drives;
-use crate::guest::{Guest, Kind};
+use crate::guest::{Guest, Kind, is_card_key};
 use crate::respond::{Data, Fail};
 use crate::storage::name;
+use crate::update;
 use crate::work::{Cloning, Work};
 use crate::world::World;
 
@@ -47,6 +48,17 @@ fn cloning(call: &Call, guest: &Guest, target: u32) -> Cloning {
     }
 }
 
+/// Every disk needs space where its copy goes, linked or not, and since 8 every card the use of its bridge.
+fn may_take(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Result<(), Fail> {
+    for (_, drive) in drives(guest.kind, &guest.main).filter(|(_, drive)| !drive.is_cdrom()) {
+        if let Some(storage) = cloning.storage.as_deref().or(drive.storage()) {
+            world.access.need(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
+        }
+    }
+    let mut cards = guest.main.iter().filter(|(key, _)| is_card_key(key));
+    cards.try_for_each(|(key, value)| update::resources(world, call, guest.kind, key, value))
+}
+
 fn may_clone(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Result<(), Fail> {
     if let Some(snapshot) = cloning.snapshot.as_ref().filter(|snapshot| !guest.snapshots.contains_key(*snapshot)) {
         return Err(Fail::died(format!("snapshot '{snapshot}' does not exist")));
@@ -56,8 +68,8 @@ fn may_clone(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Re
     }
     if let Some(storage) = &cloning.storage {
         world.storages.find(storage).map_err(Fail::died)?;
-        world.access.need(&call.who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")?;
     }
+    may_take(world, call, guest, cloning)?;
     if !world.nodes.contains_key(&cloning.node) {
         return Err(Fail::died(format!("no such cluster node '{}'", cloning.node)));
     }

@@ -5,8 +5,8 @@
 use crate::api::Call;
 use crate::engine::Fork;
 use crate::flavour::Flavour;
+use crate::guest::Kind;
 use crate::guest::drive::Drive;
-use crate::guest::{Guest, Kind};
 use crate::respond::{Data, Fail};
 use crate::work::{self, Move, Work};
 use crate::world::World;
@@ -16,7 +16,7 @@ pub(super) fn resize(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let key = call.text("disk").unwrap_or_default().to_owned();
     let size = call.text("size").unwrap_or_default().to_owned();
     match call.kind {
-        Kind::Lxc => may_grow(call.guest(world)?, &key, &size)?,
+        Kind::Lxc => may_grow(world, call, &key, &size)?,
         Kind::Qemu if world.flavour == Flavour::V7 => return resize_at_once(world, call, &key, &size),
         Kind::Qemu => {}
     }
@@ -25,11 +25,8 @@ pub(super) fn resize(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 /// Containers look before they fork a task.
-fn may_grow(guest: &Guest, key: &str, size: &str) -> Result<(), Fail> {
-    if let Some(locked) = guest.locked() {
-        return Err(Fail::died(locked));
-    }
-    let Some(drive) = guest.get(key).map(Drive::parse) else { return Err(Fail::died(format!("disk '{key}' does not exist"))) };
+fn may_grow(world: &World, call: &Call, key: &str, size: &str) -> Result<(), Fail> {
+    let drive = growing(world, call, key)?;
     let (now, wanted) = (drive.bytes(), work::target_bytes(drive.bytes(), size).unwrap_or(0));
     match wanted.cmp(&now) {
         std::cmp::Ordering::Less => Err(Fail::died("unable to shrink disk size")),
@@ -38,13 +35,20 @@ fn may_grow(guest: &Guest, key: &str, size: &str) -> Result<(), Fail> {
     }
 }
 
-/// Until 7 the call itself resized, and returned nothing.
-fn resize_at_once(world: &mut World, call: &Call, key: &str, size: &str) -> Result<Data, Fail> {
+/// The disk that is to grow, by somebody who may take space where it lies.
+fn growing(world: &World, call: &Call, key: &str) -> Result<Drive, Fail> {
     let guest = call.guest(world)?;
     if let Some(locked) = guest.locked() {
         return Err(Fail::died(locked));
     }
     let Some(drive) = guest.get(key).map(Drive::parse) else { return Err(Fail::died(format!("disk '{key}' does not exist"))) };
+    work::may_take_space(world, &call.who, &drive)?;
+    Ok(drive)
+}
+
+/// Until 7 the call itself resized, and returned nothing.
+fn resize_at_once(world: &mut World, call: &Call, key: &str, size: &str) -> Result<Data, Fail> {
+    let drive = growing(world, call, key)?;
     match work::target_bytes(drive.bytes(), size) {
         Some(wanted) if wanted >= drive.bytes() => work::finish_resize(world, call.vmid(), key, size).map_err(Fail::died)?,
         _ => return Err(Fail::died("shrinking disks is not supported")),
