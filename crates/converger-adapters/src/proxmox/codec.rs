@@ -3,11 +3,13 @@
 //!
 //! What never enters: who is asked, with which credentials, when and how often.
 
+mod access;
 mod answer;
 mod command;
 mod config;
 mod event;
 mod field;
+mod ha;
 mod promise;
 mod property;
 mod reason;
@@ -16,16 +18,17 @@ mod scalar;
 mod upid;
 mod words;
 
+pub use access::{Permissions, Roles, Spread, TokenState, User};
 pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};
 pub use config::GuestConfig;
 pub use event::{
-    Accepted, Cluster, Event, GuestStatus, HaResource, NextId, NodeState, Permissions, Resource, Snapshot, Snapshots, Task, TaskState,
-    Version, decode,
+    Accepted, Cluster, Event, GuestStatus, NextId, NodeState, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode,
 };
 pub use field::Unwritable;
+pub use ha::{HaResource, HaStatus};
 pub use promise::{Kept, Promise};
 pub use reason::{Cause, classify};
 pub use request::{BASE, HttpRequest, Method, percent_encode};
 pub use upid::Upid;
-pub use words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName};
+pub use words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};

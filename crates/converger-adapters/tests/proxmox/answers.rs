@@ -1,7 +1,8 @@
 //! What answers mean: one event each, in both shapes of the API and in the types that the releases give.
 
 use converger_adapters::proxmox::codec::{
-    Accepted, Cause, Command, Delivery, Event, Failure, GuestPath, HttpAnswer, NextId, Read, TaskState, Upid, Write, decode,
+    Accepted, Cause, Command, Delivery, Event, Failure, GuestPath, HaResource, HttpAnswer, NextId, Read, Spread, TaskState, TokenState,
+    Upid, UserId, Write, decode,
 };
 use converger_core::guest::{Kind, NodeName, Vmid};
 
@@ -121,6 +122,54 @@ fn permissions_are_granted_where_they_are_named() {
     let answer = success(r#"{"/vms/100":{"VM.Audit":0,"VM.PowerMgmt":1},"/vms/101":{}}"#);
     let Ok(Event::Permissions(granted)) = read(Read::Permissions, &answer) else { panic!("permissions") };
     assert!(granted.has("/vms/100", "VM.Audit") && !granted.has("/vms/101", "VM.Audit") && !granted.has("/", "VM.Audit"));
+}
+
+#[test]
+fn a_privilege_says_whether_it_spreads() {
+    let answer = success(r#"{"/vms":{"VM.Audit":"0","VM.PowerMgmt":1}}"#);
+    let Ok(Event::Permissions(granted)) = read(Read::Permissions, &answer) else { panic!("permissions") };
+    assert_eq!(granted.on("/vms", Spread::Any).collect::<Vec<_>>(), ["VM.Audit", "VM.PowerMgmt"]);
+    assert_eq!(granted.on("/vms", Spread::Below).collect::<Vec<_>>(), ["VM.PowerMgmt"]);
+    assert_eq!(granted.on("/", Spread::Any).count(), 0);
+}
+
+#[test]
+fn a_user_and_its_tokens() {
+    let user = |row: &str| match read(Read::User(UserId::new("svc@pve").expect("an id")), &success(row)) {
+        Ok(Event::User(user)) => user,
+        other => panic!("{other:?}"),
+    };
+    let own = user(r#"{"enable":"0","expire":5,"tokens":{"a":{"privsep":0,"expire":"7"},"b":{"expire":0}},"email":"x"}"#);
+    assert_eq!((own.enabled, own.expires_secs), (false, Some(5)));
+    assert_eq!(own.tokens.get("a"), Some(&TokenState { separated: false, expires_secs: Some(7) }));
+    assert_eq!(own.tokens.get("b"), Some(&TokenState { separated: true, expires_secs: None }), "separation is on unless it is off");
+    let bare = user("{}");
+    assert_eq!((bare.enabled, bare.expires_secs, bare.tokens.len()), (true, None, 0));
+}
+
+#[test]
+fn roles_and_their_privileges() {
+    let rows = r#"[{"roleid":"A","privs":"VM.Audit,Sys.Audit"},{"roleid":"NoAccess","privs":""},{"roleid":"B"},{"privs":"x"}]"#;
+    let Ok(Event::Roles(roles)) = read(Read::Roles, &success(rows)) else { panic!("roles") };
+    let of = |role: &str| roles.get(role).map(|own| own.iter().map(|word| &**word).collect::<Vec<_>>());
+    assert_eq!(of("A"), Some(vec!["Sys.Audit", "VM.Audit"]));
+    assert_eq!((of("NoAccess"), of("B"), roles.len()), (Some(vec![]), Some(vec![]), 3));
+}
+
+#[test]
+fn what_high_availability_believes() {
+    let rows = r#"[{"type":"quorum","status":"OK","quorate":1},{"type":"fencing","status":"armed"},{"type":"lrm","status":"n1 (idle)"},
+        {"type":"service","sid":"vm:100","state":"error","status":"vm:100 (n1, error)"},{"type":"service"}]"#;
+    let Ok(Event::Ha(ha)) = read(Read::HaStatus, &success(rows)) else { panic!("a status") };
+    assert_eq!((ha.fencing.as_deref(), ha.manager), (Some("armed"), None));
+    assert_eq!(ha.services, [HaResource { sid: "vm:100".into(), state: Some("error".into()) }]);
+}
+
+#[test]
+fn the_clock_of_a_node() {
+    let time = |row: &str| read(Read::NodeTime(NodeName::new("n1").expect("a name")), &success(row));
+    assert_eq!(time(r#"{"time":"1794770489","localtime":1,"timezone":"UTC"}"#), Ok(Event::NodeTime(1_794_770_489)));
+    assert_eq!(time(r#"{"localtime":1}"#).expect_err("no time").cause, Cause::Malformed);
 }
 
 #[test]

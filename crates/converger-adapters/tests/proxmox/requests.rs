@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use converger_adapters::proxmox::codec::{
     BASE, CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpRequest, Migration, Read, SnapshotName, StorageName,
-    TaskSource, Upid, Write, encode,
+    TaskSource, Upid, UserId, Write, encode,
 };
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
@@ -32,6 +32,7 @@ fn snapshot() -> SnapshotName {
 fn reads() -> Vec<Read> {
     let upid = Upid::new("UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!probe:").expect("an id");
     let vmid = Vmid::new(100).expect("an id");
+    let user = UserId::new("jö#rg@pve").expect("an id");
     let mut reads = vec![
         Read::Version,
         Read::ClusterStatus,
@@ -39,8 +40,14 @@ fn reads() -> Vec<Read> {
         Read::Nodes,
         Read::Permissions,
         Read::PermissionsOn(vmid),
+        Read::PermissionsOf(user.clone()),
+        Read::User(user),
+        Read::Roles,
         Read::NextId(vmid),
         Read::HaResources,
+        Read::HaStatus,
+        Read::NodeVersion(node("n1")),
+        Read::NodeTime(node("n1")),
         Read::TaskStatus(upid.clone()),
         Read::TaskLog { upid, start: 0, limit: 500 },
     ];

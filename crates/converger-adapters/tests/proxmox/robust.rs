@@ -1,7 +1,7 @@
 //! Damaged and hostile answers: nothing panics, nothing that is not whole is taken for whole, and no text of others gets further than its
 //! own field.
 
-use converger_adapters::proxmox::codec::{Command, GuestPath, HttpAnswer, Read, Upid, Write, decode};
+use converger_adapters::proxmox::codec::{Command, GuestPath, HttpAnswer, Read, Upid, UserId, Write, decode};
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::observe::Status;
@@ -20,6 +20,10 @@ fn commands() -> Vec<Command> {
         Read::Resources,
         Read::Nodes,
         Read::Permissions,
+        Read::User(UserId::new("svc@pve").expect("an id")),
+        Read::Roles,
+        Read::HaStatus,
+        Read::NodeTime(NodeName::new("n1").expect("a name")),
         Read::NextId(Vmid::new(100).expect("an id")),
         Read::HaResources,
         Read::TaskStatus(upid),
@@ -40,6 +44,10 @@ fn bodies() -> Vec<String> {
         plain.current,
         plain.pending,
         r#"{"/vms/100":{"VM.Audit":1}}"#.to_owned(),
+        r#"{"enable":1,"expire":0,"tokens":{"probe":{"privsep":1,"expire":"1800000000"}}}"#.to_owned(),
+        r#"[{"roleid":"PVEAuditor","privs":"VM.Audit,Sys.Audit","special":1}]"#.to_owned(),
+        r#"[{"type":"fencing","status":"armed"},{"type":"service","sid":"vm:100","state":"started"}]"#.to_owned(),
+        r#"{"time":1794770489,"localtime":1794770489,"timezone":"UTC"}"#.to_owned(),
         r#"[{"name":"s1","snaptime":5},{"name":"current"}]"#.to_owned(),
         r#"{"status":"stopped","exitstatus":"WARNINGS: 4294967296"}"#.to_owned(),
         "\"UPID:n1:000043FD:0009433D:6AFA0639:qmstart:100:svc@pve!probe:\"".to_owned(),

@@ -11,7 +11,7 @@ use super::answer::Effect;
 use super::field::{self, Unwritable, Written};
 use super::request::{HttpRequest, Method, Parameters};
 use super::upid::Upid;
-use super::words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName};
+use super::words::{Digest, DiskKey, DiskSize, GuestPath, SnapshotName, StorageName, UserId};
 
 /// One thing that is asked of Proxmox.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +37,12 @@ pub enum Read {
     /// What the token may do, on every path or on one guest's.
     Permissions,
     PermissionsOn(Vmid),
+    /// What a user may do on every path, such as the owner of the token.
+    PermissionsOf(UserId),
+    /// A user, with its tokens.
+    User(UserId),
+    /// The roles that there are.
+    Roles,
     /// Whether an id is free, over all kinds and permissions.
     NextId(Vmid),
     /// The run-state of a guest from its own node.
@@ -49,6 +55,11 @@ pub enum Read {
     Snapshots(GuestPath),
     /// The resources that high availability manages.
     HaResources,
+    /// What high availability believes of them, and whether it could fence.
+    HaStatus,
+    /// Which release a node runs, and what its clock says.
+    NodeVersion(NodeName),
+    NodeTime(NodeName),
     /// Whether a task runs, and how it ended.
     TaskStatus(Upid),
     /// The log of a task, from a line on.
@@ -243,12 +254,18 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::Nodes => get(&["nodes"], none),
         Read::Permissions => get(&["access", "permissions"], none),
         Read::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
+        Read::PermissionsOf(user) => get(&["access", "permissions"], none.with("userid", user.as_str())),
+        Read::User(user) => get(&["access", "users", user.as_str()], none),
+        Read::Roles => get(&["access", "roles"], none),
         Read::NextId(vmid) => get(&["cluster", "nextid"], none.with("vmid", vmid)),
         Read::GuestStatus(guest) => of_guest(Method::Get, guest, &["status", "current"], none),
         Read::GuestConfig(guest) => of_guest(Method::Get, guest, &["config"], none.with("current", 1)),
         Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
         Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
         Read::HaResources => get(&["cluster", "ha", "resources"], none),
+        Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
+        Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
+        Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
         Read::TaskLog { upid, start, limit } => {
             get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "log"], none.with("start", start).with("limit", limit))
@@ -362,15 +379,19 @@ impl Read {
         match self {
             Self::GuestStatus(guest) | Self::GuestConfig(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
             Self::TaskStatus(upid) | Self::TaskLog { upid, .. } => Some(upid.node()),
-            Self::Tasks { node, .. } => Some(node),
+            Self::Tasks { node, .. } | Self::NodeVersion(node) | Self::NodeTime(node) => Some(node),
             Self::Version
             | Self::ClusterStatus
             | Self::Resources
             | Self::Nodes
             | Self::Permissions
             | Self::PermissionsOn(_)
+            | Self::PermissionsOf(_)
+            | Self::User(_)
+            | Self::Roles
             | Self::NextId(_)
-            | Self::HaResources => None,
+            | Self::HaResources
+            | Self::HaStatus => None,
         }
     }
 }

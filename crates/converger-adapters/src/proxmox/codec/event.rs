@@ -3,16 +3,18 @@
 //! Unknown extra fields are borne everywhere; fields that are missing make an answer malformed only where nothing could be
 //! said without them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
 use serde::Deserialize;
 
+use super::access::{self, Permissions, Roles, User};
 use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
 use super::command::{Command, Read};
 use super::config::{self, GuestConfig};
 use super::field;
+use super::ha::{self, HaResource, HaStatus};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -30,7 +32,12 @@ pub enum Event {
     GuestStatus(GuestStatus),
     Config(Box<GuestConfig>),
     Snapshots(Snapshots),
+    User(User),
+    Roles(Roles),
     HaResources(Vec<HaResource>),
+    Ha(HaStatus),
+    /// The clock of a node, seconds since 1970.
+    NodeTime(u64),
     Task(TaskState),
     TaskLog(Vec<Box<str>>),
     Tasks(Vec<Task>),
@@ -93,18 +100,6 @@ pub struct NodeState {
     pub fingerprint: Option<Box<str>>,
 }
 
-/// What the token may do: privileges by path.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Permissions(pub BTreeMap<Box<str>, BTreeSet<Box<str>>>);
-
-impl Permissions {
-    /// Whether a privilege is granted on a path that the answer names.
-    #[must_use]
-    pub fn has(&self, path: &str, privilege: &str) -> bool {
-        self.0.get(path).is_some_and(|privileges| privileges.contains(privilege))
-    }
-}
-
 /// Whether an id is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextId {
@@ -149,15 +144,6 @@ pub struct Snapshot {
     pub state: Option<Box<str>>,
     /// When it was made, seconds since 1970.
     pub made_at: Option<u64>,
-}
-
-/// A guest that high availability manages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HaResource {
-    /// Such as `vm:100` or `ct:101`.
-    pub sid: Box<str>,
-    /// The state that is asked for; left out means started.
-    pub state: Option<Box<str>>,
 }
 
 /// Where a task is.
@@ -210,13 +196,17 @@ pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> 
 
 fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
     match read {
-        Read::Version => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
+        Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
         Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).map(|rows| Event::Cluster(cluster(&rows))),
         Read::Resources => {
             required(answer).map(|rows: Vec<ResourceRow<'_>>| Event::Resources(rows.into_iter().filter_map(resource).collect()))
         }
         Read::Nodes => required(answer).map(|rows: Vec<NodeRow<'_>>| Event::Nodes(rows.into_iter().filter_map(node_state).collect())),
-        Read::Permissions | Read::PermissionsOn(_) => required(answer).map(|rows| Event::Permissions(permissions(rows))),
+        Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
+            required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
+        }
+        Read::User(_) => required(answer).map(|row| Event::User(access::user(row))),
+        Read::Roles => required(answer).map(|rows| Event::Roles(access::roles(rows))),
         Read::NextId(_) => next_id(answer).map(Event::NextId),
         Read::GuestStatus(_) => required::<StatusRow<'_>>(answer).map(|row| Event::GuestStatus(guest_status(row))),
         Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, &map).into())),
@@ -225,8 +215,10 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         }
         Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaResources => {
-            required(answer).map(|rows: Vec<HaRow<'_>>| Event::HaResources(rows.into_iter().filter_map(ha_resource).collect()))
+            required(answer).map(|rows: Vec<ha::HaRow<'_>>| Event::HaResources(rows.into_iter().filter_map(ha::ha_resource).collect()))
         }
+        Read::HaStatus => required(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
+        Read::NodeTime(_) => required(answer).and_then(|row| time(answer, &row)).map(Event::NodeTime),
         Read::TaskStatus(_) => required::<TaskStatusRow<'_>>(answer).map(|row| Event::Task(task_state(&row))),
         Read::TaskLog { .. } => {
             required(answer).map(|rows: Vec<LogRow<'_>>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.word()).collect()))
@@ -352,11 +344,6 @@ fn node_state(row: NodeRow<'_>) -> Option<NodeState> {
     Some(NodeState { node, status: row.status.word().unwrap_or_default(), fingerprint: row.ssl_fingerprint.word() })
 }
 
-/// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
-fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar<'_>>>) -> Permissions {
-    Permissions(rows.into_iter().map(|(path, privileges)| (path, privileges.into_keys().collect())).collect())
-}
-
 /// 400 with a word about `vmid` is how Proxmox says that an id is taken.
 fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
     match required::<Scalar<'_>>(answer) {
@@ -425,15 +412,13 @@ fn snapshot(row: SnapshotRow<'_>) -> Option<Snapshot> {
 }
 
 #[derive(Deserialize)]
-struct HaRow<'a> {
+struct TimeRow<'a> {
     #[serde(borrow, default)]
-    sid: Scalar<'a>,
-    #[serde(borrow, default)]
-    state: Scalar<'a>,
+    time: Scalar<'a>,
 }
 
-fn ha_resource(row: HaRow<'_>) -> Option<HaResource> {
-    Some(HaResource { sid: row.sid.word()?, state: row.state.word() })
+fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {
+    row.time.number().ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer names no time"))
 }
 
 #[derive(Deserialize)]

@@ -62,6 +62,27 @@ fn is_config_id(text: &str) -> bool {
     starts && text.len() >= 2 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
+/// The id of a user: `name@realm`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UserId(Box<str>);
+
+impl UserId {
+    /// A well-formed id. That of a token, which has a `!` after the realm, is not one.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let (name, realm) = text.rsplit_once('@')?;
+        let is_name = !name.is_empty() && !name.contains(|own: char| own.is_whitespace() || own.is_control() || matches!(own, ':' | '/'));
+        let is_realm = realm.len() >= 2 && realm.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_'));
+        (is_name && is_realm && text.len() <= 256).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// A disk of a guest by its config key, such as `scsi0` or `rootfs`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DiskKey(Box<str>);
@@ -176,6 +197,16 @@ mod tests {
         }
         for good in ["s1", "before_upgrade-2", &"a".repeat(40)] {
             assert!(SnapshotName::new(good).is_some(), "{good:?}");
+        }
+    }
+
+    #[test]
+    fn ids_of_users() {
+        for good in ["root@pam", "a@b@pve", "svc-x@my.realm"] {
+            assert!(UserId::new(good).is_some(), "{good}");
+        }
+        for bad in ["", "root", "@pam", "root@pam!x", "ro ot@pam", "a/b@pam", "root@"] {
+            assert!(UserId::new(bad).is_none(), "{bad}");
         }
     }
 

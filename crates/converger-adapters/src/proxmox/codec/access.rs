@@ -1,0 +1,116 @@
+//! Who may do what, as Proxmox tells it: privileges by path, users with their tokens, roles.
+//!
+//! What never enters: what this program needs of it (`doctor`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use super::scalar::Scalar;
+
+/// What somebody may do: privileges by path, each with whether it spreads to what lies below.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions(pub BTreeMap<Box<str>, BTreeMap<Box<str>, bool>>);
+
+impl Permissions {
+    /// Whether a privilege is granted on a path that the answer names.
+    #[must_use]
+    pub fn has(&self, path: &str, privilege: &str) -> bool {
+        self.0.get(path).is_some_and(|privileges| privileges.contains_key(privilege))
+    }
+
+    /// The privileges on a path that the answer names and, where only those are asked for, that spread from there.
+    pub fn on(&self, path: &str, spread: Spread) -> impl Iterator<Item = &str> {
+        let all = self.0.get(path).into_iter().flatten();
+        all.filter(move |(_, spreads)| spread == Spread::Any || **spreads).map(|(privilege, _)| &**privilege)
+    }
+}
+
+/// Which privileges on a path count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// All that hold there.
+    Any,
+    /// Those that hold for what lies below as well.
+    Below,
+}
+
+/// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
+pub(super) fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar<'_>>>) -> Permissions {
+    let spreads = |privileges: BTreeMap<Box<str>, Scalar<'_>>| {
+        privileges.into_iter().map(|(privilege, value)| (privilege, value.flag() == Some(true))).collect()
+    };
+    Permissions(rows.into_iter().map(|(path, privileges)| (path, spreads(privileges))).collect())
+}
+
+/// A user with the tokens that belong to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Whether it is switched on.
+    pub enabled: bool,
+    /// When it ends, seconds since 1970; `None`: never.
+    pub expires_secs: Option<u64>,
+    /// Its tokens, by the part of their id after the `!`.
+    pub tokens: BTreeMap<Box<str>, TokenState>,
+}
+
+/// What a token may at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenState {
+    /// Whether it has only what was granted to itself, within what its user has.
+    pub separated: bool,
+    /// When it ends, seconds since 1970; `None`: with its user.
+    pub expires_secs: Option<u64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct UserRow<'a> {
+    #[serde(borrow, default)]
+    enable: Scalar<'a>,
+    #[serde(borrow, default)]
+    expire: Scalar<'a>,
+    #[serde(borrow, default)]
+    tokens: BTreeMap<Box<str>, TokenRow<'a>>,
+}
+
+#[derive(Deserialize)]
+struct TokenRow<'a> {
+    #[serde(borrow, default)]
+    privsep: Scalar<'a>,
+    #[serde(borrow, default)]
+    expire: Scalar<'a>,
+}
+
+/// What is left out is on: a user is enabled and a token separated unless it says otherwise.
+pub(super) fn user(row: UserRow<'_>) -> User {
+    let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expires_secs: expiry(&row.expire) };
+    User {
+        enabled: row.enable.flag() != Some(false),
+        expires_secs: expiry(&row.expire),
+        tokens: row.tokens.into_iter().map(|(id, row)| (id, token(row))).collect(),
+    }
+}
+
+/// 0 is never.
+fn expiry(value: &Scalar<'_>) -> Option<u64> {
+    value.number().filter(|secs| *secs > 0)
+}
+
+/// The roles of a cluster, with their privileges.
+pub type Roles = BTreeMap<Box<str>, BTreeSet<Box<str>>>;
+
+#[derive(Deserialize)]
+pub(super) struct RoleRow<'a> {
+    #[serde(borrow, default)]
+    roleid: Scalar<'a>,
+    #[serde(borrow, default)]
+    privs: Scalar<'a>,
+}
+
+pub(super) fn roles(rows: Vec<RoleRow<'_>>) -> Roles {
+    let privileges = |row: &RoleRow<'_>| {
+        let text = row.privs.text().unwrap_or_default();
+        text.split([',', ';', ' ']).filter(|word| !word.is_empty()).map(Into::into).collect()
+    };
+    rows.into_iter().filter_map(|row| Some((row.roleid.word()?, privileges(&row)))).collect()
+}

@@ -1,0 +1,57 @@
+//! High availability as Proxmox tells it: what it is asked to keep, and what it believes.
+
+use serde::Deserialize;
+
+use super::scalar::Scalar;
+
+/// A guest that high availability manages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HaResource {
+    /// Such as `vm:100` or `ct:101`.
+    pub sid: Box<str>,
+    /// The state that is asked for; left out means started.
+    pub state: Option<Box<str>>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct HaRow<'a> {
+    #[serde(borrow, default)]
+    sid: Scalar<'a>,
+    #[serde(borrow, default)]
+    state: Scalar<'a>,
+}
+
+pub(super) fn ha_resource(row: HaRow<'_>) -> Option<HaResource> {
+    Some(HaResource { sid: row.sid.word()?, state: row.state.word() })
+}
+
+/// How the manager of high availability stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HaStatus {
+    /// What is said about fencing; before version 9 nothing is.
+    pub fencing: Option<Box<str>>,
+    /// The node that decides, with what it says about itself; none until there is something to manage.
+    pub manager: Option<Box<str>>,
+    /// The guests that it manages, with the state that it believes them to be in.
+    pub services: Vec<HaResource>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct HaStatusRow<'a> {
+    #[serde(borrow, default)]
+    r#type: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
+    #[serde(borrow, default)]
+    sid: Scalar<'a>,
+    #[serde(borrow, default)]
+    state: Scalar<'a>,
+}
+
+pub(super) fn ha_status(rows: Vec<HaStatusRow<'_>>) -> HaStatus {
+    let of = |kind: &str| rows.iter().find(|row| row.r#type.is(kind)).and_then(|row| row.status.word());
+    let (fencing, manager) = (of("fencing"), of("master"));
+    let services = rows.into_iter().filter(|row| row.r#type.is("service"));
+    let services = services.filter_map(|row| Some(HaResource { sid: row.sid.word()?, state: row.state.word() })).collect();
+    HaStatus { fencing, manager, services }
+}
