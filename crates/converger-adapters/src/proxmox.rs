@@ -11,4 +11,6 @@ pub mod observe;
 
 mod observer;
 
+mod time;
+
 pub use observer::{Environment, Probe, Proxmox, ProxmoxError, Report};

@@ -4,6 +4,7 @@
 //! It follows no redirect, retries nothing, accepts no compressed body, keeps no idle connection for longer than Proxmox does, and
 //! has no way to switch verification off. What never enters: what an answer means (`codec`), and what to read (`observe`).
 
+mod certificate;
 mod fault;
 mod secret;
 mod session;
@@ -21,9 +22,10 @@ use thiserror::Error;
 use super::codec::{Failure, HttpAnswer, HttpRequest, Method};
 use fault::Scene;
 
+pub use certificate::Validity;
 pub use secret::{Secret, SecretError, SecretSource, Token, TokenId};
 pub use session::{REQUESTS_PER_NODE_MAX, Session};
-pub use trust::{Fingerprint, Trust, TrustError};
+pub use trust::{Distrust, Fingerprint, Trust, TrustError};
 pub use watch::Watch;
 
 /// The port of Proxmox's API.
@@ -42,6 +44,11 @@ pub trait Exchange {
 
     /// Who is asked, for messages.
     fn place(&self) -> &str;
+
+    /// A view of what the other side shows of itself; nothing, where there is no wire to see it on.
+    fn watch(&self) -> Watch {
+        Watch::default()
+    }
 }
 
 /// One address of an environment's API.
@@ -76,6 +83,12 @@ impl Endpoint {
         let port = url.port().unwrap_or(if has_port { 443 } else { PORT });
         url.set_port(Some(port)).map_err(|()| wrong())?;
         Ok(Self { url, place: format!("{host}:{port}"), trust })
+    }
+
+    /// Whom to trust there.
+    #[must_use]
+    pub fn trust(&self) -> &Trust {
+        &self.trust
     }
 
     /// The name and port, for messages.
@@ -166,17 +179,11 @@ impl Client {
         Ok(Self { http, endpoint, bounds, watch })
     }
 
-    /// A view of what the endpoint shows of itself.
-    #[must_use]
-    pub fn watch(&self) -> Watch {
-        self.watch.clone()
-    }
-
     fn scene<'c>(&'c self, request: &'c HttpRequest) -> Scene<'c> {
         Scene {
             place: &self.endpoint.place,
             trust: &self.endpoint.trust,
-            presented: self.watch.fingerprint(),
+            watch: &self.watch,
             request,
             deadline_secs: self.bounds.deadline.as_secs(),
         }
@@ -239,6 +246,10 @@ impl Exchange for Client {
 
     fn place(&self) -> &str {
         self.endpoint.place()
+    }
+
+    fn watch(&self) -> Watch {
+        self.watch.clone()
     }
 }
 

@@ -3,8 +3,6 @@
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
 //! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
 
-mod time;
-
 use std::time::SystemTime;
 
 use converger_core::desired::Scope;
@@ -17,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::client::{Bounds, Client, ClientError, Endpoint, Fingerprint, Session, Token};
 use super::codec::{Command, Event, Failure, Read, Version};
 use super::observe::{self, Needs, Note, Question, Unread};
+use super::time;
 use crate::{ObserveError, Observer};
 
 /// What an environment is and how it is reached.
@@ -171,9 +170,9 @@ impl Proxmox {
         self.runtime.block_on(async {
             let mut probes = Vec::new();
             for way in &self.ways {
-                let client = way.client()?;
-                let watch = client.watch();
-                let version = version(&Session::new(client)).await;
+                let session = Session::new(way.client()?);
+                let version = version(&session).await;
+                let watch = session.watch();
                 let ahead_secs = watch.date().and_then(|date| time::ahead_secs(&date, SystemTime::now()));
                 probes.push(Probe { place: way.endpoint.place().to_owned(), version, presented: watch.fingerprint(), ahead_secs });
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fingerprint, Trust};
+use converger_adapters::proxmox::client::{Bounds, Client, Distrust, Endpoint, Exchange, Fingerprint, Trust};
 use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Failure, HttpAnswer, Read, encode};
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert};
@@ -22,8 +22,11 @@ fn serve(identity: &Identity) -> Server {
 }
 
 /// Nothing was sent, and the sentence holds these words.
-fn check_untrusted(server: &Server, trust: Trust, parts: &[&str]) {
-    let failure = ask(&server.client(trust)).expect_err("not trusted");
+fn check_untrusted(server: &Server, trust: Trust, distrust: &Distrust, parts: &[&str]) {
+    let client = server.client(trust);
+    let failure = ask(&client).expect_err("not trusted");
+    let watch = client.watch();
+    assert_eq!((watch.distrust().as_ref(), watch.fingerprint()), (Some(distrust), Some(server.fingerprint)));
     assert_eq!((failure.cause, failure.delivery), (Cause::Untrusted, Delivery::NotDelivered), "{failure}");
     for part in parts {
         assert!(failure.to_string().contains(part), "{failure}");
@@ -43,7 +46,7 @@ fn another_certificate_than_the_pinned_ones_is_not_trusted() {
     let server = start(|_| Reply::Answer(success("null")));
     let shown = server.fingerprint.to_string();
     let pins = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
-    check_untrusted(&server, pins, &["none of the 1 that are pinned", &shown, "pvenode cert info"]);
+    check_untrusted(&server, pins, &Distrust::NotPinned, &["none of the 1 that are pinned", &shown, "pvenode cert info"]);
 }
 
 /// Shows a certificate without having its key.
@@ -63,7 +66,7 @@ fn showing_a_pinned_certificate_without_its_key_is_not_enough() {
     let resolver = Impostor(Arc::new(CertifiedKey::new(real.chain.clone(), key)));
     let config = server_config().with_cert_resolver(Arc::new(resolver));
     let server = start_with(&real.chain[0], config, |_| Reply::Answer(success("null")));
-    check_untrusted(&server, server.pinned(), &["does not have its key"]);
+    check_untrusted(&server, server.pinned(), &Distrust::WithoutKey, &["does not have its key"]);
 }
 
 #[test]
@@ -73,13 +76,19 @@ fn authorities_of_a_file_are_trusted_and_no_others() {
     let path = room.path().join("ca.pem");
     std::fs::write(&path, own.pem()).expect("written");
     let trust = Trust::CaFile(path);
+    let other_name = Distrust::OtherName(Box::new(["pve9.example".to_owned()]));
     assert!(ask(&serve(&own.issue("127.0.0.1", |_| {})).client(trust.clone())).is_ok());
-    check_untrusted(&serve(&other.issue("127.0.0.1", |_| {})), trust.clone(), &["authority that is not trusted", "pve-root-ca.pem"]);
-    check_untrusted(&serve(&own.issue("pve9.example", |_| {})), trust.clone(), &["for another name"]);
+    check_untrusted(
+        &serve(&other.issue("127.0.0.1", |_| {})),
+        trust.clone(),
+        &Distrust::UnknownIssuer,
+        &["authority that is not trusted", "pve-root-ca.pem"],
+    );
+    check_untrusted(&serve(&own.issue("pve9.example", |_| {})), trust.clone(), &other_name, &["for another name"]);
     let expired = own.issue("127.0.0.1", |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
-    check_untrusted(&serve(&expired), trust.clone(), &["has expired", "renew it"]);
+    check_untrusted(&serve(&expired), trust.clone(), &Distrust::Expired, &["has expired", "renew it"]);
     let early = own.issue("127.0.0.1", |params| params.not_before = rcgen::date_time_ymd(2900, 1, 1));
-    check_untrusted(&serve(&early), trust, &["not valid yet", "clocks"]);
+    check_untrusted(&serve(&early), trust, &Distrust::NotYetValid, &["not valid yet", "clocks"]);
 }
 
 #[test]

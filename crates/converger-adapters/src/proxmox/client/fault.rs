@@ -3,16 +3,16 @@
 use std::error::Error;
 
 use reqwest::Error as Transport;
-use rustls::CertificateError;
 
-use super::trust::{Fingerprint, Trust};
+use super::trust::{Distrust, Trust};
+use super::watch::Watch;
 use crate::proxmox::codec::{Cause, Delivery, Failure, HttpRequest, Method};
 
 /// What is known about an exchange when it fails.
 pub(super) struct Scene<'c> {
     pub(super) place: &'c str,
     pub(super) trust: &'c Trust,
-    pub(super) presented: Option<Fingerprint>,
+    pub(super) watch: &'c Watch,
     pub(super) request: &'c HttpRequest,
     pub(super) deadline_secs: u64,
 }
@@ -20,7 +20,10 @@ pub(super) struct Scene<'c> {
 /// The failure that a transport error amounts to.
 pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
     if let Some(tls) = tls_error(error) {
-        return Failure::lost(Delivery::NotDelivered, distrust(tls, scene), untrusted(tls, scene));
+        let distrust = Distrust::of(tls, scene.trust);
+        let failure = Failure::lost(Delivery::NotDelivered, cause(&distrust), untrusted(&distrust, scene));
+        scene.watch.distrusted(distrust);
+        return failure;
     }
     if error.is_connect() {
         return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unconnected(error, scene.place));
@@ -90,49 +93,38 @@ fn unconnected(error: &Transport, place: &str) -> String {
     format!("{place}: no connection ({}); check the address, the port (8006) and whether pveproxy runs", deepest(error))
 }
 
-/// Why whoever answered is not trusted.
-fn distrust(error: &rustls::Error, scene: &Scene<'_>) -> Cause {
-    let rustls::Error::InvalidCertificate(fault) = error else { return Cause::Untrusted };
-    match fault {
-        CertificateError::ApplicationVerificationFailure if matches!(scene.trust, Trust::Fingerprints(_)) => Cause::PinMismatch,
-        CertificateError::Expired
-        | CertificateError::ExpiredContext { .. }
-        | CertificateError::NotValidYet
-        | CertificateError::NotValidYetContext { .. } => Cause::CertificateExpired,
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => Cause::CertificateOtherName,
-        _ => Cause::Untrusted,
+fn cause(distrust: &Distrust) -> Cause {
+    match distrust {
+        Distrust::NotPinned => Cause::PinMismatch,
+        Distrust::Expired | Distrust::NotYetValid => Cause::CertificateExpired,
+        Distrust::OtherName(_) => Cause::CertificateOtherName,
+        Distrust::WithoutKey | Distrust::UnknownIssuer | Distrust::Certificate(_) | Distrust::Protocol(_) => Cause::Untrusted,
     }
 }
 
-fn untrusted(error: &rustls::Error, scene: &Scene<'_>) -> String {
+fn untrusted(distrust: &Distrust, scene: &Scene<'_>) -> String {
     let place = scene.place;
-    let shown = scene.presented.map_or_else(String::new, |fingerprint| format!(" It shows the fingerprint {fingerprint}."));
-    let rustls::Error::InvalidCertificate(fault) = error else {
-        return format!("{place}: TLS could not be set up ({error}); check that this is the port of Proxmox's API (8006)");
-    };
-    if let (Trust::Fingerprints(pins), CertificateError::ApplicationVerificationFailure) = (scene.trust, fault) {
-        let count = pins.len();
-        return format!(
-            "{place}: the certificate is none of the {count} that are pinned.{shown} If it was renewed, compare it with \
-             `pvenode cert info` on the node and add it to the pins; otherwise somebody else answers here"
-        );
-    }
-    let what = match fault {
-        CertificateError::BadSignature if matches!(scene.trust, Trust::Fingerprints(_)) => {
-            "whoever answers shows a pinned certificate and does not have its key; find out who it is"
+    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!(" It shows the fingerprint {fingerprint}."));
+    let what = match distrust {
+        Distrust::Protocol(error) => {
+            return format!("{place}: TLS could not be set up ({error}); check that this is the port of Proxmox's API (8006)");
         }
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "the certificate has expired; renew it on the node",
-        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            "the certificate is not valid yet; compare the clocks of both machines"
+        Distrust::NotPinned => {
+            let count = if let Trust::Fingerprints(pins) = scene.trust { pins.len() } else { 0 };
+            return format!(
+                "{place}: the certificate is none of the {count} that are pinned.{shown} If it was renewed, compare it with \
+                 `pvenode cert info` on the node and add it to the pins; otherwise somebody else answers here"
+            );
         }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "the certificate is for another name; use a name that it is for, or pin its fingerprint"
-        }
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+        Distrust::Certificate(fault) => return format!("{place}: the certificate cannot be trusted ({fault}).{shown}"),
+        Distrust::WithoutKey => "whoever answers shows a pinned certificate and does not have its key; find out who it is",
+        Distrust::Expired => "the certificate has expired; renew it on the node",
+        Distrust::NotYetValid => "the certificate is not valid yet; compare the clocks of both machines",
+        Distrust::OtherName(_) => "the certificate is for another name; use a name that it is for, or pin its fingerprint",
+        Distrust::UnknownIssuer => {
             "the certificate is from an authority that is not trusted; name the file of the cluster's own (/etc/pve/pve-root-ca.pem on a \
              node), or pin the fingerprint"
         }
-        _ => return format!("{place}: the certificate cannot be trusted ({fault:?}).{shown}"),
     };
     format!("{place}: {what}.{shown}")
 }

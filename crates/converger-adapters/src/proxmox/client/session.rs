@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use converger_core::guest::NodeName;
 use tokio::sync::Semaphore;
 
-use super::Exchange;
+use super::{Exchange, Watch};
 use crate::proxmox::codec::{self, Cause, Command, Delivery, Event, Failure};
 
 /// Requests that may be under way at once for one node.
@@ -36,6 +36,11 @@ impl<E: Exchange> Session<E> {
     /// Who is asked.
     pub fn place(&self) -> &str {
         self.exchange.place()
+    }
+
+    /// A view of what the other side shows of itself.
+    pub fn watch(&self) -> Watch {
+        self.exchange.watch()
     }
 
     /// How many requests were sent.

@@ -69,6 +69,52 @@ pub enum Trust {
     Fingerprints(Box<[Fingerprint]>),
 }
 
+/// Why whoever answered was not trusted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Distrust {
+    /// Its certificate is none of those that are pinned.
+    NotPinned,
+    /// It shows a pinned certificate and does not have its key.
+    WithoutKey,
+    /// Its certificate has expired.
+    Expired,
+    /// Its certificate is not valid yet.
+    NotYetValid,
+    /// Its certificate is for other names: these, as far as they are known.
+    OtherName(Box<[String]>),
+    /// Its certificate is from an authority that is not trusted.
+    UnknownIssuer,
+    /// Its certificate is wrong in another way.
+    Certificate(String),
+    /// It does not speak TLS, or not one that is spoken here.
+    Protocol(String),
+}
+
+impl Distrust {
+    /// What an error of TLS amounts to, where this was trusted.
+    pub(super) fn of(error: &rustls::Error, trust: &Trust) -> Self {
+        let rustls::Error::InvalidCertificate(fault) = error else { return Self::Protocol(error.to_string()) };
+        match (fault, trust) {
+            (CertificateError::ApplicationVerificationFailure, Trust::Fingerprints(_)) => Self::NotPinned,
+            (CertificateError::BadSignature, Trust::Fingerprints(_)) => Self::WithoutKey,
+            (CertificateError::Expired | CertificateError::ExpiredContext { .. }, _) => Self::Expired,
+            (CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }, _) => Self::NotYetValid,
+            (CertificateError::NotValidForNameContext { presented, .. }, _) => {
+                Self::OtherName(presented.iter().map(|name| bare(name)).collect())
+            }
+            (CertificateError::NotValidForName, _) => Self::OtherName(Box::new([])),
+            (CertificateError::UnknownIssuer | CertificateError::BadSignature, _) => Self::UnknownIssuer,
+            _ => Self::Certificate(format!("{fault:?}")),
+        }
+    }
+}
+
+/// A name out of `DnsName("pve1")` or `IpAddress(10.0.0.1)`, as rustls lists them.
+fn bare(name: &str) -> String {
+    let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(name);
+    inner.trim_matches('"').to_owned()
+}
+
 /// Why nobody can be trusted.
 #[derive(Debug, Error)]
 pub enum TrustError {
@@ -144,8 +190,8 @@ impl ServerCertVerifier for Watching {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
+        self.watch.showed(end_entity);
         let shown = Fingerprint::of(end_entity);
-        self.watch.showed(shown);
         match &self.rule {
             Rule::Chain(verifier) => verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
             Rule::Pinned(pins) if pins.contains(&shown) => Ok(ServerCertVerified::assertion()),

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::trust::Fingerprint;
+use super::certificate::{Validity, validity};
+use super::trust::{Distrust, Fingerprint};
 
 /// A view of what an endpoint last showed.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +13,8 @@ pub struct Watch(Arc<Mutex<Seen>>);
 #[derive(Clone, Debug, Default)]
 struct Seen {
     fingerprint: Option<Fingerprint>,
+    validity: Option<Validity>,
+    distrust: Option<Distrust>,
     date: Option<Box<str>>,
 }
 
@@ -28,11 +31,31 @@ impl Watch {
         self.seen(|seen| seen.date.clone())
     }
 
-    pub(super) fn showed(&self, fingerprint: Fingerprint) {
-        self.seen(|seen| seen.fingerprint = Some(fingerprint));
+    /// From when until when its certificate is valid.
+    #[must_use]
+    pub fn validity(&self) -> Option<Validity> {
+        self.seen(|seen| seen.validity)
     }
 
-    pub(super) fn said(&self, date: &str) {
+    /// Why it was not trusted, if it was not.
+    #[must_use]
+    pub fn distrust(&self) -> Option<Distrust> {
+        self.seen(|seen| seen.distrust.clone())
+    }
+
+    pub(super) fn showed(&self, certificate: &[u8]) {
+        self.seen(|seen| {
+            seen.fingerprint = Some(Fingerprint::of(certificate));
+            seen.validity = validity(certificate);
+        });
+    }
+
+    pub(super) fn distrusted(&self, distrust: Distrust) {
+        self.seen(|seen| seen.distrust = Some(distrust));
+    }
+
+    /// Takes down the `Date` of an answer, for whoever brings answers.
+    pub fn said(&self, date: &str) {
         self.seen(|seen| seen.date = Some(date.into()));
     }
 

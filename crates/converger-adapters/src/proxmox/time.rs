@@ -1,10 +1,18 @@
-//! Times as people and servers write them. The clock itself is read by the observer and handed in.
+//! Times as people, servers and certificates write them. The clock itself is read outside and handed in.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The time in UTC, as `2026-11-15T12:00:00Z`.
 pub(super) fn timestamp(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    written(since_1970(time))
+}
+
+/// Seconds since 1970 on a clock that people set.
+pub(super) fn since_1970(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn written(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
@@ -32,8 +40,14 @@ pub(super) fn of_header(text: &str) -> Option<u64> {
     let (day, year): (u64, u64) = (day.parse().ok()?, year.parse().ok()?);
     let parts: Vec<u64> = time.split(':').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let &[hour, minute, second] = parts.as_slice() else { return None };
-    let is_sane = (1970..=9999).contains(&year) && (1..=31).contains(&day) && hour < 24 && minute < 60 && second <= 60;
-    is_sane.then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+    civil_secs([year, month, day], [hour, minute, second])
+}
+
+/// The seconds from 1970 to a date and time of day in UTC.
+pub(super) fn civil_secs([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
+    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let is_time = hour < 24 && minute < 60 && second <= 60;
+    (is_date && is_time).then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
 /// The days from 1970 to a date: [`civil`] the other way round.
