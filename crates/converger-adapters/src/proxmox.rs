@@ -1,6 +1,7 @@
 //! Proxmox VE 7, 8 and 9: how it is read, and what can be asked of it.
 //!
-//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading. None of the types
+//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading; `doctor` says what is
+//! missing. None of the types
 //! in here crosses the seam: a reading is made of the words of the core (G9).
 
 pub mod codec;
@@ -9,8 +10,10 @@ pub mod client;
 
 pub mod observe;
 
+pub mod doctor;
+
 mod observer;
 
 mod time;
 
-pub use observer::{Environment, Probe, Proxmox, ProxmoxError, Report};
+pub use observer::{Environment, Proxmox, ProxmoxError, Report};

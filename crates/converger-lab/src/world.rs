@@ -218,8 +218,9 @@ impl World {
         self.flavour
     }
 
-    /// Seconds on the nodes' clocks.
-    pub(crate) fn wall_s(&self) -> u64 {
+    /// Seconds on the nodes' clocks, which may be off.
+    #[must_use]
+    pub fn wall_s(&self) -> u64 {
         self.now_ms.saturating_add_signed(self.skew_ms) / 1_000
     }
 

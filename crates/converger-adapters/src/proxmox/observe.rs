@@ -88,7 +88,7 @@ impl Unread {
 }
 
 /// What to do about a failure that leaves no reading.
-fn remedy(failure: &Failure, token: &str) -> String {
+pub(super) fn remedy(failure: &Failure, token: &str) -> String {
     let fixed = match failure.cause {
         Cause::Forbidden => {
             return format!(
@@ -136,7 +136,7 @@ async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> 
         Event::Cluster(cluster) => cluster,
         other => return Err(failed(other.unexpected())),
     };
-    let found = cluster.name.as_deref().or(cluster.local.as_ref().map(NodeName::as_str)).unwrap_or("");
+    let found = cluster.known_as();
     if let Some(wanted) = question.cluster.filter(|wanted| *wanted != found) {
         return Err(Unread::OtherCluster { place: place(), found: found.to_owned(), wanted: wanted.to_owned() });
     }

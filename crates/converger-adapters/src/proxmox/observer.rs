@@ -12,8 +12,9 @@ use converger_core::observe::Scoped;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
-use super::client::{Bounds, Client, ClientError, Endpoint, Fingerprint, Session, Token};
-use super::codec::{Command, Event, Failure, Read, Version};
+use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
+use super::codec::{Command, Event, Failure, Read};
+use super::doctor::{self, Finding};
 use super::observe::{self, Needs, Note, Question, Unread};
 use super::time;
 use crate::{ObserveError, Observer};
@@ -162,22 +163,17 @@ impl Proxmox {
         })
     }
 
-    /// What each endpoint shows of itself: its release, its certificate and its clock.
-    ///
-    /// # Errors
-    /// A client cannot be set up. That an endpoint does not answer is not an error here.
-    pub fn probe(&self) -> Result<Vec<Probe>, ProxmoxError> {
-        self.runtime.block_on(async {
-            let mut probes = Vec::new();
-            for way in &self.ways {
-                let session = Session::new(way.client()?);
-                let version = version(&session).await;
-                let watch = session.watch();
-                let ahead_secs = watch.date().and_then(|date| time::ahead_secs(&date, SystemTime::now()));
-                probes.push(Probe { place: way.endpoint.place().to_owned(), version, presented: watch.fingerprint(), ahead_secs });
-            }
-            Ok(probes)
-        })
+    /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
+    pub fn examine(&self, scope: Option<&Scope>, say: &dyn Fn(&str)) -> Vec<Finding> {
+        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Vec::new() };
+        let ways = self.ways.iter().map(|way| {
+            let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
+            doctor::Way { place, trust, session: way.client().map(Session::new).map_err(|error| error.to_string()) }
+        });
+        let ways: Vec<doctor::Way<Client>> = ways.collect();
+        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope };
+        let gathered = self.runtime.block_on(doctor::gather(&asked, &ways, &SystemTime::now, say));
+        doctor::findings(&gathered)
     }
 
     async fn take(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
@@ -202,26 +198,6 @@ impl Proxmox {
             }
         }
         Err(ProxmoxError::NoAnswer(passed_over))
-    }
-}
-
-/// What an endpoint shows of itself.
-#[derive(Clone, Debug)]
-pub struct Probe {
-    /// The endpoint.
-    pub place: String,
-    /// Its release, or why it does not say.
-    pub version: Result<Version, Failure>,
-    /// The fingerprint of its certificate, trusted or not.
-    pub presented: Option<Fingerprint>,
-    /// By how many seconds its clock is ahead of ours.
-    pub ahead_secs: Option<i64>,
-}
-
-async fn version(session: &Session<Client>) -> Result<Version, Failure> {
-    match session.call(&Command::Read(Read::Version)).await? {
-        Event::Version(version) => Ok(version),
-        other => Err(other.unexpected()),
     }
 }
 

@@ -12,6 +12,11 @@ pub(super) fn since_1970(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
+/// The day in UTC, as `2026-11-15`.
+pub(super) fn date(seconds: u64) -> String {
+    written(seconds).chars().take_while(|own| *own != 'T').collect()
+}
+
 fn written(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = civil(days);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Trust};
+use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fingerprint, Trust};
 use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, GuestPath, Read, Write, decode, encode};
-use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::doctor::Level;
 use converger_adapters::proxmox::{Environment, Proxmox, ProxmoxError};
 use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
 
@@ -84,7 +84,7 @@ fn what_is_no_answer_of_proxmox_is_malformed() {
     check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>".to_vec()), Cause::Malformed, "a web page");
     check_both(&Reply::Raw(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\n{\"data\":".to_vec()), Cause::Malformed, "cut off");
     let zipped = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\n\x1f\x8b\x08".to_vec();
-    check_both(&Reply::Raw(zipped), Cause::Malformed, "compressed");
+    check_both(&Reply::Raw(zipped), Cause::Compressed, "compressed");
     check_both(&Reply::Raw(b"hello\r\n\r\n".to_vec()), Cause::Interrupted, "connection broke");
 }
 
@@ -173,17 +173,35 @@ fn where_no_endpoint_answers_each_is_named_with_its_reason() {
 }
 
 #[test]
-fn a_probe_says_the_release_and_the_certificate() {
+fn an_examination_sees_the_wire() {
+    let said = std::cell::RefCell::new(Vec::new());
     let server = desk_server(Desk::with(ALONE, []));
-    let probes = proxmox(&[(server.url(), server.pinned())]).with_needs(Needs::Everything).probe().expect("probes");
-    assert_eq!(probes[0].version.as_ref().map(|version| version.major), Ok(9));
-    assert_eq!(probes[0].presented, Some(server.fingerprint));
-    assert_eq!(probes[0].ahead_secs, None, "this server says no date");
+    let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
+    let gone = nobody();
+    let observer = proxmox(&[(gone.clone(), server.pinned()), (server.url(), other), (server.url(), server.pinned())]);
+    let findings = observer.examine(Some(&scope(&[])), &|what| said.borrow_mut().push(what.to_owned()));
+    let at = |url: &str, check: &str| {
+        let place = url.trim_start_matches("https://");
+        findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
+    };
+    assert_eq!(at(&gone, "endpoint"), [Level::Warn], "another one answers: {findings:#?}");
+    assert_eq!(at(&server.url(), "endpoint"), [Level::Fail, Level::Ok]);
+    assert_eq!((at(&server.url(), "tls-pin"), at(&server.url(), "tls")), (vec![Level::Fail], vec![Level::Ok]));
+    assert_eq!(at(&server.url(), "version"), [Level::Ok]);
+    let pin = findings.iter().find(|own| own.check == "tls-pin").and_then(|own| own.remedy.as_ref()).expect("a remedy");
+    assert!(pin.lines.iter().any(|line| line.text == format!("fingerprints = [\"{}\"]", server.fingerprint)), "{pin:?}");
+    assert!(said.borrow().first().is_some_and(|first| first.contains(gone.trim_start_matches("https://"))));
+    assert!(server.requests().iter().all(|request| request.method == "GET"), "an examination changes nothing (G5)");
+}
+
+#[test]
+fn a_clock_of_long_ago_is_found_in_the_header() {
     let date =
         b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\n\r\n{\"data\":{\"version\":\"8.4\"}}".to_vec();
     let past = start(move |_| Reply::Raw(date.clone()));
-    let probes = proxmox(&[(past.url(), past.pinned())]).probe().expect("probes");
-    assert!(probes[0].ahead_secs.is_some_and(|secs| secs < -1_000_000_000), "{:?}", probes[0]);
+    let findings = proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {});
+    let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
+    assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
 }
 
 #[test]

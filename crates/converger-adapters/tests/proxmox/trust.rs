@@ -27,7 +27,13 @@ fn check_untrusted(server: &Server, trust: Trust, distrust: &Distrust, parts: &[
     let failure = ask(&client).expect_err("not trusted");
     let watch = client.watch();
     assert_eq!((watch.distrust().as_ref(), watch.fingerprint()), (Some(distrust), Some(server.fingerprint)));
-    assert_eq!((failure.cause, failure.delivery), (Cause::Untrusted, Delivery::NotDelivered), "{failure}");
+    let cause = match distrust {
+        Distrust::NotPinned => Cause::PinMismatch,
+        Distrust::Expired | Distrust::NotYetValid => Cause::CertificateExpired,
+        Distrust::OtherName(_) => Cause::CertificateOtherName,
+        _ => Cause::Untrusted,
+    };
+    assert_eq!((failure.cause, failure.delivery), (cause, Delivery::NotDelivered), "{failure}");
     for part in parts {
         assert!(failure.to_string().contains(part), "{failure}");
     }

@@ -74,6 +74,14 @@ pub struct Cluster {
     pub local: Option<NodeName>,
 }
 
+impl Cluster {
+    /// The name that it is known by: its own, or that of a node that stands alone.
+    #[must_use]
+    pub fn known_as(&self) -> &str {
+        self.name.as_deref().or(self.local.as_ref().map(NodeName::as_str)).unwrap_or("")
+    }
+}
+
 /// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and place from the config.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]

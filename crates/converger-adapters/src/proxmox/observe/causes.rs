@@ -40,6 +40,25 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// All reasons.
+    pub const ALL: [Self; 15] = [
+        Self::NodeOffline,
+        Self::NodeSilent,
+        Self::NotReported,
+        Self::RunStateUnclear,
+        Self::NotPermitted,
+        Self::Moved,
+        Self::Gone,
+        Self::Renamed,
+        Self::NotUnderstood,
+        Self::Malformed,
+        Self::Unreadable,
+        Self::Hidden,
+        Self::NotProven,
+        Self::ListEmpty,
+        Self::ClusterUnread,
+    ];
+
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {

@@ -1,0 +1,103 @@
+//! The lines that grant what is missing: roles that hold no more than what they are for, given where they count, to whom they have
+//! to be given.
+//!
+//! A token with privilege separation has what it and its user both have, so that both need the role; one without has what its
+//! user has, and entries of its own count for nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::finding::{Line, Where, quoted};
+use super::held::{Held, Lack};
+use super::need::{Need, privileges_of};
+use crate::proxmox::client::TokenId;
+use crate::proxmox::codec::Roles;
+
+/// The user who needs no entry.
+const ROOT: &str = "root@pam";
+
+/// Entries for single guests are written out up to so many; whoever has more gives the role further up, or to a pool.
+pub(super) const PLACES_MAX: usize = 16;
+
+/// To whom something is granted.
+pub(super) struct Grantee<'g> {
+    pub(super) token: &'g TokenId,
+    /// Whether the token has privileges of its own; `None`: that could not be read.
+    pub(super) separated: Option<bool>,
+    pub(super) held: Held<'g>,
+    /// What the token's user holds, where that could be read.
+    pub(super) owner: Option<Held<'g>>,
+    /// The roles that there are, where those could be read.
+    pub(super) roles: Option<&'g Roles>,
+    pub(super) major: u32,
+}
+
+impl Grantee<'_> {
+    /// The lines that grant all of these.
+    pub(super) fn lines(&self, lacks: &[Lack]) -> Vec<Line> {
+        let mut lines = Vec::new();
+        if self.separated != Some(false) {
+            let token = format!("--tokens {}", quoted(self.token.as_str()));
+            lines.extend(entries(&self.held, &token, lacks));
+        }
+        let of_user = self.lacks_of_user(lacks);
+        if !of_user.is_empty() {
+            let user = format!("--users {}", quoted(self.token.user()));
+            lines.extend(entries(self.owner.as_ref().unwrap_or(&self.held), &user, &of_user));
+        }
+        let needed: BTreeSet<&str> = lacks.iter().map(|lack| lack.need.role).collect();
+        let roles = needed.into_iter().filter_map(|role| self.role(role));
+        roles.chain(lines).map(|text| Line { text, r#where: Where::Node }).collect()
+    }
+
+    /// What the user has to be given as well; where that is not known, all of it.
+    fn lacks_of_user(&self, lacks: &[Lack]) -> Vec<Lack> {
+        if self.token.user() == ROOT {
+            return Vec::new();
+        }
+        match (&self.owner, self.separated) {
+            (_, Some(false)) | (None, _) => lacks.to_vec(),
+            (Some(owner), _) => lacks.iter().filter_map(|lack| still(owner, lack)).collect(),
+        }
+    }
+
+    /// The line that makes a role, or completes it; none where it is there already.
+    fn role(&self, role: &str) -> Option<String> {
+        let privileges = privileges_of(role, self.major);
+        let words = privileges.join(" ");
+        match self.roles.and_then(|roles| roles.get(role)) {
+            Some(own) if privileges.iter().all(|privilege| own.contains(*privilege)) => None,
+            Some(_) => Some(format!("pveum role modify {role} --append 1 --privs \"{words}\"")),
+            None => Some(format!("pveum role add {role} --privs \"{words}\"")),
+        }
+    }
+}
+
+/// What of a lack is one for the user too.
+fn still(owner: &Held<'_>, lack: &Lack) -> Option<Lack> {
+    let need: &Need = lack.need;
+    let has = |own: &super::held::Set<'_>| need.any_of.iter().any(|privilege| own.contains(privilege));
+    if lack.guests.is_empty() {
+        let standing = super::held::standing(owner, need.verb, u32::MAX, &[]);
+        return standing.lacks.iter().any(|own| own.need == need).then(|| lack.clone());
+    }
+    let guests: Vec<_> = lack.guests.iter().copied().filter(|vmid| !owner.on_guest(*vmid).is_some_and(|own| has(&own))).collect();
+    (!guests.is_empty()).then_some(Lack { need: lack.need, guests })
+}
+
+/// The entries for one grantee: roles by place, and apart those that are not to spread.
+fn entries(held: &Held<'_>, grantee: &str, lacks: &[Lack]) -> Vec<String> {
+    let mut places: BTreeMap<(String, bool), BTreeSet<&str>> = BTreeMap::new();
+    for lack in lacks {
+        let guests = lack.guests.iter().copied().map(Some).chain(lack.guests.is_empty().then_some(None));
+        for vmid in guests {
+            let place = (held.place(lack.need.on, vmid), lack.need.spreads());
+            places.entry(place).or_default().insert(lack.need.role);
+        }
+    }
+    let line = |((place, spreads), roles): ((String, bool), BTreeSet<&str>)| {
+        let roles: Vec<&str> = roles.into_iter().collect();
+        let spread = if spreads { "" } else { " --propagate 0" };
+        format!("pveum acl modify {place} {grantee} --roles {}{spread}", roles.join(","))
+    };
+    places.into_iter().take(PLACES_MAX).map(line).collect()
+}

@@ -1,0 +1,232 @@
+//! What a token needs for which verb: the one table of privileges. Read from the checks that Proxmox makes itself, in its table
+//! of the API and inside of its calls, and held against the lab: with exactly these a verb works, and without any one of them it
+//! does not.
+//!
+//! The releases differ in one of them: `SDN.Use` came with 8, and bridges were free before. What came and went otherwise
+//! (`VM.Monitor`, `VM.GuestAgent.*`, `Mapping.*`) is for calls that this program never makes.
+
+use converger_core::guest::Kind;
+use converger_core::normalize::Field;
+
+/// What is done to an environment, as far as privileges tell it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Verb {
+    /// Observe, audit and plan.
+    Read,
+    Start,
+    /// Shut down, stop, reboot.
+    Stop,
+    SetCpu,
+    SetMemory,
+    SetOptions,
+    SetStartup,
+    SetBoot,
+    /// Make and delete snapshots.
+    Snapshot,
+    Rollback,
+    Clone,
+    Migrate,
+    Grow,
+    Delete,
+}
+
+impl Verb {
+    /// All verbs.
+    pub const ALL: [Self; 14] = [
+        Self::Read,
+        Self::Start,
+        Self::Stop,
+        Self::SetCpu,
+        Self::SetMemory,
+        Self::SetOptions,
+        Self::SetStartup,
+        Self::SetBoot,
+        Self::Snapshot,
+        Self::Rollback,
+        Self::Clone,
+        Self::Migrate,
+        Self::Grow,
+        Self::Delete,
+    ];
+
+    /// The name of the check whether it may be done.
+    #[must_use]
+    pub fn check(self) -> &'static str {
+        match self {
+            Self::Read => "may-read",
+            Self::Start => "may-start",
+            Self::Stop => "may-stop",
+            Self::SetCpu => "may-set-cpu",
+            Self::SetMemory => "may-set-memory",
+            Self::SetOptions => "may-set-options",
+            Self::SetStartup => "may-set-startup",
+            Self::SetBoot => "may-set-boot",
+            Self::Snapshot => "may-snapshot",
+            Self::Rollback => "may-rollback",
+            Self::Clone => "may-clone",
+            Self::Migrate => "may-migrate",
+            Self::Grow => "may-grow",
+            Self::Delete => "may-delete",
+        }
+    }
+
+    /// What it is, after "may" and "may not".
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Read => "observe, audit and plan",
+            Self::Start => "start",
+            Self::Stop => "shut down, stop and reboot",
+            Self::SetCpu => "set cores, sockets, cpulimit and cpuunits",
+            Self::SetMemory => "set memory, balloon and swap",
+            Self::SetOptions => "set description, tags, onboot and agent",
+            Self::SetStartup => "set startup",
+            Self::SetBoot => "set boot",
+            Self::Snapshot => "make and delete snapshots",
+            Self::Rollback => "roll back to a snapshot",
+            Self::Clone => "clone",
+            Self::Migrate => "migrate",
+            Self::Grow => "grow disks",
+            Self::Delete => "delete",
+        }
+    }
+
+    /// The verb that setting a field is.
+    #[must_use]
+    pub fn of_field(field: Field) -> Self {
+        match field {
+            Field::Cores | Field::Cpulimit | Field::Cpuunits | Field::Numa | Field::Sockets => Self::SetCpu,
+            Field::Balloon | Field::Memory | Field::Swap => Self::SetMemory,
+            Field::Agent | Field::Description | Field::Hotplug | Field::Onboot | Field::Tags => Self::SetOptions,
+            Field::Startup => Self::SetStartup,
+            Field::Boot => Self::SetBoot,
+        }
+    }
+
+    /// What it needs on this release, for a guest of this kind.
+    pub fn needs(self, major: u32, kind: Kind) -> impl Iterator<Item = &'static Need> {
+        NEEDS.iter().filter(move |need| need.verb == self && need.since <= major && need.kind.is_none_or(|own| own == kind))
+    }
+}
+
+/// Where a privilege is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum On {
+    /// On `/` itself.
+    Root,
+    /// On the guest: `/vms/<vmid>`.
+    Guest,
+    /// On a guest that is yet to be: `/vms/<vmid>`.
+    NewGuest,
+    /// On the storages of the guest's disks: `/storage/<name>`.
+    Storage,
+    /// On the bridges of the guest's cards: `/sdn/zones/localnetwork/<bridge>`.
+    Bridge,
+}
+
+/// One privilege that a verb needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// For what.
+    pub verb: Verb,
+    /// Where.
+    pub on: On,
+    /// The privilege, and others any of which will do in its place.
+    pub any_of: &'static [&'static str],
+    /// The release that began to ask for it.
+    pub since: u32,
+    /// The kind of guest, where only one is asked for it.
+    pub kind: Option<Kind>,
+    /// The role that would hold it.
+    pub role: &'static str,
+}
+
+impl Need {
+    /// The privilege that is granted for it.
+    #[must_use]
+    pub fn privilege(&self) -> &'static str {
+        self.any_of.first().copied().unwrap_or("")
+    }
+
+    /// Whether the role is to spread from where it is granted. What is needed on `/` itself is too much to be had everywhere,
+    /// besides reading.
+    #[must_use]
+    pub fn spreads(&self) -> bool {
+        self.on != On::Root || self.verb == Verb::Read
+    }
+}
+
+/// What a role holds: whatever the needs that it is for ask for. Where it is about guests, seeing them belongs to it, because an
+/// entry for a guest takes the place of what comes from above.
+pub fn privileges_of(role: &str, major: u32) -> Vec<&'static str> {
+    let own = || NEEDS.iter().filter(|need| need.role == role && need.since <= major);
+    let sees = own().any(|need| need.on == On::Guest).then_some("VM.Audit");
+    let mut privileges: Vec<&str> = own().map(Need::privilege).chain(sees).collect();
+    privileges.sort_unstable();
+    privileges.dedup();
+    privileges
+}
+
+const fn need(verb: Verb, on: On, any_of: &'static [&'static str], role: &'static str) -> Need {
+    Need { verb, on, any_of, since: 7, kind: None, role }
+}
+
+/// The table.
+pub static NEEDS: [Need; 20] = [
+    need(Verb::Read, On::Root, &["Sys.Audit"], "ConvergerRead"),
+    need(Verb::Read, On::Guest, &["VM.Audit"], "ConvergerRead"),
+    need(Verb::Start, On::Guest, &["VM.PowerMgmt"], "ConvergerPower"),
+    need(Verb::Stop, On::Guest, &["VM.PowerMgmt"], "ConvergerPower"),
+    need(Verb::SetCpu, On::Guest, &["VM.Config.CPU"], "ConvergerCpu"),
+    need(Verb::SetMemory, On::Guest, &["VM.Config.Memory"], "ConvergerMemory"),
+    need(Verb::SetOptions, On::Guest, &["VM.Config.Options"], "ConvergerOptions"),
+    need(Verb::SetStartup, On::Guest, &["VM.Config.Options"], "ConvergerOptions"),
+    // The order of starts is a matter of the whole host; of containers nobody asks for it.
+    Need { kind: Some(Kind::Qemu), ..need(Verb::SetStartup, On::Root, &["Sys.Modify"], "ConvergerStartup") },
+    Need { kind: Some(Kind::Qemu), ..need(Verb::SetBoot, On::Guest, &["VM.Config.Disk"], "ConvergerBoot") },
+    need(Verb::Snapshot, On::Guest, &["VM.Snapshot"], "ConvergerSnapshot"),
+    need(Verb::Rollback, On::Guest, &["VM.Snapshot.Rollback", "VM.Snapshot"], "ConvergerRollback"),
+    need(Verb::Clone, On::Guest, &["VM.Clone"], "ConvergerClone"),
+    need(Verb::Clone, On::NewGuest, &["VM.Allocate"], "ConvergerClone"),
+    need(Verb::Clone, On::Storage, &["Datastore.AllocateSpace"], "ConvergerClone"),
+    Need { since: 8, ..need(Verb::Clone, On::Bridge, &["SDN.Use"], "ConvergerClone") },
+    need(Verb::Migrate, On::Guest, &["VM.Migrate"], "ConvergerMigrate"),
+    need(Verb::Grow, On::Guest, &["VM.Config.Disk"], "ConvergerGrow"),
+    need(Verb::Grow, On::Storage, &["Datastore.AllocateSpace"], "ConvergerGrow"),
+    need(Verb::Delete, On::Guest, &["VM.Allocate"], "ConvergerDelete"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_has_needs_and_a_name_of_its_own() {
+        assert!(NEEDS.is_sorted_by_key(|need| need.verb));
+        for verb in Verb::ALL {
+            assert!(verb.needs(9, Kind::Qemu).next().is_some(), "{verb:?}");
+        }
+        let mut names: Vec<&str> = Verb::ALL.map(Verb::check).into();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Verb::ALL.len());
+    }
+
+    #[test]
+    fn roles_hold_no_more_than_what_they_are_for() {
+        assert_eq!(privileges_of("ConvergerRead", 9), ["Sys.Audit", "VM.Audit"]);
+        assert_eq!(privileges_of("ConvergerPower", 9), ["VM.Audit", "VM.PowerMgmt"]);
+        assert_eq!(privileges_of("ConvergerStartup", 9), ["Sys.Modify"], "not spread over guests");
+        assert_eq!(privileges_of("ConvergerOptions", 7), ["VM.Audit", "VM.Config.Options"]);
+        let clone = ["Datastore.AllocateSpace", "VM.Allocate", "VM.Audit", "VM.Clone"];
+        assert_eq!(privileges_of("ConvergerClone", 7), clone, "7 has no SDN.Use, and refuses a role with it");
+        assert_eq!(privileges_of("ConvergerClone", 8).len(), 5);
+    }
+
+    #[test]
+    fn only_reading_spreads_from_the_root_by_what_it_needs_there() {
+        let spread: Vec<&str> = NEEDS.iter().filter(|need| need.on == On::Root && need.spreads()).map(Need::privilege).collect();
+        assert_eq!(spread, ["Sys.Audit"]);
+    }
+}

@@ -1,0 +1,247 @@
+//! A lab on a virtual clock, asked without sockets.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Trust, Watch};
+use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, HttpAnswer, HttpRequest, Method};
+use converger_adapters::proxmox::doctor::{Asked, Finding, Level, Way, findings, gather};
+use converger_core::desired::Scope;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_lab::{Act, Fate, Flavour, Request, Setting, World};
+
+pub(crate) const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
+
+pub(crate) const TOKEN: &str = "svc@pve!probe";
+
+/// Two nodes with a virtual machine and a container on storage that both see, and a service user with a token of its own.
+pub(crate) const WORLD: &str = "
+cluster: house
+nodes: { pve1: {}, pve2: {} }
+storages: { tank: { type: rbd, shared: true } }
+users: { svc@pve: {} }
+tokens: { 'svc@pve!probe': { secret: s } }
+guests:
+  - { vmid: 100, kind: qemu, node: pve1, name: web, config: { cores: 2, memory: 1024, scsi0: 'tank:vm-100-disk-0,size=8G', net0: 'virtio,bridge=vmbr0' }, snapshots: { s1: { cores: 2 } } }
+  - { vmid: 101, kind: lxc, node: pve1, name: dns, config: { cores: 1, memory: 512, rootfs: 'tank:vm-101-disk-0,size=4G', net0: 'name=eth0,bridge=vmbr0' }, snapshots: { s1: { cores: 1 } } }
+";
+
+pub(crate) fn setting(flavour: Flavour, yaml: &str) -> Setting {
+    let setting = Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    Setting { flavour, ..setting }
+}
+
+/// The world above, in which token and user have these roles on these paths.
+pub(crate) fn granted(flavour: Flavour, entries: &[(&str, &str)]) -> Setting {
+    let mut setting = setting(flavour, WORLD);
+    for (path, role) in entries {
+        for own in [("token", TOKEN), ("user", "svc@pve")] {
+            let yaml = format!("acl: [{{ path: {path}, role: {role}, {}: '{}' }}]", own.0, own.1);
+            setting.acl.extend(Setting::from_yaml(&yaml).unwrap_or_else(|error| panic!("{error}")).acl);
+        }
+    }
+    setting
+}
+
+struct Running {
+    world: World,
+    now_ms: u64,
+}
+
+/// A world under way.
+#[derive(Clone)]
+pub(crate) struct Bench(Arc<Mutex<Running>>);
+
+impl Bench {
+    pub(crate) fn new(setting: &Setting) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        // A first round has been told.
+        let bench = Self(Arc::new(Mutex::new(Running { world, now_ms: setting.start_ms })));
+        bench.pass(20_000);
+        bench
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        self.0.lock().expect("unpoisoned")
+    }
+
+    pub(crate) fn pass(&self, ms: u64) {
+        let mut running = self.running();
+        running.now_ms += ms;
+        let now_ms = running.now_ms;
+        running.world.advance_to(now_ms);
+    }
+
+    pub(crate) fn act(self, act: Act) -> Self {
+        let mut running = self.running();
+        let now_ms = running.now_ms;
+        running.world.act(now_ms, act);
+        drop(running);
+        self
+    }
+
+    pub(crate) fn twist(self, fault: converger_lab::RequestFault) -> Self {
+        self.running().world.add_request_fault(fault);
+        self
+    }
+
+    pub(crate) fn clock(&self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(self.running().now_ms)
+    }
+
+    /// Method and path of every request so far.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.running().world.records().map(|record| format!("{} {}", record.method, record.path)).collect()
+    }
+
+    pub(crate) fn session(&self, node: &str) -> Session<Entry> {
+        self.session_of(node, "s")
+    }
+
+    fn session_of(&self, node: &str, secret: &str) -> Session<Entry> {
+        let (place, token) = (format!("{node}:8006"), format!("{TOKEN}={secret}"));
+        Session::new(Entry { bench: self.clone(), node: node.to_owned(), place, token, watch: Watch::default() })
+    }
+}
+
+/// One node as the entry to a world.
+pub(crate) struct Entry {
+    bench: Bench,
+    node: String,
+    place: String,
+    token: String,
+    watch: Watch,
+}
+
+impl Entry {
+    fn request(&self, request: &HttpRequest) -> Request {
+        let own = Request::new(request.method().word(), request.path()).token(&self.token);
+        match request.form() {
+            Some(form) => own.form(form).header("Content-Length", &form.len().to_string()),
+            None => own,
+        }
+    }
+}
+
+impl Exchange for Entry {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let mut running = self.bench.running();
+        let now_ms = running.now_ms;
+        let answer = running.world.answer_at(now_ms, &self.node, &self.request(request));
+        running.now_ms += answer.delay_ms.max(1);
+        let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
+        match answer.fate {
+            Fate::Deliver => {
+                self.watch.said(&date(running.world.wall_s()));
+                Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body })
+            }
+            Fate::LostBefore => Err(Failure::lost(Delivery::NotDelivered, Cause::Unreachable, format!("{}: no connection", self.place))),
+            _ => Err(Failure::lost(delivery, Cause::Interrupted, format!("{}: the connection broke", self.place))),
+        }
+    }
+
+    fn place(&self) -> &str {
+        &self.place
+    }
+
+    fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+}
+
+/// A `Date` header; the day of the week is nobody's business here.
+fn date(secs: u64) -> String {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let (mut days, mut year) = (secs / 86_400, 1970);
+    let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    while days >= 365 + u64::from(leap(year)) {
+        days -= 365 + u64::from(leap(year));
+        year += 1;
+    }
+    let lengths = [31, 28 + u64::from(leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let mut month = 0;
+    while days >= lengths[month] {
+        days -= lengths[month];
+        month += 1;
+    }
+    let rest = secs % 86_400;
+    format!("Sun, {:02} {} {year} {:02}:{:02}:{:02} GMT", days + 1, MONTHS[month], rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+pub(crate) fn vmid(number: u64) -> Vmid {
+    Vmid::new(number).expect("an id")
+}
+
+pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+pub(crate) fn call(session: &Session<Entry>, command: &Command) -> Result<Event, Failure> {
+    run(session.call(command))
+}
+
+/// What is asked of the doctor.
+#[derive(Clone)]
+pub(crate) struct Visit {
+    pub(crate) entries: Vec<&'static str>,
+    pub(crate) cluster: Option<&'static str>,
+    pub(crate) scope: Option<Vec<u64>>,
+    pub(crate) secret: &'static str,
+}
+
+impl Default for Visit {
+    fn default() -> Self {
+        Self { entries: vec!["pve1"], cluster: Some("house"), scope: Some(vec![100, 101]), secret: "s" }
+    }
+}
+
+/// The findings at a world. Whatever is asked, it only reads, each thing once.
+pub(crate) fn visit(bench: &Bench, visit: &Visit) -> Vec<Finding> {
+    let ways: Vec<Way<Entry>> = visit
+        .entries
+        .iter()
+        .map(|node| Way { place: format!("{node}:8006"), trust: Trust::System, session: Ok(bench.session_of(node, visit.secret)) })
+        .collect();
+    let environment = EnvironmentName::new("lab").expect("a name");
+    let scope = visit.scope.as_ref().map(|ids| Scope::new(ids.iter().map(|id| vmid(*id)).collect()));
+    let token = TokenId::new(TOKEN).expect("an id");
+    let asked = Asked { environment: &environment, cluster: visit.cluster, token: &token, scope: scope.as_ref() };
+    let before = bench.requests().len();
+    let found = findings(&run(gather(&asked, &ways, &|| bench.clock(), &|_| {})));
+    let requests = &bench.requests()[before..];
+    assert!(requests.iter().all(|request| request.starts_with("GET ")), "the doctor changes nothing (G5): {requests:#?}");
+    check_texts(&found);
+    found
+}
+
+/// Every finding is fit to be shown: a name in kebab-case, a sentence, nothing that acts on a terminal.
+fn check_texts(found: &[Finding]) {
+    for finding in found {
+        let is_kebab = finding.check.split('-').all(|part| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_lowercase()));
+        assert!(is_kebab, "{finding:?}");
+        let remedy = finding.remedy.iter().flat_map(|remedy| remedy.lines.iter().map(|line| &line.text).chain([&remedy.text]));
+        for text in remedy.chain([&finding.found]) {
+            assert!(!text.trim().is_empty() && !text.chars().any(char::is_control) && !text.contains("<vmid>"), "{finding:?}");
+        }
+        assert!(
+            finding.level != Level::Fail || finding.remedy.is_some() || finding.check.starts_with("tls") || finding.check == "endpoint"
+        );
+    }
+}
+
+/// The levels that a check came to, in order.
+pub(crate) fn levels(found: &[Finding], check: &str) -> Vec<Level> {
+    found.iter().filter(|finding| finding.check == check).map(|finding| finding.level).collect()
+}
+
+/// The one finding of a check.
+pub(crate) fn one<'f>(found: &'f [Finding], check: &str) -> &'f Finding {
+    let own: Vec<&Finding> = found.iter().filter(|finding| finding.check == check).collect();
+    assert_eq!(own.len(), 1, "{check} in {found:#?}");
+    own[0]
+}
+
+/// The lines of a finding that are typed on a node.
+pub(crate) fn lines(finding: &Finding) -> Vec<&str> {
+    finding.remedy.iter().flat_map(|remedy| &remedy.lines).map(|line| line.text.as_str()).collect()
+}

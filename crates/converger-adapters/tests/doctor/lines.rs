@@ -1,0 +1,145 @@
+//! The lines that the doctor says are typed into the lab: after them what was missing is there, and nothing that was there is gone.
+
+use std::collections::BTreeSet;
+
+use converger_adapters::proxmox::doctor::{Finding, Level};
+use converger_lab::{AclSetting, Flavour, Setting};
+
+use crate::bench::{Bench, FLAVOURS, Visit, WORLD, granted, lines, one, setting, visit};
+
+/// The words of a line, as a shell would see them.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for own in line.chars() {
+        match (quote, own) {
+            (None, '\'' | '"') => quote = Some(own),
+            (Some(open), _) if open == own => quote = None,
+            (None, ' ') => words.push(String::new()),
+            _ => words.last_mut().expect("a word").push(own),
+        }
+    }
+    words
+}
+
+/// Types a `pveum` line into a setting.
+fn type_in(setting: &mut Setting, line: &str) {
+    let words = words(line);
+    let option = |name: &str| words.iter().position(|word| word == name).map(|index| words[index + 1].clone());
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["pveum", "role", verb @ ("add" | "modify"), role, ..] => {
+            assert_eq!(*verb == "add", !setting.roles.contains_key(*role), "{line}");
+            let own = setting.roles.entry((*role).to_owned()).or_default();
+            own.extend(option("--privs").expect("privileges").split(' ').map(str::to_owned));
+        }
+        ["pveum", "acl", "modify", path, ..] => {
+            for role in option("--roles").expect("roles").split(',') {
+                let here_only = option("--propagate").as_deref() == Some("0");
+                let (user, token) = (option("--users"), option("--tokens"));
+                setting.acl.push(AclSetting { path: (*path).to_owned(), role: role.to_owned(), user, group: None, token, here_only });
+            }
+        }
+        _ => panic!("not a line for pveum: {line}"),
+    }
+}
+
+fn typed(mut setting: Setting, finding: &Finding) -> Setting {
+    for line in lines(finding) {
+        type_in(&mut setting, line);
+    }
+    setting
+}
+
+/// Checks that are ok.
+fn well(found: &[Finding]) -> BTreeSet<&'static str> {
+    found.iter().filter(|finding| finding.level == Level::Ok && finding.check.starts_with("may-")).map(|finding| finding.check).collect()
+}
+
+/// Types what each finding about privileges says, one after the other, until all are ok.
+fn heal(mut setting: Setting, ask: &Visit, name: &str) {
+    let mut before = BTreeSet::new();
+    for round in 0..20 {
+        let found = visit(&Bench::new(&setting), ask);
+        let now = well(&found);
+        assert!(now.is_superset(&before), "{name}, round {round}: {:?} is gone", before.difference(&now));
+        let Some(open) = found.iter().find(|finding| finding.check.starts_with("may-") && finding.level != Level::Ok) else {
+            assert!(now.len() >= 13, "{name}: {now:?}");
+            return;
+        };
+        assert!(open.level != Level::Unknown && !lines(open).is_empty(), "{name}: {open:#?}");
+        before = now;
+        setting = typed(setting, open);
+        let after = visit(&Bench::new(&setting), ask);
+        assert_eq!(one(&after, open.check).level, Level::Ok, "{name}: {open:#?} {:#?}", one(&after, open.check));
+    }
+    panic!("{name}: it never ends");
+}
+
+/// Beginnings from which a token can be brought to all privileges, each with what stands there already.
+fn beginnings(flavour: Flavour) -> Vec<(&'static str, Setting)> {
+    let nothing = setting(flavour, WORLD);
+    let mut whole = nothing.clone();
+    whole.tokens.values_mut().for_each(|token| token.full = true);
+    let mut of_owner = nothing.clone();
+    type_in(&mut of_owner, "pveum acl modify / --users svc@pve --roles Administrator");
+    let mut in_pool = granted(flavour, &[("/", "PVEAuditor"), ("/pool/p", "PVEVMUser")]);
+    in_pool.pools = Setting::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
+    let mut here_only = nothing.clone();
+    for own in ["--tokens svc@pve!probe", "--users svc@pve"] {
+        type_in(&mut here_only, &format!("pveum acl modify / {own} --roles PVEAdmin --propagate 0"));
+    }
+    vec![
+        ("nothing", nothing),
+        ("without separation", whole),
+        ("the user has everything", of_owner),
+        ("auditor at the root", granted(flavour, &[("/", "PVEAuditor")])),
+        ("entries on /vms", granted(flavour, &[("/", "PVEAuditor"), ("/vms", "PVEVMUser")])),
+        ("entries on a guest", granted(flavour, &[("/", "PVEAuditor"), ("/vms/100", "PVEVMUser")])),
+        ("less on a guest", granted(flavour, &[("/", "PVEAuditor"), ("/vms/100", "PVETemplateUser")])),
+        ("a pool", in_pool),
+        ("not spread", here_only),
+    ]
+}
+
+#[test]
+fn whatever_is_there_the_lines_bring_the_rest_and_take_nothing_away() {
+    for flavour in FLAVOURS {
+        for (name, setting) in beginnings(flavour) {
+            heal(setting, &Visit::default(), &format!("{flavour:?} {name}"));
+        }
+    }
+}
+
+#[test]
+fn without_a_scope_as_well() {
+    for (name, setting) in beginnings(Flavour::V9) {
+        heal(setting, &Visit { scope: None, ..Visit::default() }, name);
+    }
+}
+
+#[test]
+fn no_line_gives_more_than_is_needed() {
+    let mut setting = setting(Flavour::V9, WORLD);
+    let found = visit(&Bench::new(&setting), &Visit::default());
+    setting = typed(setting, one(&found, "may-read"));
+    assert_eq!(setting.roles.get("ConvergerRead").map(Vec::as_slice), Some(["Sys.Audit".to_owned(), "VM.Audit".to_owned()].as_slice()));
+    let found = visit(&Bench::new(&setting), &Visit::default());
+    assert_eq!(well(&found), BTreeSet::from(["may-read"]), "reading is all that reading gives");
+    setting = typed(setting, one(&found, "may-set-startup"));
+    let startup: Vec<(&str, bool)> =
+        setting.acl.iter().filter(|entry| entry.role == "ConvergerStartup").map(|entry| (entry.path.as_str(), entry.here_only)).collect();
+    assert_eq!(startup, [("/", true), ("/", true)], "Sys.Modify is had on / and nowhere else");
+}
+
+#[test]
+fn a_role_that_is_there_is_completed_or_used_as_it_is() {
+    let mut setting = setting(Flavour::V8, WORLD);
+    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into()]);
+    let found = visit(&Bench::new(&setting), &Visit::default());
+    assert_eq!(lines(one(&found, "may-read"))[0], "pveum role modify ConvergerRead --append 1 --privs \"Sys.Audit VM.Audit\"");
+    setting.roles.insert("ConvergerRead".into(), vec!["VM.Audit".into(), "Sys.Audit".into(), "Pool.Audit".into()]);
+    let found = visit(&Bench::new(&setting), &Visit::default());
+    let expected =
+        ["pveum acl modify / --tokens 'svc@pve!probe' --roles ConvergerRead", "pveum acl modify / --users 'svc@pve' --roles ConvergerRead"];
+    assert_eq!(lines(one(&found, "may-read")), expected);
+}

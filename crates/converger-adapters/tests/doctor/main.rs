@@ -1,0 +1,8 @@
+//! The doctor at the bed of the lab: every finding against a world that has it and one that has not, on every release; and the
+//! table of privileges, with which each verb works and without any one of which it does not.
+
+mod bad_days;
+mod bench;
+mod lines;
+mod privileges;
+mod verbs;
