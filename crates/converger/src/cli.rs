@@ -216,18 +216,22 @@ pub(crate) struct Lab {
     /// How many guests
     #[arg(long, default_value_t = 20, conflicts_with = "world", value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub(crate) guests: u32,
-    /// The release that is played: 7, 8 or 9
-    #[arg(long, default_value_t = 9, conflicts_with = "world", value_parser = clap::value_parser!(u8).range(7..=9))]
-    pub(crate) flavour: u8,
+    /// The release that is played: 7, 8 or 9 [default: what the file says, or 9]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(7..=9))]
+    pub(crate) flavour: Option<u8>,
     /// The port of the first node; each further one has the next. 0 is any that is free
     #[arg(long, default_value_t = 8006)]
     pub(crate) port: u16,
     /// Milliseconds by which each request moves the clock; left out, time runs as it does
     #[arg(long, value_name = "MS")]
     pub(crate) clock: Option<u64>,
-    /// Keep the certificate in this directory, and leave a converger.toml there that leads here
+    /// Keep the certificate in this directory, and leave there what leads here: converger.toml for this program, lab.json and ca.pem
+    /// for others
     #[arg(long, value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
+    /// Write every request to this file, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) record: Option<PathBuf>,
     /// Say nothing about requests
     #[arg(long)]
     pub(crate) quiet: bool,

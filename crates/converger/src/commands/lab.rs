@@ -1,16 +1,18 @@
 //! `converger lab`: a world from a file or a seed, served until Ctrl-C.
 
-use std::fmt::Write as _;
-use std::fs;
+mod invitation;
+
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use converger_lab::server::{Clock, Identity, Options, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, Setting};
 use futures_util::future::select;
+use serde_json::json;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -19,22 +21,21 @@ use crate::cli::Lab;
 use crate::exit::End;
 use crate::files;
 use crate::render::{self, styled};
+use invitation::Invitation;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 const WORLD_BYTES_MAX: usize = 64 << 20;
 
-/// What `--into` leaves behind.
+/// What `--into` keeps for the next time.
 const CERTIFICATE: &str = "lab.pem";
-const CONFIG: &str = "converger.toml";
-const SECRET: &str = "secret";
 
 pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let setting = setting(arguments)?;
     let identity = identity(arguments.into.as_deref(), &setting)?;
-    let invitation = Invitation { fingerprint: identity.fingerprint(), token: token(&setting) };
+    let invitation = Invitation::new(&setting, &identity);
     let clock = arguments.clock.map_or(Clock::Real { speed: 1 }, |step_ms| Clock::Virtual { step_ms });
-    let watcher = (!arguments.quiet).then(|| Arc::new(log) as Watcher);
+    let watcher = watcher(arguments)?;
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
@@ -44,7 +45,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
             invitation.leave(room, &places)?;
         }
         let world = server.world();
-        shown(io::stdout().write_all(invitation.text(&setting, &places).as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
+        shown(io::stdout().write_all(invitation.text(&places).as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
         server.run(ended()).await;
         let requests = world.lock().requests();
         let _ = writeln!(anstream::stderr(), "\n{}", styled(render::DIM, format!("the lab is gone; it answered {requests} requests")));
@@ -64,10 +65,17 @@ async fn ended() {
 }
 
 fn setting(arguments: &Lab) -> Result<Setting, Stop> {
+    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(Stop::input)?;
     let Some(path) = &arguments.world else {
-        let flavour = Flavour::try_from(arguments.flavour).map_err(Stop::input)?;
-        return Ok(Setting::seeded(arguments.seed, Scale { nodes: arguments.nodes, guests: arguments.guests }, flavour));
+        let scale = Scale { nodes: arguments.nodes, guests: arguments.guests };
+        return Ok(Setting::seeded(arguments.seed, scale, flavour.unwrap_or_default()));
     };
+    let mut setting = from_file(path)?;
+    setting.flavour = flavour.unwrap_or(setting.flavour);
+    Ok(setting)
+}
+
+fn from_file(path: &Path) -> Result<Setting, Stop> {
     let name = files::shown(path);
     let text = files::read_at_most(path, WORLD_BYTES_MAX).map_err(|error| Stop::input(format!("cannot read {name}: {error}")))?;
     if text.bytes.len() > WORLD_BYTES_MAX {
@@ -107,45 +115,25 @@ fn private(path: &Path, text: &str) -> Result<(), Stop> {
         .map_err(|error| Stop::failed(format!("cannot write {}: {error}", files::shown(path))))
 }
 
-/// The first token and its secret, for people who try things. A world without one can be reached with tickets only.
-fn token(setting: &Setting) -> Option<(String, String)> {
-    setting.tokens.iter().next().map(|(id, token)| (id.clone(), token.secret.clone()))
+/// Who looks at every request: a person at the terminal, a file, both or nobody.
+fn watcher(arguments: &Lab) -> Result<Option<Watcher>, Stop> {
+    let shown = !arguments.quiet;
+    let Some(path) = &arguments.record else { return Ok(shown.then(|| Arc::new(log) as Watcher)) };
+    let file = File::create(path).map_err(|error| Stop::failed(format!("cannot write {}: {error}", files::shown(path))))?;
+    let file = Mutex::new(file);
+    Ok(Some(Arc::new(move |record: &Record| {
+        if shown {
+            log(record);
+        }
+        keep(&mut file.lock().unwrap_or_else(PoisonError::into_inner), record);
+    })))
 }
 
-struct Invitation {
-    fingerprint: String,
-    token: Option<(String, String)>,
-}
-
-impl Invitation {
-    /// How to reach the lab, for people.
-    fn text(&self, setting: &Setting, places: &[Place]) -> String {
-        let mut text = format!("lab: Proxmox VE {} with {} guests\n", setting.flavour.major(), setting.guests.len());
-        for place in places {
-            let _ = writeln!(text, "  {:<12} https://{}", place.node, place.address);
-        }
-        let _ = writeln!(text, "  {:<12} {}", "fingerprint", self.fingerprint);
-        if let Some((id, secret)) = &self.token {
-            let _ = writeln!(text, "  {:<12} {id}={secret}", "token");
-        }
-        text.push_str("Ctrl-C ends it.\n");
-        text
-    }
-
-    /// A converger.toml that leads here, and the secret beside it.
-    fn leave(&self, room: &Path, places: &[Place]) -> Result<(), Stop> {
-        let Some((id, secret)) = &self.token else { return Ok(()) };
-        private(&room.join(SECRET), &format!("{secret}\n"))?;
-        let pin = &self.fingerprint;
-        let endpoints: Vec<String> =
-            places.iter().map(|place| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address)).collect();
-        let text = format!(
-            "# Leads to the lab that was started with `converger lab --into`.\n[environments.lab]\nmode = \"solo\"\ntoken = \"{id}\"\n\
-             secret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{}]\n",
-            endpoints.concat()
-        );
-        private(&room.join(CONFIG), &text)
-    }
+/// One line in one write, so that whoever reads along never sees half of one. A disk that is full must not end the lab.
+fn keep(file: &mut File, record: &Record) {
+    let Record { at_ms, entry, method, path, user, status } = record;
+    let line = json!({ "at_ms": at_ms, "node": entry, "method": method, "path": path, "user": user, "status": status });
+    let _ = file.write_all(format!("{line}\n").as_bytes());
 }
 
 fn log(record: &Record) {
