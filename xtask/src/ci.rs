@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
-use crate::{docs, opinion, readme, tidy, tools};
+use crate::{clients, docs, opinion, readme, tidy, tools};
 
 /// A stage: its name in the table, and what it does.
 type Stage = (&'static str, fn() -> Outcome);
@@ -29,11 +29,25 @@ const STAGES: &[Stage] = &[
     ("readme", readme::check),
     ("docs", docs::check),
     ("opinion", opinion::ask),
+    ("clients", clients::ask),
 ];
+
+/// The stage of that name.
+pub(crate) fn stage(name: &str) -> Option<&'static str> {
+    STAGES.iter().map(|(known, _)| *known).find(|known| *known == name)
+}
+
+/// Run one stage by itself; what it needs of those before it must be there.
+pub(crate) fn run_only(name: &str) -> Outcome {
+    finish(walk(&STAGES.iter().copied().filter(|(known, _)| *known == name).collect::<Vec<_>>()))
+}
 
 /// Run every stage up to the first that fails, and show the times in any case.
 pub(crate) fn run() -> Outcome {
-    let rows = walk(STAGES);
+    finish(walk(STAGES))
+}
+
+fn finish(rows: Vec<Row>) -> Outcome {
     eprint!("\n{}", table(&rows));
     verdict(rows)
 }

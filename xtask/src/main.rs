@@ -5,7 +5,9 @@
 
 mod bench;
 mod ci;
+mod clients;
 mod docs;
+mod lab;
 mod opinion;
 mod python;
 mod readme;
@@ -22,6 +24,7 @@ const USAGE: &str = "\
 usage: cargo xtask <task>
 
   ci                 all that has to pass before a commit, missing tools installed first
+  ci <stage>         one stage of it, on what the stages before it have built
   tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees
   gen-docs           write the pages that are generated from the code
   gen-docs --check   only compare them with what is committed
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
 enum Task {
     Usage,
     Ci,
+    Stage(&'static str),
     Tidy,
     WriteDocs,
     CheckDocs,
@@ -55,6 +59,7 @@ fn task(arguments: &[&str]) -> Option<Task> {
     match arguments {
         ["help" | "--help" | "-h"] => Some(Task::Usage),
         ["ci"] => Some(Task::Ci),
+        ["ci", name] => ci::stage(name).map(Task::Stage),
         ["tidy"] => Some(Task::Tidy),
         ["gen-docs"] => Some(Task::WriteDocs),
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
@@ -75,6 +80,7 @@ fn perform(task: Task) -> Outcome {
             Ok(())
         }
         Task::Ci => ci::run(),
+        Task::Stage(name) => ci::run_only(name),
         Task::Tidy => tidy::check(),
         Task::WriteDocs => docs::write(),
         Task::CheckDocs => docs::check(),
@@ -120,6 +126,7 @@ mod tests {
     #[test]
     fn each_task_is_reached_by_its_name() {
         assert_eq!(task(&["ci"]), Some(Task::Ci));
+        assert_eq!(task(&["ci", "tidy"]), Some(Task::Stage("tidy")));
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
         assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
         assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));

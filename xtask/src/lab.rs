@@ -1,0 +1,86 @@
+//! `converger lab` as a child of ours: started, asked what it saw, ended with whoever started it.
+//!
+//! What never enters here: who asks the lab, and what the answers should be.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::shell::{Failure, Outcome};
+
+/// What the lab says last before it answers.
+const READY: &str = "Ctrl-C ends it.";
+const RECORD: &str = "requests.jsonl";
+
+/// A lab that answers. It ends when this is dropped.
+pub(crate) struct Lab {
+    child: Child,
+    room: PathBuf,
+}
+
+impl Lab {
+    /// Start `converger` (the command without arguments) with a world, and wait until it listens. What leads to the lab is left in
+    /// `room`, and its clock moves by a second with each request, so that nobody waits.
+    pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path) -> Result<Self, Failure> {
+        let failed = |what: &str| Failure::new(format!("the lab in `{}` {what}", room.display()));
+        fs::create_dir_all(room).map_err(|error| failed(&format!("has no directory: {error}")))?;
+        converger.arg("lab").args(world).args(["--port", "0", "--clock", "1000", "--quiet", "--into"]).arg(room);
+        converger.arg("--record").arg(room.join(RECORD)).stdout(Stdio::piped());
+        let mut child = converger.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;
+        let said = child.stdout.take().map(BufReader::new);
+        let mut lines = said.into_iter().flat_map(|said| said.lines().map_while(Result::ok));
+        let ready = lines.any(|line| line == READY);
+        let lab = Self { child, room: room.to_owned() };
+        if ready { Ok(lab) } else { Err(failed("ended before it answered; what it said stands above")) }
+    }
+
+    pub(crate) fn room(&self) -> &Path {
+        &self.room
+    }
+
+    /// Every request so far, in order.
+    pub(crate) fn requests(&self) -> Result<Vec<Value>, Failure> {
+        let path = self.room.join(RECORD);
+        let failed = |error: &dyn std::fmt::Display| Failure::new(format!("cannot read `{}`: {error}", path.display()));
+        let text = fs::read_to_string(&path).map_err(|error| failed(&error))?;
+        text.lines().map(|line| serde_json::from_str(line).map_err(|error| failed(&error))).collect()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // It may have ended by itself; there is nothing left to do then.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Answers that say that the lab, and not the caller, falls short: methods that it does not play, nodes and daemons that are gone.
+pub(crate) fn all_understood(requests: &[Value]) -> Outcome {
+    let short = requests.iter().filter(|request| request["status"].as_u64().is_none_or(|status| status == 0 || status > 500));
+    let lines: Vec<String> = short.map(|request| format!("  {} {} {}", request["status"], request["method"], request["path"])).collect();
+    if lines.is_empty() { Ok(()) } else { Err(Failure::new(format!("requests that the lab does not understand:\n{}", lines.join("\n")))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn request(status: u64) -> Value {
+        json!({ "status": status, "method": "GET", "path": "/api2/json/nodes" })
+    }
+
+    #[test]
+    fn refusals_are_answers_and_what_is_not_played_is_none() {
+        assert_eq!(all_understood(&[200, 400, 401, 403, 500].map(request)), Ok(()));
+        for status in [0, 501, 595, 596] {
+            let failure = all_understood(&[request(200), request(status)]).unwrap_err();
+            assert!(failure.to_string().contains(&format!("{status} \"GET\"")), "{failure}");
+        }
+        assert!(all_understood(&[json!({})]).is_err(), "a request without a status was not answered");
+    }
+}
