@@ -253,6 +253,7 @@ impl<'q> Reading<'q> {
     fn close_unread(&mut self, unread: &Unread) {
         self.quorate = false;
         self.notes.push(Note::of_all(Reason::ClusterUnread, unread.to_string()));
+        self.fall_silent();
     }
 
     /// Guests of a node that is not online are unknown, unless a better reason is known already.

@@ -230,6 +230,8 @@ fn g2_absence_is_proven_by_id_permission_and_the_nodes_themselves() {
         "GET /api2/extjs/nodes/n1/lxc/999/status/current",
         "GET /api2/extjs/nodes/n2/qemu/999/status/current",
         "GET /api2/extjs/nodes/n2/lxc/999/status/current",
+        "GET /api2/extjs/nodes/n1/qemu/999/status/current",
+        "GET /api2/extjs/nodes/n1/lxc/999/status/current",
         "GET /api2/extjs/cluster/status",
     ];
     assert_eq!(desk.requests(), expected);
@@ -253,6 +255,16 @@ fn g2_what_is_not_seen_is_not_missing() {
         let note = taken.notes.iter().find(|note| note.reason == reason).unwrap_or_else(|| panic!("{name}: {:?}", taken.notes));
         assert!(!note.remedy("svc@pve!probe").contains('<'), "{}", note.remedy("svc@pve!probe"));
     }
+}
+
+#[test]
+fn g2_a_guest_that_moves_to_a_node_that_was_asked_already_is_not_missing() {
+    // It is on n2 while n1 is asked, and on n1 while n2 is; neither the list nor the ids know of it.
+    let gone = failure("500", "Configuration file 'nodes/n1/qemu-server/999.conf' does not exist");
+    let desk = three().instead("n1/qemu/999/status/current", vec![gone, success(&guest(999, "n1").current)]);
+    let taken = read(&desk, &[999], &declared(None, false, &[999]), None).expect("a reading");
+    assert!(!taken.observation.complete);
+    assert_eq!(taken.notes[0].reason, Reason::Moved);
 }
 
 #[test]
@@ -304,6 +316,15 @@ fn g1_a_cluster_that_cannot_be_read_again_has_no_quorum() {
     let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
     assert!(!taken.observation.quorate);
     assert_eq!(taken.notes[0].reason, Reason::ClusterUnread);
+}
+
+#[test]
+fn g1_guests_of_a_node_that_fell_silent_are_unknown_also_where_the_cluster_cannot_be_read_again() {
+    let desk = three().instead("cluster/status", vec![success(&three().cluster), raw(596, "Connection timed out")]);
+    let desk = desk.instead("100/pending", vec![raw(596, "Connection timed out")]);
+    let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 200).as_str()), ("node-silent", "node-offline"));
+    assert_eq!(cause(&taken, 101), "running", "the other node answered");
 }
 
 #[test]

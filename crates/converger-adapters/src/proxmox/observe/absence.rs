@@ -4,6 +4,9 @@
 //! A guest is taken for absent only if the token would see it (permissions on its path), its id is free (which no permission hides),
 //! and every node of the cluster says itself that it has no such guest, of either kind: the last reads files, where list and ids come from one source
 //! that can be empty in silence. Quorum before and after is checked by the caller.
+//!
+//! Nodes are asked one after the other, and a guest may move meanwhile from one that was not asked yet to one that was. So the way is gone back as
+//! well: to be overlooked twice, a guest would have to move twice within one proof.
 
 use converger_core::guest::{Kind, Vmid};
 use converger_core::observe::Node;
@@ -33,7 +36,8 @@ pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmi
     if let Some(node) = nodes.iter().find(|node| !node.online) {
         return doubt(Reason::NotProven, format!("guest {vmid} is not listed, and node {} cannot be asked for it", node.name.as_str()));
     }
-    for (node, kind) in nodes.iter().flat_map(|node| Kind::ALL.map(|kind| (node, kind))) {
+    let there_and_back = nodes.iter().chain(nodes.iter().rev().skip(1));
+    for (node, kind) in there_and_back.flat_map(|node| Kind::ALL.map(|kind| (node, kind))) {
         let guest = GuestPath { node: node.name.clone(), kind, vmid };
         match session.call(&Command::Read(Read::GuestStatus(guest))).await {
             Err(failure) if failure.cause == Cause::NoSuchGuest => {}
