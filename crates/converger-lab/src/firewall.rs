@@ -4,8 +4,6 @@
 
 use std::collections::BTreeMap;
 
-use sha1::{Digest, Sha1};
-
 /// The firewall of one guest.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Firewall {
@@ -17,7 +15,7 @@ impl Firewall {
     /// The digest of the shared file.
     pub(crate) fn digest(&self) -> String {
         let text = format!("{:?}\n{:?}\n", self.options, self.rules);
-        Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::digest::sha1(&text)
     }
 }
 

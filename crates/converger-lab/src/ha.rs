@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sha1::{Digest, Sha1};
 
 use crate::access::{ROOT, Who};
+use crate::digest::sha1;
 use crate::engine::{Event, Fork};
 use crate::guest::{Guest, Kind};
 use crate::work::{Shutdown, Work};
@@ -92,7 +92,7 @@ impl HaResources {
     pub(crate) fn digest(&self) -> String {
         let line = |(sid, resource): (&String, &HaResource)| format!("{sid} {} {:?}\n", resource.state, resource.comment);
         let text: String = self.all.iter().map(line).collect();
-        Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+        sha1(&text)
     }
 }
 

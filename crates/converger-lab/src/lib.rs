@@ -24,6 +24,7 @@
 mod access;
 mod api;
 mod decode;
+mod digest;
 mod engine;
 mod fault;
 mod firewall;
@@ -55,7 +56,7 @@ pub use setting::{
     AclSetting, GuestSetting, HaSetting, NewGuests, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting,
     UserSetting,
 };
-pub use truth::Truth;
+pub use truth::{Managed, Truth};
 pub use verify::verify_request;
 pub use wire::{Answer, Fate, Request};
 pub use world::{Record, World};

@@ -30,8 +30,19 @@ pub struct Truth {
     pub snapshots: Vec<String>,
     /// The digest of its config.
     pub digest: String,
+    /// What high availability has of it.
+    pub ha: Option<Managed>,
     /// A fault has hidden it from everybody.
     pub hidden: bool,
+}
+
+/// A guest under high availability.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Managed {
+    /// What is wanted of it.
+    pub wanted: String,
+    /// What the manager believes; nothing until it has looked.
+    pub believed: Option<String>,
 }
 
 impl World {
@@ -70,6 +81,7 @@ impl World {
             pending_delete: guest.deletions.keys().cloned().collect(),
             snapshots: guest.snapshots.keys().cloned().collect(),
             digest: guest.digest(),
+            ha: self.ha.get(&guest.service()).map(|own| Managed { wanted: own.state.clone(), believed: own.believed.clone() }),
             hidden: self.hidden.contains(&guest.vmid),
         }
     }

@@ -3,6 +3,7 @@
 //! What never enters here: entries that give a role to somebody.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
 
 use crate::flavour::Flavour;
 
@@ -86,10 +87,19 @@ const ROLES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Privileges by role. No world changes a built-in role, so all worlds share them.
+pub(super) type Roles = BTreeMap<String, Arc<BTreeSet<String>>>;
+
+static BUILT_IN: LazyLock<[Roles; 3]> = LazyLock::new(|| [Flavour::V7, Flavour::V8, Flavour::V9].map(of_release));
+
 /// The built-in roles of a release.
-pub(super) fn built_in(flavour: Flavour) -> BTreeMap<String, BTreeSet<String>> {
+pub(super) fn built_in(flavour: Flavour) -> Roles {
+    BUILT_IN[flavour as usize].clone()
+}
+
+fn of_release(flavour: Flavour) -> Roles {
     let known = privileges(flavour);
-    ROLES.iter().map(|(role, words)| ((*role).to_owned(), chosen(words, &known))).collect()
+    ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect()
 }
 
 fn privileges(flavour: Flavour) -> Vec<&'static str> {

@@ -3,8 +3,6 @@
 //! What never enters here: real cryptography. A ticket is signed with a hash over the world's seed:
 //! enough for a lab, worth nothing elsewhere.
 
-use sha1::{Digest, Sha1};
-
 /// Tickets and their companions live for two hours.
 const LIFE_S: u64 = 2 * 60 * 60;
 
@@ -50,17 +48,12 @@ impl Tickets {
     }
 
     fn hash(&self, text: &str) -> String {
-        hex(&Sha1::digest(format!("{}:{text}", self.seed)))
+        crate::digest::sha1(&format!("{}:{text}", self.seed))
     }
 }
 
 fn fresh(time: &str, now_s: u64) -> bool {
     u64::from_str_radix(time, 16).is_ok_and(|made| made <= now_s + 300 && now_s < made + LIFE_S)
-}
-
-/// Bytes as lower-case hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn domains(_: &mut World, _: &Call) -> Result<Data, Fail> {
 fn roles(world: &mut World, _: &Call) -> Result<Data, Fail> {
     let privileges = |held: &BTreeSet<String>| held.iter().cloned().collect::<Vec<_>>().join(",");
     let special = |role: &str| u8::from(role.starts_with("PVE") || role == "Administrator" || role == "NoAccess");
-    let entry = |(role, held): (&String, &BTreeSet<String>)| json!({ "roleid": role, "privs": privileges(held), "special": special(role) });
+    let entry = |(role, held): (&String, &std::sync::Arc<BTreeSet<String>>)| json!({ "roleid": role, "privs": privileges(held), "special": special(role) });
     Ok(json!(world.access.roles.iter().map(entry).collect::<Vec<_>>()).into())
 }
 

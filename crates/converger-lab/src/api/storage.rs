@@ -5,7 +5,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use sha1::{Digest, Sha1};
 
 use super::{Call, Route, need_quorum};
 use crate::respond::{Data, Fail};
@@ -34,7 +33,7 @@ fn words(content: &BTreeSet<String>) -> String {
 fn digest(world: &World) -> String {
     let line = |(name, storage): (&String, &Storage)| format!("{name} {storage:?}\n");
     let text: String = world.storages.all.iter().map(line).collect();
-    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    crate::digest::sha1(&text)
 }
 
 fn entry(world: &World, name: &str, storage: &Storage) -> Value {

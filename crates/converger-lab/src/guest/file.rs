@@ -5,14 +5,12 @@
 
 use std::fmt::Write;
 
-use sha1::{Digest, Sha1};
-
 use super::{Guest, Kind, Section};
 
 impl Guest {
     /// The digest that the API shows and that a write may ask for.
     pub(crate) fn digest(&self) -> String {
-        Sha1::digest(self.file()).iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::digest::sha1(&self.file())
     }
 
     /// The whole file: main section, pending section, snapshots by name.

@@ -110,7 +110,7 @@ fn people(world: &mut World, setting: &Setting) -> Result<(), String> {
         access.groups.insert(group.clone(), members.iter().cloned().collect());
     }
     for (role, privileges) in &setting.roles {
-        access.roles.insert(role.clone(), privileges.iter().cloned().collect());
+        access.roles.insert(role.clone(), std::sync::Arc::new(privileges.iter().cloned().collect()));
     }
     for (id, token) in &setting.tokens {
         let owner = id.split('!').next().unwrap_or_default();

@@ -1,0 +1,23 @@
+//! Digests as Proxmox shows them: SHA-1 in lower-case hexadecimal.
+//!
+//! What never enters here: secrets. Nothing is protected by these; they tell whether a file is still the same.
+
+use sha1::{Digest, Sha1};
+
+/// The digest of a text.
+pub(crate) fn sha1(text: &str) -> String {
+    let digits = b"0123456789abcdef";
+    let digest = Sha1::digest(text);
+    let halves = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    halves.map(|half| char::from(digits[usize::from(half)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_of_a_known_text() {
+        assert_eq!(sha1("abc"), "a9993e364706816aba3e25717850c26c9cd0d89d");
+    }
+}
