@@ -1,0 +1,11 @@
+//! The client and the lab in one process: what the client sends, what it makes of the answers, and what the lab knows to be true.
+//!
+//! Neither crate knows the other; here they meet, without sockets and on a virtual clock.
+
+mod claims;
+mod days;
+mod forms;
+mod observation;
+mod trouble;
+mod way;
+mod witness;

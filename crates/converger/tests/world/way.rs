@@ -1,0 +1,144 @@
+//! A way into the lab: the client's requests are carried to a world in the same process, on a clock that only moves when an answer
+//! takes its time. No sockets, no threads, no real time; one seed is one story.
+//!
+//! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
+//! enters: what the client makes of an answer, and what is expected of it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use converger_adapters::proxmox::client::{Bounds, Exchange};
+use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
+use converger_lab::{Answer, Fate, Request, Setting, World};
+
+/// Who else is there while the client talks to the lab.
+pub(crate) trait Bystander: Send {
+    /// A request is about to arrive, or its answer is about to leave: the moment to interfere. Whether something was done.
+    fn act(&mut self, _world: &mut World, _now_ms: u64) -> bool {
+        false
+    }
+
+    /// The world may have changed.
+    fn see(&mut self, _world: &World, _entry: &str, _now_ms: u64) {}
+
+    /// A request was made, and this is what became of it.
+    fn hear(&mut self, _request: &Request, _answer: &Answer) {}
+}
+
+/// Nobody.
+impl Bystander for () {}
+
+/// A lab under way, and who stands by.
+pub(crate) struct Lab<B> {
+    pub(crate) world: World,
+    pub(crate) now_ms: u64,
+    pub(crate) bystander: B,
+    /// The node that requests come to.
+    pub(crate) entry: String,
+    /// `user@realm!name=secret`.
+    token: String,
+}
+
+impl<B: Bystander> Lab<B> {
+    /// Let time pass, with an eye on everything that happens meanwhile.
+    pub(crate) fn pass_to(&mut self, now_ms: u64) {
+        while let Some(at_ms) = self.world.next_event_ms().filter(|at_ms| *at_ms <= now_ms) {
+            self.world.advance_to(at_ms);
+            self.bystander.see(&self.world, &self.entry, at_ms);
+        }
+        self.world.advance_to(now_ms);
+        self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.pass_to(self.now_ms + ms);
+    }
+
+    /// Have the world seen as it is now.
+    pub(crate) fn look(&mut self) {
+        self.bystander.see(&self.world, &self.entry, self.now_ms);
+    }
+
+    /// One request and its answer, at the time at which it is whole, or at which the client gives up.
+    fn carry(&mut self, request: &Request, deadline_ms: u64) -> Answer {
+        self.interfere();
+        let answer = self.world.answer_at(self.now_ms, &self.entry, request);
+        if request.method != "GET" {
+            self.look();
+        }
+        self.bystander.hear(request, &answer);
+        self.interfere();
+        self.pass(answer.delay_ms.min(deadline_ms));
+        answer
+    }
+
+    fn interfere(&mut self) {
+        if self.bystander.act(&mut self.world, self.now_ms) {
+            self.look();
+        }
+    }
+}
+
+/// The client's way to one node of a lab.
+pub(crate) struct Way<B> {
+    lab: Arc<Mutex<Lab<B>>>,
+    place: String,
+    deadline_ms: u64,
+}
+
+impl<B> Clone for Way<B> {
+    fn clone(&self) -> Self {
+        Self { lab: Arc::clone(&self.lab), place: self.place.clone(), deadline_ms: self.deadline_ms }
+    }
+}
+
+impl<B: Bystander> Way<B> {
+    /// A way to `entry` for the first token of a setting, at the first moment of its world.
+    pub(crate) fn new(setting: &Setting, entry: &str, bystander: B) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
+        let deadline_ms = u64::try_from(Bounds::default().deadline.as_millis()).unwrap_or(u64::MAX);
+        let lab = Lab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token };
+        Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
+    }
+
+    /// The lab, between two requests.
+    pub(crate) fn lab(&self) -> MutexGuard<'_, Lab<B>> {
+        self.lab.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As the client sends it: with its token, and with a form where there is a body.
+fn request(token: &str, request: &HttpRequest) -> Request {
+    let made = Request::new(request.method().word(), request.path()).token(token).header("Accept", "application/json");
+    match request.form() {
+        Some(form) => made.form(form).header("Content-Length", &form.len().to_string()),
+        None => made,
+    }
+}
+
+/// A request that reads leaves nothing behind, however far it came.
+fn lost(request: &HttpRequest, cause: Cause, text: &str) -> Failure {
+    let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
+    Failure::lost(delivery, cause, text)
+}
+
+impl<B: Bystander> Exchange for Way<B> {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let mut lab = self.lab();
+        let answer = {
+            let request = request(&lab.token, sent);
+            lab.carry(&request, self.deadline_ms)
+        };
+        match answer.fate {
+            _ if answer.delay_ms > self.deadline_ms => Err(lost(sent, Cause::TooSlow, "no whole answer came in time")),
+            Fate::Deliver => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
+            Fate::Truncated(_) | Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => {
+                Err(lost(sent, Cause::Interrupted, "the connection broke before the answer was whole"))
+            }
+        }
+    }
+
+    fn place(&self) -> &str {
+        &self.place
+    }
+}
