@@ -22,7 +22,7 @@ use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
 pub use decode::{Malformed, parse_operation, parse_outcome};
-pub use history::{History, Illegal, Resolved, is_storable};
+pub use history::{History, Illegal, Progress, Resolved, is_remark, is_storable};
 pub use id::{IdempotencyKey, OperationId, RunId, TaskId, Word};
 pub use operation::{Guards, Operation, Source, Target};
 pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};

@@ -55,10 +55,17 @@ const ROOMS: &[Room] = &[
         unreachable: &[],
         has_binary: false,
     },
+    Room {
+        name: "converger-store",
+        ours: Allowed::Only(&["converger-core"]),
+        others: Allowed::Only(&["rusqlite", "thiserror", "tokio"]),
+        unreachable: &["reqwest"],
+        has_binary: false,
+    },
     Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
-        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-lab"]),
+        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-lab", "converger-store"]),
         others: Allowed::Any,
         unreachable: &[],
         has_binary: true,

@@ -4,6 +4,8 @@
 //! that no store can have an order of its own.
 
 use super::Record;
+use std::fmt;
+
 use super::id::{OperationId, TaskId};
 use super::operation::Operation;
 use super::outcome::{End, Outcome, Resolution};
@@ -38,14 +40,14 @@ pub struct Resolved {
 }
 
 /// Why a record may not follow, or may not be taken at all.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Illegal {
     /// Its operation has no intent.
     NoIntent,
     /// Its operation has an intent already.
     SecondIntent,
     /// Its operation has a task already.
-    SecondTask(TaskId),
+    SecondTask,
     /// Its operation has ended.
     AlreadyEnded(End),
     /// It resolves an operation that is not held.
@@ -54,6 +56,73 @@ pub enum Illegal {
     AlreadyResolved(Resolution),
     /// It would not be read back as it is.
     NotStorable,
+}
+
+/// How far an operation is: all that the order of records depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Whether its task is recorded.
+    pub is_tasked: bool,
+    /// How it ended, if it has.
+    pub end: Option<End>,
+    /// What became of it after it was held, if that is known.
+    pub resolution: Option<Resolution>,
+}
+
+impl Progress {
+    /// Whether it has no end: at a start it may have been sent, and must be resolved by reading before anything else.
+    #[must_use]
+    pub fn is_open(self) -> bool {
+        self.end.is_none()
+    }
+
+    /// Whether it ended held and nobody has said yet what became of it.
+    #[must_use]
+    pub fn is_held(self) -> bool {
+        self.end == Some(End::Held) && self.resolution.is_none()
+    }
+
+    /// Whether no other operation may touch its guest: it is under way, or what became of it is not known (G12).
+    #[must_use]
+    pub fn occupies_guest(self) -> bool {
+        self.is_open() || self.is_held()
+    }
+
+    /// Whether this record may follow.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn admits(self, record: &Record) -> Result<(), Illegal> {
+        if !is_storable(record) {
+            return Err(Illegal::NotStorable);
+        }
+        match (record, self.end) {
+            (Record::Intent { .. }, _) => Err(Illegal::SecondIntent),
+            (Record::Resolved { .. }, _) => self.admits_resolution(),
+            (_, Some(end)) => Err(Illegal::AlreadyEnded(end)),
+            (Record::Tasked { .. }, None) if self.is_tasked => Err(Illegal::SecondTask),
+            (Record::Tasked { .. } | Record::Ended { .. }, None) => Ok(()),
+        }
+    }
+
+    fn admits_resolution(self) -> Result<(), Illegal> {
+        match self.resolution {
+            Some(resolution) => Err(Illegal::AlreadyResolved(resolution)),
+            None if self.is_held() => Ok(()),
+            None => Err(Illegal::NotHeld),
+        }
+    }
+
+    /// How far it is after this record, which must have been admitted.
+    #[must_use]
+    pub fn after(self, record: &Record) -> Self {
+        match record {
+            Record::Intent { .. } => Self::default(),
+            Record::Tasked { .. } => Self { is_tasked: true, ..self },
+            Record::Ended { outcome, .. } => Self { end: Some(outcome.end()), ..self },
+            Record::Resolved { resolution, .. } => Self { resolution: Some(*resolution), ..self },
+        }
+    }
 }
 
 impl History {
@@ -69,46 +138,13 @@ impl History {
         &self.operation.id
     }
 
-    /// Whether it has no end: at a start it may have been sent, and must be resolved by reading before anything else.
+    /// How far it is.
     #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.ended.is_none()
-    }
-
-    /// Whether it ended held and nobody has said yet what became of it.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.resolved.is_none() && self.ended.as_ref().is_some_and(|(outcome, _)| outcome.end() == End::Held)
-    }
-
-    /// Whether no other operation may touch its guest: it is under way, or what became of it is not known (G12).
-    #[must_use]
-    pub fn occupies_guest(&self) -> bool {
-        self.is_open() || self.is_held()
-    }
-
-    /// Whether this record may follow.
-    ///
-    /// # Errors
-    /// Why it may not.
-    pub fn admits(&self, record: &Record) -> Result<(), Illegal> {
-        if !is_storable(record) {
-            return Err(Illegal::NotStorable);
-        }
-        match (record, &self.ended) {
-            (Record::Intent { .. }, _) => Err(Illegal::SecondIntent),
-            (Record::Resolved { .. }, _) => self.admits_resolution(),
-            (_, Some((outcome, _))) => Err(Illegal::AlreadyEnded(outcome.end())),
-            (Record::Tasked { .. }, None) => self.task.as_ref().map_or(Ok(()), |(task, _)| Err(Illegal::SecondTask(task.clone()))),
-            (Record::Ended { .. }, None) => Ok(()),
-        }
-    }
-
-    fn admits_resolution(&self) -> Result<(), Illegal> {
-        match &self.resolved {
-            Some(resolved) => Err(Illegal::AlreadyResolved(resolved.resolution)),
-            None if self.is_held() => Ok(()),
-            None => Err(Illegal::NotHeld),
+    pub fn progress(&self) -> Progress {
+        Progress {
+            is_tasked: self.task.is_some(),
+            end: self.ended.as_ref().map(|(outcome, _)| outcome.end()),
+            resolution: self.resolved.as_ref().map(|resolved| resolved.resolution),
         }
     }
 
@@ -117,7 +153,7 @@ impl History {
     /// # Errors
     /// Why it may not follow; the history is then as it was.
     pub fn add(&mut self, record: Record) -> Result<(), Illegal> {
-        self.admits(&record)?;
+        self.progress().admits(&record)?;
         match record {
             // INVARIANT: `admits` has refused it.
             Record::Intent { .. } => return Err(Illegal::SecondIntent),
@@ -129,13 +165,34 @@ impl History {
     }
 }
 
+impl fmt::Display for Illegal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoIntent => formatter.write_str("it has no intent"),
+            Self::SecondIntent => formatter.write_str("it has an intent already"),
+            Self::SecondTask => formatter.write_str("it has a task already"),
+            Self::AlreadyEnded(end) => write!(formatter, "it has ended already: {}", end.word()),
+            Self::NotHeld => formatter.write_str("it is not held, so that there is nothing to resolve"),
+            Self::AlreadyResolved(resolution) => write!(formatter, "it was resolved already: {}", resolution.word()),
+            Self::NotStorable => formatter.write_str("the record would not be read back as it is"),
+        }
+    }
+}
+
 /// Whether a record would be read back as it is.
 #[must_use]
 pub fn is_storable(record: &Record) -> bool {
     let fits = match record {
         Record::Intent { operation, .. } => operation.is_storable(),
-        Record::Tasked { .. } | Record::Resolved { .. } => true,
+        Record::Tasked { .. } => true,
         Record::Ended { outcome, .. } => outcome.is_storable(),
+        Record::Resolved { by, reason, .. } => is_remark(by) && is_remark(reason),
     };
     fits && record.at_ms() <= INTEGER_MAX
+}
+
+/// Whether a text of a person can be kept: who they are, or why they did something. Not blank, at most 4096 bytes.
+#[must_use]
+pub fn is_remark(text: &str) -> bool {
+    text.len() <= 4096 && !text.trim().is_empty()
 }

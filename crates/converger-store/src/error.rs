@@ -1,0 +1,201 @@
+//! Why a store did not do what it was asked: a batch that may not be written, a disk that is full, a store that is lost.
+
+use std::io;
+use std::path::PathBuf;
+
+use converger_core::apply::{Hold, IdempotencyKey, Illegal, OperationId, RunId};
+use converger_core::artifact::Digest;
+use converger_core::guest::{EnvironmentName, Vmid};
+use thiserror::Error;
+
+use crate::write::Batch;
+
+/// Why something was not written or read. Nothing of a batch that got an error was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum StoreError {
+    /// The batch may not be written, and is not. The store is fine.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// There is no room, and nothing of the batch was written. The store is fine and takes batches again once there is.
+    #[error("the disk of {place} is full: nothing was written; make room and try again")]
+    Full {
+        /// The file.
+        place: PathBuf,
+    },
+    /// Another process writes, for longer than is waited. Nothing of the batch was written.
+    #[error("{place} is in use by another process: nothing was written; wait for it to end and try again")]
+    Busy {
+        /// The file.
+        place: PathBuf,
+    },
+    /// What was written may or may not be durable, so that nothing more is acknowledged (S18).
+    #[error(
+        "the store has stopped, because what it wrote may not have reached the disk ({cause}); start the program again, it will find out what is there"
+    )]
+    Stopped {
+        /// What the system said.
+        cause: String,
+    },
+    /// It cannot be read.
+    #[error("cannot read {place}: {cause}")]
+    Unreadable {
+        /// The file.
+        place: PathBuf,
+        /// What the system said.
+        cause: String,
+    },
+    /// What is stored is not what any version of this program writes.
+    #[error("what {place} holds of `{what}` cannot be read: {cause}; use the version of the program that wrote it, or restore the file")]
+    Malformed {
+        /// The file.
+        place: PathBuf,
+        /// The operation, run or hold.
+        what: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+}
+
+/// Why a batch may not be written.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// There is nothing in it.
+    #[error("the batch is empty")]
+    Empty,
+    /// There is too much in it.
+    #[error("the batch has more than {} writes or {} bytes of plans", Batch::WRITES_MAX, Batch::BYTES_MAX)]
+    TooLarge,
+    /// A record may not follow what the journal has.
+    #[error("operation `{id}`: {illegal}")]
+    Record {
+        /// The operation.
+        id: OperationId,
+        /// Why.
+        illegal: Illegal,
+    },
+    /// Another operation of this guest is under way, or held (G12).
+    #[error("guest {vmid} is taken by operation `{by}`; wait for its end, or resolve it with `converger ops resolve {by}`")]
+    GuestTaken {
+        /// The guest.
+        vmid: Vmid,
+        /// The operation that has it.
+        by: OperationId,
+    },
+    /// The guest is held.
+    #[error("guest {} is held by {}: {}; `converger release {}` ends it", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug(), .0.vmid)]
+    GuestHeld(Hold),
+    /// The guest is held already.
+    #[error("guest {} is held already, by {}: {}", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug())]
+    AlreadyHeld(Hold),
+    /// The guest is not held.
+    #[error("guest {0} is not held")]
+    NotHeld(Vmid),
+    /// The environment is frozen.
+    #[error("the environment `{environment}` is frozen: {}; `converger thaw` ends it", reason.escape_debug())]
+    Frozen {
+        /// The environment.
+        environment: EnvironmentName,
+        /// Why.
+        reason: Box<str>,
+    },
+    /// The environment is not frozen.
+    #[error("the environment `{0}` is not frozen")]
+    NotFrozen(EnvironmentName),
+    /// The key was used for another request (G13).
+    #[error("the idempotency key `{key}` was used for another request, by operation `{first}`; use a new key")]
+    KeyReused {
+        /// The key.
+        key: IdempotencyKey,
+        /// The operation that it stands for.
+        first: OperationId,
+    },
+    /// The run is not known.
+    #[error("the run `{0}` was not started")]
+    RunUnknown(RunId),
+    /// The run has this id already.
+    #[error("the run `{0}` was started already")]
+    RunExists(RunId),
+    /// The run has ended.
+    #[error("the run `{0}` has ended")]
+    RunEnded(RunId),
+    /// The operation is of another environment or plan than its run.
+    #[error("operation `{id}` is of another environment or plan than its run")]
+    OtherRun {
+        /// The operation.
+        id: OperationId,
+    },
+    /// The bytes of a plan do not have its digest.
+    #[error("the plan {claimed} has the digest {found}")]
+    PlanDiffers {
+        /// The digest that was given.
+        claimed: Digest,
+        /// The digest of the bytes.
+        found: Digest,
+    },
+    /// Who or why is blank or too long, or a time is beyond what any artifact holds.
+    #[error("`by` and `reason` must say something in at most 4096 bytes, and times must be below 2^53")]
+    NotStorable,
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The directory or the file cannot be used.
+    #[error("cannot {what} {place}; {help}")]
+    Unusable {
+        /// What was tried.
+        what: &'static str,
+        /// On what.
+        place: PathBuf,
+        /// What to do.
+        help: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is not a database.
+    #[error("{place} is not a database of this program; move it away, or name another state directory")]
+    NotOurs {
+        /// The file.
+        place: PathBuf,
+    },
+    /// A later version of the program wrote it.
+    #[error("{place} has the schema version {found}, and this program knows versions up to {known}; use the newer version of the program")]
+    Newer {
+        /// The file.
+        place: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The latest version that is known.
+        known: i64,
+    },
+    /// The file is damaged.
+    #[error(
+        "{place} is damaged: {cause}; restore it from a backup together with its `-wal` file, or move both away and look at every guest first"
+    )]
+    Damaged {
+        /// The file.
+        place: PathBuf,
+        /// What was found.
+        cause: String,
+    },
+    /// The disk is full.
+    #[error("the disk of {place} is full; make room and try again")]
+    Full {
+        /// The file.
+        place: PathBuf,
+    },
+    /// Another process holds it for longer than is waited.
+    #[error("{place} is in use by another process; wait for it to end and try again")]
+    Busy {
+        /// The file.
+        place: PathBuf,
+    },
+    /// Something else.
+    #[error("cannot open {place}: {cause}")]
+    Failed {
+        /// The file.
+        place: PathBuf,
+        /// What the system said.
+        cause: String,
+    },
+}

@@ -1,0 +1,62 @@
+//! The memory of the program: what is about to be done, what became of it, and what people said about it.
+//!
+//! A [`Store`] takes [`Batch`]es: all writes of one become durable together, and only then is it acknowledged. What was
+//! acknowledged is found after any crash; what was not is found whole or not at all. A batch that the rules forbid is
+//! refused with a typed cause and never written: records out of order, a second operation on a guest (G12), a key that
+//! stands for another request (G13), an intent while the guest is held or the environment frozen.
+//!
+//! [`MemoryStore`] is for simulations.
+//!
+//! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
+
+mod error;
+mod memory;
+mod query;
+mod tables;
+mod write;
+
+use std::future::Future;
+
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::artifact::Digest;
+use converger_core::guest::EnvironmentName;
+
+pub use error::{OpenError, Refused, StoreError};
+pub use memory::{Fault, MemoryStore};
+pub use query::{Filter, LIST_MAX, RunHistory, Standing};
+pub use write::{Batch, Receipt, Write};
+
+/// A memory that survives crashes. Reads see what was acknowledged before they were asked for.
+pub trait Store: Send + Sync {
+    /// Makes a batch durable. Dropping the future does not take the batch back: it is written or it is not.
+    fn commit(&self, batch: Batch) -> impl Future<Output = Result<Receipt, StoreError>> + Send;
+
+    /// One operation with its history.
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send;
+
+    /// The operations of an environment that have no end, in the order of their intents.
+    ///
+    /// At a start they are resolved by reading, before anything new is sent. There is at most one for each guest.
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send;
+
+    /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
+    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send;
+
+    /// The operation that an idempotency key stands for.
+    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send;
+
+    /// One run.
+    fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send;
+
+    /// The runs of an environment, newest first, at most `limit` and at most [`LIST_MAX`].
+    fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send;
+
+    /// The guests of an environment that are held, in the order of their ids.
+    fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send;
+
+    /// Whether an environment is frozen, by whom and why.
+    fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send;
+
+    /// The body of a plan.
+    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+}

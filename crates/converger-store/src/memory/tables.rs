@@ -1,0 +1,268 @@
+//! Tables in memory, ordered, with a way back: what a batch has written so far can be undone.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use converger_core::apply::{End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source};
+use converger_core::artifact::Digest;
+use converger_core::guest::{EnvironmentName, Vmid};
+
+use crate::query::{Filter, RunHistory, Standing};
+use crate::tables::{Put, Read};
+
+type GuestKey = (EnvironmentName, Vmid);
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tables {
+    /// In the order of their intents.
+    operations: Vec<History>,
+    places: BTreeMap<OperationId, usize>,
+    occupants: BTreeMap<GuestKey, OperationId>,
+    keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
+    /// In the order of their starts.
+    runs: Vec<RunHistory>,
+    run_places: BTreeMap<RunId, usize>,
+    holds: BTreeMap<GuestKey, Hold>,
+    freezes: BTreeMap<EnvironmentName, Freeze>,
+    plans: BTreeMap<Digest, Arc<[u8]>>,
+    undo: Vec<Undo>,
+}
+
+/// A place in the way back.
+#[derive(Clone, Copy)]
+pub(super) struct Mark(usize);
+
+/// What takes one write back.
+#[derive(Clone, Debug)]
+enum Undo {
+    Intent,
+    Tasked(usize),
+    Ended(usize),
+    Resolved(usize),
+    Plan(Digest),
+    Run,
+    RunEnd(usize),
+    Hold(GuestKey),
+    Release(Hold),
+    Freeze(EnvironmentName),
+    Thaw(Freeze),
+}
+
+impl Tables {
+    pub(super) fn mark(&self) -> Mark {
+        Mark(self.undo.len())
+    }
+
+    pub(super) fn forget_undo(&mut self) {
+        self.undo.clear();
+    }
+
+    pub(super) fn undo_to(&mut self, mark: Mark) {
+        while self.undo.len() > mark.0 {
+            if let Some(undo) = self.undo.pop() {
+                self.undo_one(undo);
+            }
+        }
+    }
+
+    fn undo_one(&mut self, undo: Undo) {
+        match undo {
+            Undo::Intent => self.undo_intent(),
+            Undo::Tasked(place) => self.operations[place].task = None,
+            Undo::Ended(place) => {
+                self.operations[place].ended = None;
+                self.occupy(place);
+            }
+            Undo::Resolved(place) => {
+                self.operations[place].resolved = None;
+                self.occupy(place);
+            }
+            Undo::Plan(digest) => drop(self.plans.remove(&digest)),
+            Undo::Run => drop(self.runs.pop().map(|run| self.run_places.remove(&run.run.id))),
+            Undo::RunEnd(place) => self.runs[place].ended = None,
+            Undo::Hold(key) => drop(self.holds.remove(&key)),
+            Undo::Release(hold) => drop(self.holds.insert((hold.environment.clone(), hold.vmid), hold)),
+            Undo::Freeze(environment) => drop(self.freezes.remove(&environment)),
+            Undo::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
+        }
+    }
+
+    fn undo_intent(&mut self) {
+        let Some(History { operation, .. }) = self.operations.pop() else { return };
+        self.places.remove(&operation.id);
+        self.occupants.remove(&guest_of(&operation));
+        if let Source::OneShot { key, .. } = &operation.source {
+            self.keys.remove(&(operation.environment.clone(), key.clone()));
+        }
+    }
+
+    fn occupy(&mut self, place: usize) {
+        let operation = &self.operations[place].operation;
+        self.occupants.insert(guest_of(operation), operation.id.clone());
+    }
+
+    fn put_intent(&mut self, operation: Box<Operation>, at_ms: u64) {
+        let place = self.operations.len();
+        self.places.insert(operation.id.clone(), place);
+        if let Source::OneShot { key, request } = &operation.source {
+            self.keys.insert((operation.environment.clone(), key.clone()), (operation.id.clone(), *request));
+        }
+        self.operations.push(History::begin(operation, at_ms));
+        self.occupy(place);
+        self.undo.push(Undo::Intent);
+    }
+
+    fn find(&self, id: &OperationId) -> Option<&History> {
+        self.places.get(id).map(|place| &self.operations[*place])
+    }
+}
+
+fn guest_of(operation: &Operation) -> GuestKey {
+    (operation.environment.clone(), operation.guest.vmid)
+}
+
+/// A list that is cut.
+fn first<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
+    rows.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
+}
+
+fn is_wanted(filter: &Filter, history: &History) -> bool {
+    let operation = &history.operation;
+    filter.environment.as_ref().is_none_or(|environment| *environment == operation.environment)
+        && filter.run.as_ref().is_none_or(|run| *run == operation.run)
+        && filter.vmid.is_none_or(|vmid| vmid == operation.guest.vmid)
+        && filter.standing.is_none_or(|standing| standing == Standing::of(history.progress()))
+}
+
+impl Read for Tables {
+    type Error = Infallible;
+
+    fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Infallible> {
+        Ok(self.find(id).map(History::progress))
+    }
+
+    fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Infallible> {
+        Ok(self.occupants.get(&(environment.clone(), vmid)).cloned())
+    }
+
+    fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Infallible> {
+        Ok(self.keys.get(&(environment.clone(), key.clone())).cloned())
+    }
+
+    fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Infallible> {
+        Ok(self.run_places.get(id).map(|place| self.runs[*place].clone()))
+    }
+
+    fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Infallible> {
+        Ok(self.holds.get(&(environment.clone(), vmid)).cloned())
+    }
+
+    fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Infallible> {
+        Ok(self.freezes.get(environment).cloned())
+    }
+
+    fn operation(&self, id: &OperationId) -> Result<Option<History>, Infallible> {
+        Ok(self.find(id).cloned())
+    }
+
+    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<History>, Infallible> {
+        let own = self.occupants.iter().filter(|((own, _), _)| own == environment);
+        let mut places: Vec<usize> = own.filter_map(|(_, id)| self.places.get(id).copied()).collect();
+        places.sort_unstable();
+        let open = places.into_iter().map(|place| &self.operations[place]).filter(|history| history.progress().is_open());
+        Ok(open.cloned().collect())
+    }
+
+    fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, Infallible> {
+        // Nothing is older than an operation that is not there.
+        let before = filter.before.as_ref().map(|id| self.places.get(id).copied().unwrap_or(0));
+        let older = &self.operations[..before.unwrap_or(self.operations.len())];
+        Ok(first(older.iter().rev().filter(|history| is_wanted(filter, history)).cloned(), limit))
+    }
+
+    fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Infallible> {
+        Ok(first(self.runs.iter().rev().filter(|run| run.run.environment == *environment).cloned(), limit))
+    }
+
+    fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Infallible> {
+        Ok(self.holds.values().filter(|hold| hold.environment == *environment).cloned().collect())
+    }
+
+    fn plan(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Infallible> {
+        Ok(self.plans.get(digest).map(|body| body.to_vec()))
+    }
+}
+
+impl Put for Tables {
+    fn put_record(&mut self, record: Record, after: Progress) -> Result<(), Infallible> {
+        let record = match record {
+            Record::Intent { operation, at_ms } => {
+                self.put_intent(operation, at_ms);
+                return Ok(());
+            }
+            record => record,
+        };
+        // INVARIANT: the judge has found the operation, and admitted the record.
+        let place = self.places[record.id()];
+        self.undo.push(match &record {
+            Record::Intent { .. } => Undo::Intent,
+            Record::Tasked { .. } => Undo::Tasked(place),
+            Record::Ended { .. } => Undo::Ended(place),
+            Record::Resolved { .. } => Undo::Resolved(place),
+        });
+        let history = &mut self.operations[place];
+        assert_eq!(history.add(record), Ok(()), "an admitted record follows");
+        if !after.occupies_guest() {
+            let key = guest_of(&history.operation);
+            self.occupants.remove(&key);
+        }
+        Ok(())
+    }
+
+    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Result<(), Infallible> {
+        if self.plans.insert(digest, body.into()).is_none() {
+            self.undo.push(Undo::Plan(digest));
+        }
+        Ok(())
+    }
+
+    fn put_run(&mut self, run: Run) -> Result<(), Infallible> {
+        self.run_places.insert(run.id.clone(), self.runs.len());
+        self.runs.push(RunHistory { run, ended: None });
+        self.undo.push(Undo::Run);
+        Ok(())
+    }
+
+    fn put_run_end(&mut self, id: &RunId, end: End, at_ms: u64) -> Result<(), Infallible> {
+        let place = self.run_places[id];
+        self.runs[place].ended = Some((end, at_ms));
+        self.undo.push(Undo::RunEnd(place));
+        Ok(())
+    }
+
+    fn put_hold(&mut self, hold: Hold) -> Result<(), Infallible> {
+        let key = (hold.environment.clone(), hold.vmid);
+        self.holds.insert(key.clone(), hold);
+        self.undo.push(Undo::Hold(key));
+        Ok(())
+    }
+
+    fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
+        let hold = self.holds.remove(&(environment.clone(), vmid));
+        self.undo.extend(hold.map(Undo::Release));
+        Ok(())
+    }
+
+    fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Infallible> {
+        self.undo.push(Undo::Freeze(freeze.environment.clone()));
+        self.freezes.insert(freeze.environment.clone(), freeze);
+        Ok(())
+    }
+
+    fn put_thaw(&mut self, environment: &EnvironmentName, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
+        let freeze = self.freezes.remove(environment);
+        self.undo.extend(freeze.map(Undo::Thaw));
+        Ok(())
+    }
+}

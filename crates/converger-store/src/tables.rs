@@ -1,0 +1,206 @@
+//! What may be written: one judge over any tables, so that no store has rules of its own.
+//!
+//! [`take`] walks through a batch and asks before each write. It stops at the first write that may not be, and leaves it
+//! to its caller to undo what the batch has written so far.
+//!
+//! What never enters: files, threads, SQL.
+
+use converger_core::apply::{
+    Freeze, History, Hold, IdempotencyKey, Illegal, Operation, OperationId, Progress, Record, Run, RunId, Source, is_remark, is_storable,
+};
+use converger_core::artifact::{Digest, INTEGER_MAX};
+use converger_core::guest::{EnvironmentName, Vmid};
+
+use crate::error::Refused;
+use crate::query::{Filter, RunHistory};
+use crate::write::{Batch, Write};
+
+/// What is asked before a write, and by whoever reads.
+pub(crate) trait Read {
+    /// What goes wrong with these tables.
+    type Error;
+
+    fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Self::Error>;
+    /// The operation that is under way or held on a guest.
+    fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
+    fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
+    fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
+    fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Self::Error>;
+    fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Self::Error>;
+
+    fn operation(&self, id: &OperationId) -> Result<Option<History>, Self::Error>;
+    fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<History>, Self::Error>;
+    fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, Self::Error>;
+    fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Self::Error>;
+    fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
+    fn plan(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
+}
+
+/// What is written once nothing stands against it. A journal record is given with how far its operation then is.
+pub(crate) trait Put: Read {
+    fn put_record(&mut self, record: Record, after: Progress) -> Result<(), Self::Error>;
+    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Result<(), Self::Error>;
+    fn put_run(&mut self, run: Run) -> Result<(), Self::Error>;
+    fn put_run_end(&mut self, id: &RunId, end: converger_core::apply::End, at_ms: u64) -> Result<(), Self::Error>;
+    fn put_hold(&mut self, hold: Hold) -> Result<(), Self::Error>;
+    fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+    fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
+    fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+}
+
+/// Why a batch was not written to its end.
+pub(crate) enum Stop<E> {
+    /// It may not be.
+    Refused(Refused),
+    /// It was written before, as this operation.
+    Repeated(OperationId),
+    /// The tables failed.
+    Failed(E),
+}
+
+impl<E> From<Refused> for Stop<E> {
+    fn from(refused: Refused) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+type Taken<E> = Result<(), Stop<E>>;
+
+/// Writes a batch, as far as it may be written.
+pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
+    if batch.writes().is_empty() {
+        return Err(Refused::Empty.into());
+    }
+    if batch.writes().len() > Batch::WRITES_MAX || batch.weight() > Batch::BYTES_MAX {
+        return Err(Refused::TooLarge.into());
+    }
+    batch.into_writes().into_iter().try_for_each(|write| take_one(tables, write))
+}
+
+fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
+    match write {
+        Write::Record(Record::Intent { operation, at_ms }) => take_intent(tables, operation, at_ms),
+        Write::Record(record) => take_record(tables, record),
+        Write::Plan { digest, body } => take_plan(tables, digest, &body),
+        Write::RunStarted(run) => take_run(tables, run),
+        Write::RunEnded { id, end, at_ms } => {
+            running(tables, &id)?;
+            storable(&[], at_ms)?;
+            tables.put_run_end(&id, end, at_ms).map_err(Stop::Failed)
+        }
+        Write::Hold(hold) => take_hold(tables, hold),
+        Write::Release { environment, vmid, by, at_ms } => {
+            storable(&[&by], at_ms)?;
+            let held = tables.hold(&environment, vmid).map_err(Stop::Failed)?;
+            held.ok_or(Refused::NotHeld(vmid))?;
+            tables.put_release(&environment, vmid, &by, at_ms).map_err(Stop::Failed)
+        }
+        Write::Freeze(freeze) => take_freeze(tables, freeze),
+        Write::Thaw { environment, by, at_ms } => {
+            storable(&[&by], at_ms)?;
+            let frozen = tables.freeze(&environment).map_err(Stop::Failed)?;
+            frozen.ok_or_else(|| Refused::NotFrozen(environment.clone()))?;
+            tables.put_thaw(&environment, &by, at_ms).map_err(Stop::Failed)
+        }
+    }
+}
+
+/// An intent is what comes before sending, so that here everything is asked once more: a hold or a freeze that was
+/// committed a moment ago stops it, whoever looked before that.
+fn take_intent<T: Put>(tables: &mut T, operation: Box<Operation>, at_ms: u64) -> Taken<T::Error> {
+    repeated(tables, &operation)?;
+    let illegal = |illegal| Refused::Record { id: operation.id.clone(), illegal };
+    if tables.progress(&operation.id).map_err(Stop::Failed)?.is_some() {
+        return Err(illegal(Illegal::SecondIntent).into());
+    }
+    let run = running(tables, &operation.run)?;
+    if run.environment != operation.environment || run.plan != operation.plan {
+        return Err(Refused::OtherRun { id: operation.id }.into());
+    }
+    free(tables, &operation)?;
+    let record = Record::Intent { operation, at_ms };
+    if !is_storable(&record) {
+        return Err(Refused::Record { id: record.id().clone(), illegal: Illegal::NotStorable }.into());
+    }
+    tables.put_record(record, Progress::default()).map_err(Stop::Failed)
+}
+
+/// A key stands for one request, for ever.
+fn repeated<T: Put>(tables: &T, operation: &Operation) -> Taken<T::Error> {
+    let Source::OneShot { key, request } = &operation.source else { return Ok(()) };
+    match tables.keyed(&operation.environment, key).map_err(Stop::Failed)? {
+        None => Ok(()),
+        Some((first, first_request)) if first_request == *request => Err(Stop::Repeated(first)),
+        Some((first, _)) => Err(Refused::KeyReused { key: key.clone(), first }.into()),
+    }
+}
+
+/// Nobody else has the guest, nobody holds it, and the environment is not frozen.
+fn free<T: Put>(tables: &T, operation: &Operation) -> Taken<T::Error> {
+    let (environment, vmid) = (&operation.environment, operation.guest.vmid);
+    if let Some(by) = tables.occupant(environment, vmid).map_err(Stop::Failed)? {
+        return Err(Refused::GuestTaken { vmid, by }.into());
+    }
+    if let Some(hold) = tables.hold(environment, vmid).map_err(Stop::Failed)? {
+        return Err(Refused::GuestHeld(hold).into());
+    }
+    match tables.freeze(environment).map_err(Stop::Failed)? {
+        Some(freeze) => Err(Refused::Frozen { environment: freeze.environment, reason: freeze.reason }.into()),
+        None => Ok(()),
+    }
+}
+
+/// What follows an intent is taken while a guest is held, an environment frozen and a run over: it says what happened.
+fn take_record<T: Put>(tables: &mut T, record: Record) -> Taken<T::Error> {
+    let progress = tables.progress(record.id()).map_err(Stop::Failed)?;
+    let admitted = progress.ok_or(Illegal::NoIntent).and_then(|progress| progress.admits(&record).map(|()| progress));
+    let progress = admitted.map_err(|illegal| Refused::Record { id: record.id().clone(), illegal })?;
+    let after = progress.after(&record);
+    tables.put_record(record, after).map_err(Stop::Failed)
+}
+
+fn running<T: Put>(tables: &T, id: &RunId) -> Result<Run, Stop<T::Error>> {
+    let found = tables.run(id).map_err(Stop::Failed)?;
+    let found = found.ok_or_else(|| Refused::RunUnknown(id.clone()))?;
+    match found.ended {
+        None => Ok(found.run),
+        Some(_) => Err(Refused::RunEnded(id.clone()).into()),
+    }
+}
+
+fn take_plan<T: Put>(tables: &mut T, digest: Digest, body: &[u8]) -> Taken<T::Error> {
+    let found = Digest::of_bytes(body);
+    if found != digest {
+        return Err(Refused::PlanDiffers { claimed: digest, found }.into());
+    }
+    tables.put_plan(digest, body).map_err(Stop::Failed)
+}
+
+fn take_run<T: Put>(tables: &mut T, run: Run) -> Taken<T::Error> {
+    storable(&[&run.by], run.at_ms)?;
+    if tables.run(&run.id).map_err(Stop::Failed)?.is_some() {
+        return Err(Refused::RunExists(run.id).into());
+    }
+    tables.put_run(run).map_err(Stop::Failed)
+}
+
+fn take_hold<T: Put>(tables: &mut T, hold: Hold) -> Taken<T::Error> {
+    storable(&[&hold.by, &hold.reason], hold.at_ms)?;
+    if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(Stop::Failed)? {
+        return Err(Refused::AlreadyHeld(held).into());
+    }
+    tables.put_hold(hold).map_err(Stop::Failed)
+}
+
+fn take_freeze<T: Put>(tables: &mut T, freeze: Freeze) -> Taken<T::Error> {
+    storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
+    if let Some(frozen) = tables.freeze(&freeze.environment).map_err(Stop::Failed)? {
+        return Err(Refused::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
+    }
+    tables.put_freeze(freeze).map_err(Stop::Failed)
+}
+
+fn storable(remarks: &[&str], at_ms: u64) -> Result<(), Refused> {
+    let fits = remarks.iter().all(|remark| is_remark(remark)) && at_ms <= INTEGER_MAX;
+    if fits { Ok(()) } else { Err(Refused::NotStorable) }
+}
