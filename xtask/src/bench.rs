@@ -6,6 +6,7 @@
 
 mod build;
 mod child;
+mod live;
 mod report;
 
 use std::path::Path;
@@ -45,6 +46,7 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     end_to_end(&programs, &mut report)?;
     yaml(&programs, &mut report)?;
     start_up(&programs, &mut report)?;
+    live::audits(&programs, &mut report)?;
     if wish.callgrind {
         instructions(&programs, &mut report)?;
     }

@@ -13,6 +13,7 @@ pub(super) struct Programs {
     pub(super) plan: PathBuf,
     pub(super) allocations: PathBuf,
     pub(super) decode: PathBuf,
+    pub(super) fetch: PathBuf,
 }
 
 pub(super) fn programs() -> Result<Programs, Failure> {
@@ -20,11 +21,13 @@ pub(super) fn programs() -> Result<Programs, Failure> {
     // Named one by one: `--benches` would build the unit tests of core too.
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
     let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
+    let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
     Ok(Programs {
         converger: executable(&program, "converger")?,
         plan: executable(&benches, "plan")?,
         allocations: executable(&benches, "allocations")?,
         decode: executable(&benches, "decode")?,
+        fetch: executable(&fetch, "fetch")?,
     })
 }
 

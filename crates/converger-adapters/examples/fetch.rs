@@ -1,0 +1,103 @@
+//! The least that any client must do to read a lab: fetch the three answers of a reading over HTTPS and parse them into types.
+//!
+//! `fetch DIR` does that and prints how much came; `fetch DIR desired` prints a declared state of all guests as they are. DIR is
+//! what `converger lab --into` left. For `cargo xtask bench`, which holds `converger audit` against it.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+type Any<T> = Result<T, Box<dyn Error>>;
+
+/// A row of the list, with what a reading keeps of it.
+#[derive(Deserialize)]
+#[expect(dead_code, reason = "parsed and thrown away: that is what is measured")]
+struct Row {
+    vmid: u32,
+    #[serde(rename = "type")]
+    kind: String,
+    node: String,
+    name: Option<String>,
+    status: String,
+    lock: Option<String>,
+    hastate: Option<String>,
+    template: Option<u8>,
+    tags: Option<String>,
+    maxcpu: Option<f64>,
+    maxmem: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Answer<T> {
+    data: T,
+}
+
+fn main() -> Any<()> {
+    let mut arguments = std::env::args().skip(1);
+    let room = PathBuf::from(arguments.next().ok_or("which directory?")?);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let said = match arguments.next().as_deref() {
+        Some("desired") => runtime.block_on(desired(&room))?,
+        _ => runtime.block_on(fetch(&room))?,
+    };
+    println!("{said}");
+    Ok(())
+}
+
+async fn fetch(room: &Path) -> Any<Value> {
+    let lab = Lab::open(room)?;
+    let before: Answer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
+    let rows: Answer<Vec<Row>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
+    let after: Answer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
+    Ok(json!({ "guests": rows.data.len(), "nodes": before.data.len().max(after.data.len()) }))
+}
+
+async fn desired(room: &Path) -> Any<Value> {
+    let lab = Lab::open(room)?;
+    let rows: Answer<Vec<Row>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
+    // Who is neither running nor stopped cannot be declared to be so.
+    let settled = rows.data.iter().filter(|row| matches!(row.status.as_str(), "running" | "stopped"));
+    let guests: Vec<Value> =
+        settled.map(|row| json!({ "vmid": row.vmid, "kind": row.kind, "name": row.name, "state": row.status })).collect();
+    Ok(json!({ "version": 1, "environment": "lab", "guests": guests }))
+}
+
+struct Lab {
+    client: reqwest::Client,
+    url: String,
+    token: String,
+}
+
+impl Lab {
+    fn open(room: &Path) -> Any<Self> {
+        let told: Value = serde_json::from_slice(&fs::read(room.join("lab.json"))?)?;
+        let text = |pointer: &str| told.pointer(pointer).and_then(Value::as_str).ok_or(format!("lab.json has no {pointer}"));
+        let port = told.pointer("/nodes/0/port").ok_or("lab.json has no port")?;
+        let secret = fs::read_to_string(room.join(text("/token/secret/file")?))?;
+        let client = reqwest::Client::builder().tls_backend_preconfigured(tls(&room.join("ca.pem"))?).http1_only().no_proxy().build()?;
+        let token = format!("PVEAPIToken={}={}", text("/token/id")?, secret.trim_end());
+        Ok(Self { client, url: format!("https://{}:{port}", text("/nodes/0/host")?), token })
+    }
+
+    async fn get(&self, path: &str) -> Any<Vec<u8>> {
+        let url = format!("{}/api2/extjs/{path}", self.url);
+        let answer = self.client.get(url).header("Authorization", &self.token).send().await?.error_for_status()?;
+        Ok(answer.bytes().await?.to_vec())
+    }
+}
+
+fn tls(authority: &Path) -> Any<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(authority)? {
+        roots.add(certificate?)?;
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,44 @@
+//! What a look at a live environment costs: requests counted by the lab, and CPU against a bare fetch and parse of the same answers.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::build::Programs;
+use super::child::{self, Cost};
+use super::report::{Report, Target};
+use crate::lab::Lab;
+use crate::shell::{self, Failure, Outcome};
+
+const TURNS: u32 = 7;
+
+/// Audits of two sizes in which nothing differs and no config is managed.
+pub(super) fn audits(programs: &Programs, report: &mut Report) -> Outcome {
+    for guests in [1_000_u32, 10_000] {
+        audit(programs, report, guests)?;
+    }
+    Ok(())
+}
+
+fn audit(programs: &Programs, report: &mut Report, guests: u32) -> Outcome {
+    let room = Path::new("target/bench-live").join(guests.to_string());
+    let world = ["--guests", &guests.to_string(), "--nodes", "10"];
+    let lab = Lab::start(shell::command(&programs.converger, &[]), &world, &room)?;
+    let directory = room.display().to_string();
+    let desired = shell::capture(&mut shell::command(&programs.fetch, &[&directory, "desired"]))?;
+    std::fs::write(room.join("desired.json"), desired).map_err(|error| Failure::new(format!("cannot write to `{directory}`: {error}")))?;
+    let before = lab.requests()?.len();
+    let (mut fetch, mut audit) = (Cost::NONE, Cost::NONE);
+    for _ in 0..TURNS {
+        fetch = fetch.and(child::cost(&programs.fetch, &[&directory], ".", &[0])?);
+        audit = audit.and(child::cost(&programs.converger, &["audit", "desired.json"], &directory, &[0])?);
+    }
+    // Each turn fetches three answers itself; what remains is the program's.
+    let requests = (lab.requests()?.len() - before) as f64 / f64::from(TURNS) - 3.0;
+    let ratio = audit.cpu_ms / fetch.cpu_ms;
+    report.measured(&format!("audit-{guests}"), json!({ "fetch": fetch.json(), "audit": audit.json(), "requests": requests }));
+    let (count, cost) = if guests == 1_000 { ("requests-1000", "audit-1000") } else { ("requests-10000", "audit-10000") };
+    report.target(Target { name: count, value: requests, max: 4.0, unit: "requests of an audit without drift" });
+    report.target(Target { name: cost, value: ratio, max: 2.0, unit: "x fetching and parsing the same bytes" });
+    Ok(())
+}
