@@ -2,6 +2,9 @@
 //!
 //! Artifacts and reports go to standard output, everything else to standard error.
 
+// Not on the command line yet: environments by name come first.
+#[cfg_attr(not(test), expect(dead_code, reason = "plugged in with the environments of converger.toml"))]
+mod doctor;
 mod explain;
 mod init;
 mod lab;

@@ -1,0 +1,242 @@
+//! `converger doctor`: what an environment lacks, for people with what to type about it, and for machines as one line of canonical
+//! JSON. It reads, and changes nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use anstyle::Style;
+use converger_adapters::proxmox::doctor::{Finding, Level, Where};
+use converger_adapters::proxmox::{Environment, Proxmox};
+use converger_core::desired::Scope;
+use converger_core::guest::EnvironmentName;
+use serde::Serialize;
+
+use super::{Stop, shown};
+use crate::exit::End;
+use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
+
+/// The form of the JSON.
+const SCHEMA: &str = "converger.doctor/1";
+
+/// Examines an environment and shows what was found, after what was found `extra`, outside of it. `say` is told what is being asked
+/// now. A doctor that finds a failure has failed.
+pub(crate) fn doctor(
+    environment: Environment,
+    scope: Option<&Scope>,
+    json: bool,
+    extra: Vec<Finding>,
+    say: &dyn Fn(&str),
+) -> Result<End, Stop> {
+    let name = environment.name.clone();
+    let proxmox = Proxmox::new(environment).map_err(|error| Stop::failed(error.to_string()))?;
+    let mut findings = extra;
+    findings.extend(proxmox.examine(scope, say));
+    let written = if json { write_json(&mut io::stdout().lock(), &name, &findings) } else { write_text(&name, &findings) };
+    shown(written, end(&findings))
+}
+
+fn end(findings: &[Finding]) -> End {
+    if findings.iter().any(|finding| finding.level == Level::Fail) { End::Failed } else { End::Done }
+}
+
+/// How many findings there are of each level.
+fn summary(findings: &[Finding]) -> BTreeMap<&'static str, usize> {
+    let count = |level: Level| findings.iter().filter(|finding| finding.level == level).count();
+    Level::ALL.into_iter().map(|level| (level.word(), count(level))).collect()
+}
+
+/// Members in the order of their names, as in every artifact.
+#[derive(Serialize)]
+struct Document<'d> {
+    environment: &'d EnvironmentName,
+    findings: &'d [Finding],
+    schema: &'static str,
+    summary: BTreeMap<&'static str, usize>,
+}
+
+fn write_json(out: &mut impl Write, environment: &EnvironmentName, findings: &[Finding]) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &Document { environment, findings, schema: SCHEMA, summary: summary(findings) })?;
+    writeln!(out)
+}
+
+fn write_text(environment: &EnvironmentName, findings: &[Finding]) -> io::Result<()> {
+    write!(anstream::stdout(), "{}", text(environment, findings))
+}
+
+fn text(environment: &EnvironmentName, findings: &[Finding]) -> String {
+    let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
+    let mut text = format!("{}\n", styled(BOLD, environment));
+    for finding in findings {
+        text.push_str(&finding_text(finding, width));
+    }
+    let _ = writeln!(text, "\n{}", conclusion(findings));
+    text
+}
+
+/// A sign that tells levels apart without colour too.
+fn sign(level: Level) -> (&'static str, Style) {
+    match level {
+        Level::Ok => ("✓", GREEN),
+        Level::Warn => ("!", YELLOW),
+        Level::Fail => ("✗", RED),
+        Level::Unknown => ("?", CYAN),
+    }
+}
+
+fn finding_text(finding: &Finding, width: usize) -> String {
+    let (sign, style) = sign(finding.level);
+    let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
+    let check = format!("{:<width$}", finding.check);
+    let check = if finding.level == Level::Ok { styled(DIM, check) } else { styled(style, check) };
+    let mut text = format!("{} {check}  {about}{}\n", styled(style, sign), finding.found);
+    let Some(remedy) = &finding.remedy else { return text };
+    // Below the sentence, so that the column of checks stays free.
+    let margin = " ".repeat(width + 4);
+    if !remedy.text.is_empty() {
+        let _ = writeln!(text, "{margin}{} {}", styled(CYAN, "remedy:"), remedy.text);
+    }
+    for line in &remedy.lines {
+        let place = match line.r#where {
+            Where::Node => "on a node:",
+            Where::Config => "converger.toml:",
+        };
+        let _ = writeln!(text, "{margin}  {} {}", styled(DIM, format!("{place:<15}")), styled(BOLD, &line.text));
+    }
+    text
+}
+
+fn conclusion(findings: &[Finding]) -> String {
+    let counts = summary(findings);
+    let of = |level: Level| counts.get(level.word()).copied().unwrap_or(0);
+    let list = format!("{} ok, {} to look at, {} failed, {} unknown", of(Level::Ok), of(Level::Warn), of(Level::Fail), of(Level::Unknown));
+    match (of(Level::Fail), of(Level::Warn) + of(Level::Unknown)) {
+        (0, 0) => styled(GREEN.bold(), format!("All is well: {list}")),
+        (0, _) => styled(YELLOW.bold(), format!("It works: {list}")),
+        _ => styled(RED.bold(), format!("Something does not work: {list}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+    use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, Token, TokenId, Trust};
+    use converger_lab::server::{Clock, Identity, Options, Server};
+    use converger_lab::{Flavour, Scale, Setting};
+
+    const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    /// Serves a lab for as long as `visit` takes, which is given its environment with the fingerprint to pin.
+    fn beside_a_lab(visit: impl FnOnce(Environment, Fingerprint)) {
+        let setting = Setting::seeded(7, Scale { nodes: 1, guests: 2 }, Flavour::V9);
+        let identity = Identity::new(setting.nodes.keys().map(String::as_str), LOOPBACK).expect("a certificate");
+        let pin = Fingerprint::new(&identity.fingerprint()).expect("a fingerprint");
+        let (id, token) = setting.tokens.first_key_value().expect("a token");
+        let token = Token { id: TokenId::new(id).expect("an id"), secret: Secret::new(&token.secret).expect("a secret") };
+        let (bound, address) = std::sync::mpsc::channel();
+        let (over, end) = tokio::sync::oneshot::channel::<()>();
+        let lab = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock: Clock::Real { speed: 1 }, identity, watcher: None };
+                let server = Server::bind(&setting, options).await.expect("a server");
+                bound.send(server.places().next().expect("a node").address).expect("somebody waits");
+                server.run(async { end.await.unwrap_or(()) }).await;
+            });
+        });
+        let url = format!("https://{}", address.recv().expect("an address"));
+        let endpoint = Endpoint::new(&url, Trust::Fingerprints(Box::new([pin]))).expect("an address");
+        visit(Environment { name: lab_name(), cluster: None, endpoints: vec![endpoint], token, bounds: Bounds::default() }, pin);
+        over.send(()).expect("the lab waits");
+        lab.join().expect("the lab ends");
+    }
+
+    #[test]
+    fn a_lab_is_examined_over_https() {
+        beside_a_lab(|environment, _| {
+            let said = std::cell::RefCell::new(Vec::new());
+            let ended = doctor(environment.clone(), None, true, Vec::new(), &|what| said.borrow_mut().push(what.to_owned()));
+            assert_eq!(ended.ok(), Some(End::Done), "a name that is not pinned is no failure");
+            assert!(said.borrow().len() >= 4, "{said:?}");
+            let shared = Finding::new("secret-shared", Level::Fail, "the secret is that of another environment too");
+            assert_eq!(doctor(environment, None, false, vec![shared], &|_| {}).ok(), Some(End::Failed), "found outside counts as well");
+        });
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_pinned_fails() {
+        beside_a_lab(|environment, pin| {
+            let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
+            let url = format!("https://{}", environment.endpoints[0].place());
+            let environment = Environment { endpoints: vec![Endpoint::new(&url, other).expect("an address")], ..environment };
+            let findings = Proxmox::new(environment.clone()).expect("an observer").examine(None, &|_| {});
+            let shown = anstream::adapter::strip_str(&text(&lab_name(), &findings)).to_string();
+            assert!(shown.contains(&format!("converger.toml: fingerprints = [\"{pin}\"]")), "{shown}");
+            assert_eq!(doctor(environment, None, true, Vec::new(), &|_| {}).ok(), Some(End::Failed));
+        });
+    }
+
+    fn lab_name() -> EnvironmentName {
+        EnvironmentName::new("lab").expect("a name")
+    }
+
+    fn findings() -> Vec<Finding> {
+        vec![
+            Finding::new("endpoint", Level::Ok, "it answers").about("pve1:8006"),
+            Finding::new("cluster", Level::Warn, "its name is not pinned").remedy("pin it").line(Where::Config, "cluster = \"house\""),
+            Finding::new("may-read", Level::Fail, "it may not").remedy("grant it").line(Where::Node, "pveum role add X"),
+            Finding::new("ha", Level::Unknown, "not told"),
+        ]
+    }
+
+    #[test]
+    fn only_a_failure_is_a_failure() {
+        let all = findings();
+        assert_eq!(end(&all), End::Failed);
+        assert_eq!(end(&all[..2]), End::Done);
+        assert_eq!(end(&all[3..]), End::Done, "what could not be told is not a failure");
+        assert_eq!(end(&[]), End::Done);
+    }
+
+    #[test]
+    fn people_see_one_line_for_each_and_lines_to_type() {
+        let plain = anstream::adapter::strip_str(&text(&lab_name(), &findings())).to_string();
+        let expected = "\
+lab
+✓ endpoint  pve1:8006: it answers
+! cluster   its name is not pinned
+            remedy: pin it
+              converger.toml: cluster = \"house\"
+✗ may-read  it may not
+            remedy: grant it
+              on a node:      pveum role add X
+? ha        not told
+
+Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
+";
+        assert_eq!(plain, expected);
+    }
+
+    #[test]
+    fn machines_see_one_line_of_canonical_json() {
+        let mut out = Vec::new();
+        write_json(&mut out, &lab_name(), &findings()).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        let expected = concat!(
+            r#"{"environment":"lab","findings":[{"about":"pve1:8006","check":"endpoint","found":"it answers","level":"ok"},"#,
+            r#"{"check":"cluster","found":"its name is not pinned","level":"warn","#,
+            r#""remedy":{"lines":[{"text":"cluster = \"house\"","where":"config"}],"text":"pin it"}},"#,
+            r#"{"check":"may-read","found":"it may not","level":"fail","#,
+            r#""remedy":{"lines":[{"text":"pveum role add X","where":"node"}],"text":"grant it"}},"#,
+            r#"{"check":"ha","found":"not told","level":"unknown"}],"schema":"converger.doctor/1","#,
+            r#""summary":{"fail":1,"ok":1,"unknown":1,"warn":1}}"#,
+            "\n"
+        );
+        assert_eq!(text, expected);
+        let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(format!("{value}\n"), text, "members are sorted, as in every artifact");
+    }
+}
