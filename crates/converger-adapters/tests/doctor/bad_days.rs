@@ -36,6 +36,13 @@ fn of_several_endpoints_each_is_told_apart() {
 }
 
 #[test]
+fn one_node_under_two_addresses_is_no_help() {
+    let found = visit(&well(Flavour::V9), &Visit { entries: vec!["pve1", "pve2", "pve1"], ..Visit::default() });
+    let double = one(&found, "endpoint-node");
+    assert!(double.level == Level::Warn && double.found == "it is the node pve1, as is pve1:8006", "{double:?}");
+}
+
+#[test]
 fn an_endpoint_that_is_not_proxmox_is_told_so() {
     for (status, reason, body) in [
         (200, "OK", "<html>hello</html>"),

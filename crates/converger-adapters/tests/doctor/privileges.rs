@@ -199,7 +199,21 @@ fn many_guests_are_counted_and_asked_for_a_few_times_only() {
     let start = one(&found, "may-start");
     assert!(start.found.contains("400 guests") && start.found.contains("more"), "{start:?}");
     assert_eq!(lines(start).len(), 3, "one entry at the root reaches them all: {start:?}");
+    assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("pool") && !remedy.text.contains("written out")), "{start:?}");
     assert_eq!(one(&found, "pending").level, Level::Unknown);
+}
+
+#[test]
+fn of_many_guests_with_entries_of_their_own_only_some_are_written_out() {
+    let mut setting = granted(Flavour::V9, &[("/", "PVEAuditor")]);
+    setting.guests.extend((1000..1040).map(|vmid| GuestSetting::new(vmid, Kind::Lxc, "pve2")));
+    let own: Vec<String> = (1000..1040).map(|vmid| format!("/vms/{vmid}")).collect();
+    let entries: Vec<(&str, &str)> = own.iter().map(|path| (path.as_str(), "PVETemplateUser")).collect();
+    setting.acl.extend(granted(Flavour::V9, &entries).acl);
+    let found = visit(&Bench::new(&setting), &Visit { scope: Some((1000..1040).collect()), ..Visit::default() });
+    let start = one(&found, "may-start");
+    assert_eq!(lines(start).len(), 1 + 2 * 16);
+    assert!(start.remedy.as_ref().is_some_and(|remedy| remedy.text.contains("written out")), "{start:?}");
 }
 
 #[test]

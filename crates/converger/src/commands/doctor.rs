@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use anstyle::Style;
-use converger_adapters::proxmox::doctor::{Finding, Level, Where};
+use converger_adapters::proxmox::doctor::{Finding, Level, Remedy, Where};
 use converger_adapters::proxmox::{Environment, Proxmox};
 use converger_core::desired::Scope;
 use converger_core::guest::EnvironmentName;
@@ -67,8 +67,9 @@ fn write_text(environment: &EnvironmentName, findings: &[Finding]) -> io::Result
 fn text(environment: &EnvironmentName, findings: &[Finding]) -> String {
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = format!("{}\n", styled(BOLD, environment));
-    for finding in findings {
-        text.push_str(&finding_text(finding, width));
+    let before = std::iter::once(None).chain(findings.iter().map(|finding| finding.remedy.as_ref()));
+    for (finding, before) in findings.iter().zip(before) {
+        text.push_str(&finding_text(finding, before, width));
     }
     let _ = writeln!(text, "\n{}", conclusion(findings));
     text
@@ -84,7 +85,8 @@ fn sign(level: Level) -> (&'static str, Style) {
     }
 }
 
-fn finding_text(finding: &Finding, width: usize) -> String {
+/// One finding. What to do about it is not said twice in a row.
+fn finding_text(finding: &Finding, before: Option<&Remedy>, width: usize) -> String {
     let (sign, style) = sign(finding.level);
     let about = finding.about.as_ref().map(|about| format!("{about}: ")).unwrap_or_default();
     let check = format!("{:<width$}", finding.check);
@@ -93,6 +95,10 @@ fn finding_text(finding: &Finding, width: usize) -> String {
     let Some(remedy) = &finding.remedy else { return text };
     // Below the sentence, so that the column of checks stays free.
     let margin = " ".repeat(width + 4);
+    if before == Some(remedy) {
+        let _ = writeln!(text, "{margin}{} the same", styled(CYAN, "remedy:"));
+        return text;
+    }
     if !remedy.text.is_empty() {
         let _ = writeln!(text, "{margin}{} {}", styled(CYAN, "remedy:"), remedy.text);
     }
@@ -218,6 +224,14 @@ lab
 Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
 ";
         assert_eq!(plain, expected);
+    }
+
+    #[test]
+    fn what_to_do_is_not_said_twice_in_a_row() {
+        let twice = |check| Finding::new(check, Level::Warn, "no").remedy("grant it").line(Where::Node, "pveum x");
+        let plain = anstream::adapter::strip_str(&text(&lab_name(), &[twice("a"), twice("b")])).to_string();
+        assert_eq!(plain.matches("pveum x").count(), 1, "{plain}");
+        assert!(plain.contains("! b  no\n     remedy: the same\n"), "{plain}");
     }
 
     #[test]

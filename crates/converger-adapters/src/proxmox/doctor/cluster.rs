@@ -1,6 +1,6 @@
 //! Findings about the cluster and its nodes: its name against its pin, quorum, who is there, releases and clocks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::guest::NodeName;
 
@@ -20,6 +20,7 @@ pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
         }
         None => return findings,
     };
+    findings.extend(doubles(gathered));
     findings.push(name(gathered, cluster));
     findings.push(quorum(cluster));
     findings.push(nodes(cluster, answers));
@@ -43,6 +44,27 @@ pub(super) fn strangers(gathered: &Gathered) -> Vec<Finding> {
                 .remedy("check the address; endpoints of one environment are nodes of one cluster")
         })
         .collect()
+}
+
+/// Endpoints that are one node under several addresses: the second is no help when the first is gone.
+fn doubles(gathered: &Gathered) -> Vec<Finding> {
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for endpoint in &gathered.endpoints {
+        let local = endpoint.cluster.as_ref().and_then(|cluster| cluster.as_ref().ok()?.local.as_ref());
+        let Some(node) = local.map(NodeName::as_str) else { continue };
+        match seen.get(node) {
+            None => {
+                seen.insert(node, &endpoint.place);
+            }
+            Some(first) => {
+                let found = format!("it is the node {node}, as is {first}");
+                let finding = Finding::new("endpoint-node", Level::Warn, found).about(endpoint.place.as_str());
+                findings.push(finding.remedy("name another node of the cluster, which answers when that one does not"));
+            }
+        }
+    }
+    findings
 }
 
 /// The name against its pin. A node that is in no cluster goes by its own.

@@ -15,8 +15,8 @@ use crate::proxmox::codec::Roles;
 /// The user who needs no entry.
 const ROOT: &str = "root@pam";
 
-/// Entries for single guests are written out up to so many; whoever has more gives the role further up, or to a pool.
-pub(super) const PLACES_MAX: usize = 16;
+/// Entries are written out up to so many places; for more guests with entries of their own a pool is the better way.
+const PLACES_MAX: usize = 16;
 
 /// To whom something is granted.
 pub(super) struct Grantee<'g> {
@@ -31,22 +31,38 @@ pub(super) struct Grantee<'g> {
     pub(super) major: u32,
 }
 
+/// Lines that grant something.
+pub(super) struct Granting {
+    pub(super) lines: Vec<Line>,
+    /// There are more places than are written out.
+    pub(super) is_cut: bool,
+    /// What is granted reaches more than the guests that it is about.
+    pub(super) is_wide: bool,
+}
+
 impl Grantee<'_> {
     /// The lines that grant all of these.
-    pub(super) fn lines(&self, lacks: &[Lack]) -> Vec<Line> {
+    pub(super) fn lines(&self, lacks: &[Lack]) -> Granting {
         let mut lines = Vec::new();
+        let mut all = 0;
         if self.separated != Some(false) {
             let token = format!("--tokens {}", quoted(self.token.as_str()));
-            lines.extend(entries(&self.held, &token, lacks));
+            let entries = entries(&self.held, &token, lacks);
+            all = all.max(entries.len());
+            lines.extend(entries.into_iter().take(PLACES_MAX));
         }
         let of_user = self.lacks_of_user(lacks);
         if !of_user.is_empty() {
             let user = format!("--users {}", quoted(self.token.user()));
-            lines.extend(entries(self.owner.as_ref().unwrap_or(&self.held), &user, &of_user));
+            let entries = entries(self.owner.as_ref().unwrap_or(&self.held), &user, &of_user);
+            all = all.max(entries.len());
+            lines.extend(entries.into_iter().take(PLACES_MAX));
         }
+        let is_wide = lines.iter().any(|line| !line.contains(" /vms/"));
         let needed: BTreeSet<&str> = lacks.iter().map(|lack| lack.need.role).collect();
         let roles = needed.into_iter().filter_map(|role| self.role(role));
-        roles.chain(lines).map(|text| Line { text, r#where: Where::Node }).collect()
+        let lines = roles.chain(lines).map(|text| Line { text, r#where: Where::Node }).collect();
+        Granting { lines, is_cut: all > PLACES_MAX, is_wide }
     }
 
     /// What the user has to be given as well; where that is not known, all of it.
@@ -99,5 +115,5 @@ fn entries(held: &Held<'_>, grantee: &str, lacks: &[Lack]) -> Vec<String> {
         let spread = if spreads { "" } else { " --propagate 0" };
         format!("pveum acl modify {place} {grantee} --roles {}{spread}", roles.join(","))
     };
-    places.into_iter().take(PLACES_MAX).map(line).collect()
+    places.into_iter().map(line).collect()
 }

@@ -8,7 +8,8 @@ use converger_core::observe::{Observation, ObservedGuest, Pending, Reading, Stat
 use super::finding::{Finding, Level, Where, counted, listed};
 use super::gather::{Answers, DETAILS_MAX, Gathered};
 use super::{theirs, untold};
-use crate::proxmox::observe::{Reason, Taken};
+use crate::proxmox::codec::{Cause, Shown};
+use crate::proxmox::observe::{self, Reason, Taken, Unread};
 
 /// States in which high availability has its hands on a guest.
 const MOVING: [&str; 6] = ["fence", "recovery", "migrate", "relocate", "freeze", "request_start_balance"];
@@ -16,7 +17,7 @@ const MOVING: [&str; 6] = ["fence", "recovery", "migrate", "relocate", "freeze",
 pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
     let taken = match &answers.reading {
         Ok(taken) => taken,
-        Err(unread) => return vec![Finding::new("guests", Level::Unknown, format!("the guests could not be read: {unread}"))],
+        Err(unread) => return vec![unreadable(gathered, unread)],
     };
     let observation = &taken.observation;
     let rows: Vec<&ObservedGuest> = observation.guests.iter().filter(|row| answers.guests.has(row.vmid)).collect();
@@ -26,6 +27,16 @@ pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
     findings.extend(pending(gathered, &rows));
     findings.extend(templates(&rows));
     findings
+}
+
+fn unreadable(gathered: &Gathered, unread: &Unread) -> Finding {
+    match unread {
+        Unread::Failed { failure, .. } if failure.cause == Cause::Forbidden => {
+            untold("guests", "the guests", failure).remedy("see `may-read`")
+        }
+        Unread::Failed { failure, .. } => untold("guests", "the guests", failure).remedy(observe::remedy(failure, gathered.token.as_str())),
+        Unread::OtherCluster { .. } => Finding::new("guests", Level::Unknown, unread.to_string()),
+    }
 }
 
 /// Whether all of them can be read; if not, by reason.
@@ -69,7 +80,7 @@ fn missing(gathered: &Gathered, answers: &Answers, observation: &Observation, ro
             .remedy("take them out of desired.yaml, or check the environment and their ids")
     } else {
         let why = answers.reading.iter().flat_map(|taken| &taken.notes).find(|note| note.vmid.is_none_or(|vmid| unseen.contains(&vmid)));
-        let why = why.map_or_else(String::new, |note| format!(" ({})", crate::proxmox::codec::Shown(&note.text)));
+        let why = why.map_or_else(String::new, |note| format!(" ({})", Shown(&note.text)));
         Finding::new("guests", Level::Warn, format!("{guests} not seen, and not proven to be absent: {}{why}", listed(&unseen)))
             .remedy("see `may-read`; if that is in order, take a new reading")
     })

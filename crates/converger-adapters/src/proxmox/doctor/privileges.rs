@@ -8,7 +8,7 @@ use converger_core::guest::{Kind, Vmid};
 
 use super::finding::{Finding, Level, counted, listed};
 use super::gather::{Answers, Gathered, shown};
-use super::grant::{Grantee, PLACES_MAX};
+use super::grant::Grantee;
 use super::held::{Held, Lack, Standing, standing};
 use super::need::{On, Verb};
 use super::{token, untold};
@@ -65,24 +65,33 @@ fn of_verb(verb: Verb, standing: &Standing<'_>, grantee: &Grantee<'_>) -> Findin
 }
 
 fn lacking(verb: Verb, standing: &Standing<'_>, grantee: &Grantee<'_>) -> Finding {
-    let level = if verb == Verb::Read { Level::Fail } else { Level::Warn };
     let lacks: Vec<String> = standing.lacks.iter().map(lack_text).collect();
     let found = format!("it may not {}: {}", verb.words(), lacks.join("; "));
-    let cut = standing.lacks.iter().any(|lack| lack.guests.len() > PLACES_MAX);
-    let whole = if cut { "; of many guests only the first are written out: a role on /vms or on a pool reaches them all" } else { "" };
-    let text = match (grantee.separated, &grantee.owner) {
+    let granting = grantee.lines(&standing.lacks);
+    let mut text = if verb == Verb::Read { whom(grantee).to_owned() } else { "if it is to, grant it".to_owned() };
+    if granting.is_wide && verb != Verb::Read {
+        text.push_str("; to confine it to some guests, put them into a pool and grant it on /pool/<name> instead");
+    }
+    if granting.is_cut {
+        text.push_str("; there are more guests with entries of their own than are written out here: a pool reaches them all");
+    }
+    let level = if verb == Verb::Read { Level::Fail } else { Level::Warn };
+    Finding::new(verb.check(), level, found).remedy(text).lines(granting.lines)
+}
+
+/// To whom something is granted, said once: with what everything else needs.
+fn whom(grantee: &Grantee<'_>) -> &'static str {
+    match (grantee.separated, &grantee.owner) {
         (Some(false), _) => "grant it to the user, whose privileges the token has",
         (Some(true), Some(_)) => "grant it to the token, and to its user where a line says so",
-        (Some(true), None) | (None, None) => {
+        (_, None) => {
             "grant it to the token, and to its user, within whose privileges the token has its own; what is there already is not changed \
              by being granted again"
         }
         (None, Some(_)) => {
             "grant it to the token, and to its user where a line says so; without privilege separation the user's counts alone"
         }
-    };
-    let text = if verb == Verb::Read { text.to_owned() } else { format!("if it is to: {text}") };
-    Finding::new(verb.check(), level, found).remedy(format!("{text}{whole}")).lines(grantee.lines(&standing.lacks))
+    }
 }
 
 fn lack_text(lack: &Lack) -> String {
