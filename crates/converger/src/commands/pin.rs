@@ -179,8 +179,9 @@ fn next(pinning: &Pinning, pinned: &Pinned, changes: bool) -> String {
         text.push_str(&line(format!("converger pin {source} --repin {ids}   (only if these are the guests that are meant)")));
     }
     text.push_str(&match (pinning.check, changes) {
+        _ if !pinned.refusals.is_empty() => line("the same command, once this is resolved".into()),
         (true, true) => line("the same command without --check writes it".into()),
-        (_, _) => line(format!("converger audit {source}")),
+        _ => line(format!("converger audit {source}")),
     });
     text
 }
