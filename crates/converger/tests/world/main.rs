@@ -4,8 +4,10 @@
 
 mod claims;
 mod days;
+mod fields;
 mod forms;
 mod observation;
+mod spine;
 mod trouble;
 mod way;
 mod witness;

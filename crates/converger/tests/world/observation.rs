@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_adapters::proxmox::client::Session;
-use converger_adapters::proxmox::observe::{self, Need, Needs, Question, Reason, Taken, Unread};
+use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
 use converger_core::desired::Scope;
-use converger_core::guest::{EnvironmentName, Identity, Kind, RunState, Vmid};
+use converger_core::guest::{Identity, Kind, RunState, Vmid};
 use converger_core::normalize::{Field, Value, Words};
 use converger_core::observe::{Config, Ha, Observation, ObservedGuest, Pending, Reading, Status};
 use converger_core::testing::Rng;
 
-use tokio::runtime::{Builder, Runtime};
-
 use crate::claims::{Tally, check};
-use crate::days::{self, Day, TOKEN};
+use crate::days::{self, Day};
+use crate::spine;
 use crate::trouble::Trouble;
 use crate::way::Way;
 use crate::witness::REMEMBERED_MS;
@@ -31,15 +29,11 @@ struct Read {
     taken: Result<Taken, Unread>,
 }
 
-fn ids(numbers: impl IntoIterator<Item = u32>) -> Vec<Vmid> {
-    numbers.into_iter().filter_map(|number| Vmid::new(u64::from(number))).collect()
-}
-
 /// Guests that are there, a few that never were, and now and then far too many of those.
 fn scope(rng: &mut Rng, day: &Day) -> Vec<Vmid> {
     let guests = u32::try_from(day.setting.guests.len()).unwrap_or(0);
     let more = if rng.one_in(40) { 40 } else { u32::try_from(rng.below(3)).unwrap_or(0) };
-    ids(100..100 + guests + more)
+    (100..100 + guests + more).map(spine::vmid).collect()
 }
 
 fn needs(rng: &mut Rng, scope: &[Vmid]) -> Needs {
@@ -69,16 +63,8 @@ fn read(seed: u64) -> Read {
     let trouble = Trouble::new(Rng::new(rng.next_u64()), day.restless, nodes);
     let way = Way::new(&day.setting, &entry, trouble);
     arrive(&way, day.at_ms);
-    let environment = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
-    let wanted = Scope::new(scope.clone());
-    let question = Question { environment: &environment, cluster: wrong_pin, token: TOKEN, scope: &wanted, needs: &needs };
-    let session = Session::new(way.clone());
-    let taken = RUNTIME.with(|runtime| runtime.block_on(observe::read(&session, &question)));
+    let taken = spine::read(&way, &Scope::new(scope.clone()), &needs, wrong_pin);
     Read { way, scope, taken }
-}
-
-thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread().build().unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// Somebody looks at the lab at that time: the past is remembered, the reading begins.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_adapters::proxmox::client::{Bounds, Exchange};
 use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
-use converger_lab::{Answer, Fate, Request, Setting, World};
+use converger_lab::{Act, Answer, Fate, Request, Setting, World};
 
 /// Who else is there while the client talks to the lab.
 pub(crate) trait Bystander: Send {
@@ -51,6 +51,12 @@ impl<B: Bystander> Lab<B> {
 
     pub(crate) fn pass(&mut self, ms: u64) {
         self.pass_to(self.now_ms + ms);
+    }
+
+    /// Let something happen now.
+    pub(crate) fn act(&mut self, act: Act) {
+        self.world.act(self.now_ms, act);
+        self.look();
     }
 
     /// Have the world seen as it is now.
