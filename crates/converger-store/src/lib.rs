@@ -15,6 +15,9 @@ mod query;
 mod tables;
 mod write;
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
 use std::future::Future;
 
 use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
