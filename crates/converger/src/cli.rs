@@ -98,6 +98,16 @@ Examples:
 
 It listens on the loopback only and ends with Ctrl-C. The certificate is its own.")]
     Lab(Lab),
+    /// Say whether environments can be reached and read, what is missing, and how to grant it
+    #[command(after_help = "\
+Examples:
+  converger doctor                          every environment of converger.toml
+  converger doctor --environment lab        one of them
+  converger doctor desired.yaml             its environment, and what its guests need
+  converger doctor --json | jq .summary     a line of JSON for each environment
+
+It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not work.")]
+    Doctor(Doctor),
     /// Declare existing guests as they are: write a desired.yaml that plans nothing
     #[command(after_help = "\
 Examples:
@@ -281,6 +291,22 @@ pub(crate) struct Pinning {
 fn vmid(text: &str) -> Result<Vmid, String> {
     let number = text.parse().ok().and_then(Vmid::new);
     number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
+}
+
+/// What is examined.
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// A declared state, whose guests are looked at one by one
+    pub(crate) desired: Option<PathBuf>,
+    /// One environment [default: that of the declared state, or all]
+    #[arg(long, value_name = "NAME", conflicts_with = "desired")]
+    pub(crate) environment: Option<String>,
+    /// Where the environments are written [default: converger.toml]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print a line of JSON for each environment
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// A file format.

@@ -2,8 +2,6 @@
 //!
 //! Artifacts and reports go to standard output, everything else to standard error.
 
-// Not on the command line yet: environments by name come first.
-#[cfg_attr(not(test), expect(dead_code, reason = "plugged in with the environments of converger.toml"))]
 mod doctor;
 mod explain;
 mod init;
@@ -38,6 +36,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Observe { source, out, json } => observe_command(&source, out, json),
         Command::Apply(reading) => apply_command(&reading),
         Command::Lab(lab) => lab::lab(&lab),
+        Command::Doctor(visit) => doctor::visit(&visit),
         Command::Init(adoption) => init::init(&adoption),
         Command::Pin(pinning) => pin::pin(&pinning),
         Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),

@@ -76,10 +76,41 @@ struct Freeze {
 /// A sentence that says what is wrong with the file.
 pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
     let Some(path) = path(named) else { return Ok(built_in()) };
-    let name = files::shown(&path);
-    let text = read(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    let room = path.parent().unwrap_or(Path::new(""));
-    parse(&text, environment, room).map(|config| Config { origin: name.clone(), ..config }).map_err(|fault| format!("{name}: {fault}"))
+    within(&path, |text, room| parse(text, environment, room)).map(|config| Config { origin: files::shown(&path), ..config })
+}
+
+/// All environments of the file that can be reached, for whoever looks at them as such.
+pub(crate) struct Survey {
+    /// Where it comes from, for people.
+    pub(crate) origin: String,
+    pub(crate) connections: BTreeMap<EnvironmentName, Connection>,
+}
+
+impl Survey {
+    /// Another environment with the same secret.
+    pub(crate) fn same_secret(&self, own: &EnvironmentName) -> Option<&EnvironmentName> {
+        connection::same_secret(own, &self.connections)
+    }
+}
+
+/// Reads the environments of the named file, or of converger.toml.
+///
+/// # Errors
+/// A sentence that says what is wrong with the file, or that there is none.
+pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
+    let path = path(named).ok_or("there is no converger.toml here; name one with --config")?;
+    let connections = within(&path, |text, room| {
+        let file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
+        connections(&file.environments, room)
+    });
+    Ok(Survey { origin: files::shown(&path), connections: connections? })
+}
+
+/// Reads a file, and says its name where something is wrong in it.
+fn within<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T, String>) -> Result<T, String> {
+    let name = files::shown(path);
+    let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|fault| format!("{name}: {fault}"))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -118,44 +149,38 @@ fn built_in() -> Config {
 
 fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Config, String> {
     let file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
-    if let Some(name) = file.environments.keys().find(|name| EnvironmentName::new(name).is_none()) {
-        return Err(format!("`{}` is not the name of an environment", name.escape_debug()));
-    }
+    let mut connections = connections(&file.environments, room)?;
     let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
         return Err(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", ")));
     }
     let protect = own.map(|own| own.protect.clone()).unwrap_or_default();
-    let connection = connections(&file.environments, environment, room)?;
-    Ok(Config {
-        origin: String::new(),
-        rules: rules(protect)?,
-        limits: limits(&file.limits)?,
-        circumstances: Circumstances { freeze: freeze(file.freeze)? },
-        connection,
-    })
-}
-
-/// The connection of an environment. Those of the others are held to be right too: what is wrong there is found today.
-fn connections(
-    environments: &BTreeMap<String, connection::Written>,
-    environment: &EnvironmentName,
-    room: &Path,
-) -> Result<Option<Connection>, String> {
-    let mut connections = BTreeMap::new();
-    for (name, written) in environments {
-        if let Some(connection) = written.connection(room).map_err(|fault| format!("environment `{name}`: {fault}"))? {
-            connections.insert(name.clone(), connection);
-        }
-    }
-    if let Some(other) = connection::same_secret(environment.as_str(), &connections) {
+    if let Some(other) = connection::same_secret(environment, &connections) {
         return Err(format!(
             "the environments `{environment}` and `{other}` have the same secret; make a token of its own for each: a slip in a name must \
              not reach the other cluster"
         ));
     }
-    Ok(connections.remove(environment.as_str()))
+    Ok(Config {
+        origin: String::new(),
+        rules: rules(protect)?,
+        limits: limits(&file.limits)?,
+        circumstances: Circumstances { freeze: freeze(file.freeze)? },
+        connection: connections.remove(environment),
+    })
+}
+
+/// The connections of all environments: what is wrong with one is found today, and not when it is needed.
+fn connections(environments: &BTreeMap<String, connection::Written>, room: &Path) -> Result<BTreeMap<EnvironmentName, Connection>, String> {
+    let mut connections = BTreeMap::new();
+    for (word, written) in environments {
+        let name = EnvironmentName::new(word).ok_or_else(|| format!("`{}` is not the name of an environment", word.escape_debug()))?;
+        if let Some(connection) = written.connection(room).map_err(|fault| format!("environment `{name}`: {fault}"))? {
+            connections.insert(name, connection);
+        }
+    }
+    Ok(connections)
 }
 
 fn rules(protect: Protect) -> Result<Rules, String> {

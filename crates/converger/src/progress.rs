@@ -18,6 +18,11 @@ pub(crate) fn spinner(what: &str) -> Spinner {
 }
 
 impl Spinner {
+    /// Says what is under way now.
+    pub(crate) fn say(&self, what: &str) {
+        self.0.set_message(what.to_owned());
+    }
+
     /// Takes it away, so that what comes next has the line for itself.
     pub(crate) fn end(self) {
         drop(self);

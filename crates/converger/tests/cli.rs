@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-const SUBCOMMANDS: [&str; 11] = ["apply", "audit", "completions", "contract", "explain", "init", "lab", "observe", "pin", "plan", "schema"];
+const SUBCOMMANDS: [&str; 12] =
+    ["apply", "audit", "completions", "contract", "doctor", "explain", "init", "lab", "observe", "pin", "plan", "schema"];
 
 /// One container named `dns`, with this status.
 fn current(status: &str) -> String {

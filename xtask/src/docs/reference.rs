@@ -11,7 +11,8 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 11] = ["init", "pin", "observe", "audit", "plan", "apply", "lab", "explain", "contract", "schema", "completions"];
+const COMMANDS: [&str; 12] =
+    ["doctor", "init", "pin", "observe", "audit", "plan", "apply", "lab", "explain", "contract", "schema", "completions"];
 
 /// What the program prints for these arguments. It is built as `ci` builds it, so that nothing is built twice.
 fn converger(arguments: &[&str]) -> Result<String, Failure> {

@@ -8,32 +8,88 @@ use std::io::{self, Write};
 use anstyle::Style;
 use converger_adapters::proxmox::doctor::{Finding, Level, Remedy, Where};
 use converger_adapters::proxmox::{Environment, Proxmox};
-use converger_core::desired::Scope;
+use converger_core::desired::{Desired, Scope};
 use converger_core::guest::EnvironmentName;
 use serde::Serialize;
 
-use super::{Stop, shown};
+use super::{Stop, shown, spine};
+use crate::cli::Doctor as Visit;
+use crate::config::{self, Connection, Survey};
 use crate::exit::End;
+use crate::progress;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
 
 /// The form of the JSON.
 const SCHEMA: &str = "converger.doctor/1";
 
-/// Examines an environment and shows what was found, after what was found `extra`, outside of it. `say` is told what is being asked
-/// now. A doctor that finds a failure has failed.
-pub(crate) fn doctor(
-    environment: Environment,
-    scope: Option<&Scope>,
-    json: bool,
-    extra: Vec<Finding>,
-    say: &dyn Fn(&str),
-) -> Result<End, Stop> {
-    let name = environment.name.clone();
+/// Examines the environments that were asked for, one after the other. What is wrong with one does not keep the others from being seen.
+pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
+    let desired = visit.desired.as_deref().map(spine::desired).transpose()?;
+    let survey = config::survey(visit.config.as_deref()).map_err(Stop::input)?;
+    let wanted = match (&visit.environment, &desired) {
+        (Some(name), _) => Some(spine::environment(name)?),
+        (None, Some(desired)) => Some(desired.environment().clone()),
+        (None, None) => None,
+    };
+    let names: Vec<EnvironmentName> = match wanted {
+        Some(name) => vec![name],
+        None => survey.connections.keys().cloned().collect(),
+    };
+    if names.is_empty() {
+        return Err(Stop::input(format!("{} leads to no environment", survey.origin)).help(spine::HOW_TO_CONFIGURE));
+    }
+    let mut ended = End::Done;
+    for name in names {
+        let connection = survey.connections.get(&name).ok_or_else(|| spine::unconfigured(&name))?;
+        let extra = outside(&name, connection, &survey);
+        let end = match connection.open(&name) {
+            Ok(environment) => {
+                let spinner = progress::spinner(&format!("examining {name}"));
+                let scope = desired.as_ref().map(Desired::scope);
+                let findings = findings(environment, scope.as_ref(), extra, &|what| spinner.say(what))?;
+                spinner.end();
+                show(&name, visit.json, &findings)?
+            }
+            Err(fault) => show(&name, visit.json, &[&extra[..], &[Finding::new("secret", Level::Fail, fault)]].concat())?,
+        };
+        ended = if ended == End::Done { end } else { ended };
+    }
+    Ok(ended)
+}
+
+/// What converger.toml itself shows.
+fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match survey.same_secret(name) {
+        Some(other) => findings.push(
+            Finding::new(
+                "secret-shared",
+                Level::Fail,
+                format!("its secret is that of the environment `{other}` too, so that nothing is read"),
+            )
+            .remedy("make a token of its own for each: a slip in a name must not reach the other cluster"),
+        ),
+        None => findings.push(Finding::new("secret-shared", Level::Ok, "no other environment has its secret")),
+    }
+    if connection.mode.is_none() {
+        let found = "nothing says whether one person decides here (solo) or two (shared); an apply will need to know";
+        findings.push(Finding::new("mode", Level::Warn, found).line(Where::Config, "mode = \"solo\""));
+    }
+    findings
+}
+
+/// What is found in an environment, after what was found `extra`, outside of it. `say` is told what is being asked now.
+fn findings(environment: Environment, scope: Option<&Scope>, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Result<Vec<Finding>, Stop> {
     let proxmox = Proxmox::new(environment).map_err(|error| Stop::failed(error.to_string()))?;
     let mut findings = extra;
     findings.extend(proxmox.examine(scope, say));
-    let written = if json { write_json(&mut io::stdout().lock(), &name, &findings) } else { write_text(&name, &findings) };
-    shown(written, end(&findings))
+    Ok(findings)
+}
+
+/// A doctor that finds a failure has failed.
+fn show(name: &EnvironmentName, json: bool, findings: &[Finding]) -> Result<End, Stop> {
+    let written = if json { write_json(&mut io::stdout().lock(), name, findings) } else { write_text(name, findings) };
+    shown(written, end(findings))
 }
 
 fn end(findings: &[Finding]) -> End {
@@ -164,11 +220,11 @@ mod tests {
     fn a_lab_is_examined_over_https() {
         beside_a_lab(|environment, _| {
             let said = std::cell::RefCell::new(Vec::new());
-            let ended = doctor(environment.clone(), None, true, Vec::new(), &|what| said.borrow_mut().push(what.to_owned()));
-            assert_eq!(ended.ok(), Some(End::Done), "a name that is not pinned is no failure");
+            let found = examined(environment.clone(), Vec::new(), &|what| said.borrow_mut().push(what.to_owned()));
+            assert_eq!(end(&found), End::Done, "a name that is not pinned is no failure");
             assert!(said.borrow().len() >= 4, "{said:?}");
             let shared = Finding::new("secret-shared", Level::Fail, "the secret is that of another environment too");
-            assert_eq!(doctor(environment, None, false, vec![shared], &|_| {}).ok(), Some(End::Failed), "found outside counts as well");
+            assert_eq!(end(&examined(environment, vec![shared], &|_| {})), End::Failed, "found outside counts as well");
         });
     }
 
@@ -178,11 +234,15 @@ mod tests {
             let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
             let url = format!("https://{}", environment.endpoints[0].place());
             let environment = Environment { endpoints: vec![Endpoint::new(&url, other).expect("an address")], ..environment };
-            let findings = Proxmox::new(environment.clone()).expect("an observer").examine(None, &|_| {});
+            let findings = examined(environment, Vec::new(), &|_| {});
             let shown = anstream::adapter::strip_str(&text(&lab_name(), &findings)).to_string();
             assert!(shown.contains(&format!("converger.toml: fingerprints = [\"{pin}\"]")), "{shown}");
-            assert_eq!(doctor(environment, None, true, Vec::new(), &|_| {}).ok(), Some(End::Failed));
+            assert_eq!(end(&findings), End::Failed);
         });
+    }
+
+    fn examined(environment: Environment, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Vec<Finding> {
+        super::findings(environment, None, extra, say).unwrap_or_else(|_| panic!("no observer"))
     }
 
     fn lab_name() -> EnvironmentName {

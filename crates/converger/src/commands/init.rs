@@ -21,7 +21,7 @@ use crate::files;
 use crate::render::{self, counted, styled, theirs};
 
 pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
-    let environment = environment(&adoption.environment)?;
+    let environment = spine::environment(&adoption.environment)?;
     let out = out(adoption)?;
     let scope = Scope::new(adoption.vmid.clone());
     let config = spine::config(&adoption.look, &environment)?;
@@ -38,13 +38,6 @@ pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
         (_, false) => write!(anstream::stdout(), "{}", report(adoption, &environment, &scaffold, out.as_deref())),
     };
     shown(written, end)
-}
-
-fn environment(name: &str) -> Result<EnvironmentName, Stop> {
-    EnvironmentName::new(name).ok_or_else(|| {
-        let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
-    })
 }
 
 /// The file to write, if one is. It must not be there: what somebody declared is not this command's to replace.

@@ -102,11 +102,22 @@ fn unread(error: &ProxmoxError) -> Stop {
     }
 }
 
-fn unconfigured(environment: &EnvironmentName) -> Stop {
-    Stop::input(format!("nothing says how the environment `{environment}` is reached")).help(format!(
-        "put it into converger.toml:\n  [environments.{environment}]\n  url = \"https://pve1.example:8006\"\n  token = \"converger@pve!main\"\n  \
-         secret = {{ env = \"PVE_SECRET\" }}\nor name a recorded observation with --replay"
-    ))
+/// How an environment is written.
+pub(super) const HOW_TO_CONFIGURE: &str = "put it into converger.toml:\n  [environments.lab]\n  url = \"https://pve1.example:8006\"\n  \
+    token = \"converger@pve!main\"\n  secret = { env = \"PVE_SECRET\" }";
+
+pub(super) fn unconfigured(environment: &EnvironmentName) -> Stop {
+    let how = HOW_TO_CONFIGURE.replace("environments.lab", &format!("environments.{environment}"));
+    Stop::input(format!("nothing says how the environment `{environment}` is reached"))
+        .help(format!("{how}\nor name a recorded observation with --replay"))
+}
+
+/// The environment of that name.
+pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
+    EnvironmentName::new(name).ok_or_else(|| {
+        let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
+        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
+    })
 }
 
 /// What people should know about a reading, beside what the plan says.

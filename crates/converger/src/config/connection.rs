@@ -64,7 +64,6 @@ pub(crate) struct Connection {
     cluster: Option<String>,
     bounds: Bounds,
     /// Who decides; an apply needs to know.
-    #[expect(dead_code, reason = "read once there is an apply; misspelt words are refused already")]
     pub(crate) mode: Option<Mode>,
 }
 
@@ -172,9 +171,12 @@ fn read(source: &SecretSource) -> Result<Secret, converger_adapters::proxmox::cl
 ///
 /// By where it is, and by what it is where both can be read: whoever has one secret for two has one token for both, and a slip
 /// in the name of an environment would reach the wrong one.
-pub(super) fn same_secret(own: &str, connections: &BTreeMap<String, Connection>) -> Option<String> {
+pub(super) fn same_secret<'c>(
+    own: &EnvironmentName,
+    connections: &'c BTreeMap<EnvironmentName, Connection>,
+) -> Option<&'c EnvironmentName> {
     let source = &connections.get(own)?.secret;
     let secret = read(source).ok();
     let is_same = |other: &Connection| other.secret == *source || secret.is_some() && read(&other.secret).ok() == secret;
-    connections.iter().find(|(name, other)| *name != own && is_same(other)).map(|(name, _)| name.clone())
+    connections.iter().find(|(name, other)| *name != own && is_same(other)).map(|(name, _)| name)
 }
