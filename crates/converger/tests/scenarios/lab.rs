@@ -1,0 +1,132 @@
+//! A lab for the length of one story: a world of its own, served on this machine on a clock that only requests move.
+//!
+//! What never enters: what a story does with it.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared};
+use converger_lab::{Act, Record, Setting};
+use tokio::sync::oneshot;
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Each request moves the clock by so much: what shall happen between the first two of a story happens after 150 ms.
+const STEP_MS: u64 = 100;
+
+/// A world that answers until it is dropped.
+pub(crate) struct Lab {
+    /// Before its placeholders: nothing, or `other:`.
+    prefix: &'static str,
+    places: Vec<Place>,
+    fingerprint: String,
+    authority: String,
+    secrets: Vec<String>,
+    world: Shared,
+    /// When the world last heard of anything.
+    now_ms: u64,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lab {
+    /// Serves the world that `text` describes.
+    pub(crate) fn start(prefix: &'static str, text: &str) -> Result<Self, String> {
+        let setting = Setting::from_yaml(text)?;
+        let names = setting.nodes.keys().map(String::as_str);
+        let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
+        let (fingerprint, authority) = (identity.fingerprint(), identity.authority_pem().to_owned());
+        let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
+        let (end, ended) = oneshot::channel();
+        let (bound, places) = mpsc::channel();
+        let thread = thread::spawn(move || serve(&setting, identity, &bound, ended));
+        let (places, world) = places.recv().map_err(|error| error.to_string())??;
+        Ok(Self { prefix, places, fingerprint, authority, secrets, world, now_ms, end: Some(end), thread: Some(thread) })
+    }
+
+    /// Lets something happen to the world.
+    pub(crate) fn act(&mut self, act: Act) {
+        self.world.lock().act(self.now_ms, act);
+    }
+
+    /// Lets time pass in the world.
+    pub(crate) fn wait(&mut self, milliseconds: u64) {
+        self.now_ms += milliseconds;
+        self.world.lock().advance_to(self.now_ms);
+    }
+
+    /// The requests since it was last asked for them. They come from several lanes at once, so that their order means nothing.
+    pub(crate) fn requests(&mut self) -> Vec<Record> {
+        let mut world = self.world.lock();
+        let records: Vec<Record> = world.records().cloned().collect();
+        world.clear_records();
+        self.now_ms = records.iter().map(|record| record.at_ms).fold(self.now_ms, u64::max);
+        records
+    }
+
+    /// What the files of a story may have in braces, and what it stands for.
+    pub(crate) fn placeholders(&self) -> BTreeMap<String, String> {
+        let key = |word: &str| format!("{{{}{word}}}", self.prefix);
+        let mut all = BTreeMap::from([(key("fingerprint"), self.fingerprint.clone()), (key("ca"), self.authority_file())]);
+        // The first one last: it is the one without a name.
+        for place in self.places.iter().rev() {
+            let (url, port) = (format!("https://{}", place.address), place.address.port().to_string());
+            for (word, value) in [("url", url), ("port", port)] {
+                all.insert(key(&format!("{word}:{}", place.node)), value.clone());
+                all.insert(key(word), value);
+            }
+        }
+        all
+    }
+
+    /// What differs from run to run, and what it is called in a transcript.
+    pub(crate) fn volatile(&self) -> Vec<(String, String)> {
+        let ports = self.places.iter().map(|place| (place.address.port(), format!("{}{}", self.prefix, place.node)));
+        let addresses = ports.flat_map(|(port, name)| {
+            [(format!("{LOOPBACK}:{port}"), format!("<{name}>")), (format!(":{port}"), format!(":<port of {name}>"))]
+        });
+        addresses.chain([(self.fingerprint.clone(), format!("<{}fingerprint>", self.prefix))]).collect()
+    }
+
+    /// The certificate of its authority, and the file that it goes to.
+    pub(crate) fn authority(&self) -> (String, &str) {
+        (self.authority_file(), &self.authority)
+    }
+
+    fn authority_file(&self) -> String {
+        format!("{}ca.pem", self.prefix.replace(':', "-"))
+    }
+
+    /// The secrets of its tokens, by the tokens' names.
+    pub(crate) fn secrets(&self) -> &[String] {
+        &self.secrets
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
+    }
+}
+
+type Bound = Result<(Vec<Place>, Shared), String>;
+
+/// Serves until the other side of `ended` is dropped.
+fn serve(setting: &Setting, identity: Identity, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let clock = Clock::Virtual { step_ms: STEP_MS };
+        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None };
+        let server = match Server::bind(setting, options).await {
+            Ok(server) => server,
+            Err(error) => return bound.send(Err(error.to_string())).expect("somebody waits"),
+        };
+        bound.send(Ok((server.places().cloned().collect(), server.world()))).expect("somebody waits");
+        let end = async { drop(ended.await) };
+        server.run(end).await;
+    });
+}

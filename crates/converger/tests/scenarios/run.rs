@@ -1,0 +1,98 @@
+//! One run of the program: what it said, how it ended, and what must hold of both whatever the story.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use converger_core::artifact::PLAN_SCHEMA;
+use serde_json::Value;
+
+use crate::plan;
+
+/// What the program finds around itself.
+pub(crate) type Surroundings = [(&'static str, &'static str); 4];
+
+/// Two machines that differ in whatever must not matter.
+pub(crate) const SURROUNDINGS: [Surroundings; 2] = [
+    [("TZ", "UTC"), ("LANG", "C"), ("LC_ALL", "C"), ("COLUMNS", "200")],
+    [("TZ", "Pacific/Kiritimati"), ("LANG", "tr_TR.UTF-8"), ("LC_ALL", "de_DE.UTF-8"), ("COLUMNS", "20")],
+];
+
+/// What the program said and how it ended.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) exit: i32,
+}
+
+impl Ran {
+    /// All of it, as expected.txt has it.
+    pub(crate) fn text(&self) -> String {
+        format!("{}--- stderr\n{}--- exit {}\n", self.stdout, self.stderr, self.exit)
+    }
+}
+
+/// The program in a directory, with nothing of this process around it.
+pub(crate) fn program(room: &Path, surroundings: &Surroundings) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
+    command.current_dir(room).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+/// Runs it once, and holds its output to what all output is held to.
+pub(crate) fn run(mut command: Command, arguments: &[String], faults: &mut Vec<String>) -> Ran {
+    let output = command.args(arguments).output().expect("the program can be run");
+    let mut text = |bytes: Vec<u8>, stream: &str| {
+        let text = String::from_utf8(bytes).unwrap_or_else(|_| panic!("{stream} of {arguments:?} is not UTF-8"));
+        if text.contains('\u{1b}') {
+            faults.push(format!("{stream} has an escape sequence, and it is not a terminal"));
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            faults.push(format!("{stream} does not end with a line break"));
+        }
+        text
+    };
+    Ran {
+        stdout: text(output.stdout, "standard output"),
+        stderr: text(output.stderr, "standard error"),
+        exit: output.status.code().unwrap_or_else(|| panic!("{arguments:?} was ended by a signal")),
+    }
+}
+
+/// An artifact in a form that can be reviewed. It must be one line of canonical JSON, and a plan must not contradict itself or
+/// the end of the command that shows it.
+pub(crate) fn pretty(text: &str, verb: &str, exit: i32, faults: &mut Vec<String>) -> Option<String> {
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => sorted(value),
+        Err(error) => {
+            faults.push(format!("what should be JSON is not: {error}"));
+            return None;
+        }
+    };
+    if format!("{value}\n") != text {
+        faults.push("the JSON is not one line in canonical form".into());
+    }
+    if value["schema"] == PLAN_SCHEMA {
+        faults.extend(plan::contradictions(&value));
+        // A recording is never applied, whatever the plan says.
+        let ends = if verb == "apply" { 3 } else { plan::exit_code(&value) };
+        if exit != ends {
+            faults.push(format!("it ends with {exit}, and its plan says {ends}"));
+        }
+    }
+    // A character that turns the direction of text round must not fool whoever reviews the file.
+    Some(format!("{value:#}\n").replace('\u{202e}', "\\u202e"))
+}
+
+/// Members in the order of their names, however this build of serde_json keeps them.
+fn sorted(value: Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let members: BTreeMap<String, Value> = members.into_iter().map(|(name, member)| (name, sorted(member))).collect();
+            Value::Object(members.into_iter().collect())
+        }
+        Value::Array(items) => Value::Array(items.into_iter().map(sorted).collect()),
+        value => value,
+    }
+}

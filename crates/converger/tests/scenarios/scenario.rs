@@ -1,0 +1,118 @@
+//! A story as a directory: its files, and how an expected file is compared or written anew.
+//!
+//! What never enters: how a story is run, which differs between recordings (`replay`) and labs (`live`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::diff::diff;
+
+/// What a story on a recording may hold: a misspelt name must not pass for an absent file.
+const REPLAY_FILES: [&str; 9] = [
+    "command",
+    "converger.toml",
+    "current.json",
+    "desired.json",
+    "desired.yaml",
+    "expected.json",
+    "expected.txt",
+    "same-digest-as",
+    "story.md",
+];
+
+/// What a story on a lab may hold, besides what its commands or its converger.toml name.
+const LIVE_FILES: [&str; 8] =
+    ["commands", "converger.toml", "desired.yaml", "expected.txt", "lab.yaml", "other-lab.yaml", "secret", "story.md"];
+
+/// One story.
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) room: PathBuf,
+}
+
+impl Scenario {
+    pub(crate) fn open(room: PathBuf) -> Self {
+        let name = room.file_name().expect("a scenario has a name").to_string_lossy().into_owned();
+        Self { name, room }
+    }
+
+    /// Whether there is a world to be asked, and not a recording of one.
+    pub(crate) fn is_live(&self) -> bool {
+        self.room.join("lab.yaml").exists()
+    }
+
+    /// The text of one of its files, if it has that file.
+    pub(crate) fn read(&self, file: &str) -> Option<String> {
+        fs::read_to_string(self.room.join(file)).ok()
+    }
+
+    pub(crate) fn expected_json(&self) -> Value {
+        let text = self.read("expected.json").unwrap_or_else(|| panic!("{} has no expected.json", self.name));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}/expected.json: {error}", self.name))
+    }
+
+    /// Every file in it, with its bytes.
+    pub(crate) fn content(&self) -> BTreeMap<String, Vec<u8>> {
+        content(&self.room)
+    }
+
+    /// Whether it has its story, and nothing that means nothing.
+    pub(crate) fn check_files(&self, faults: &mut Vec<String>) {
+        let named = [self.read("commands"), self.read("converger.toml")].map(Option::unwrap_or_default).concat();
+        let has_meaning = |file: &str| {
+            if self.is_live() { LIVE_FILES.contains(&file) || named.contains(file) } else { REPLAY_FILES.contains(&file) }
+        };
+        let content = self.content();
+        faults.extend(content.keys().filter(|file| !has_meaning(file)).map(|file| format!("the file {file} means nothing here")));
+        if self.read("story.md").is_none_or(|story| story.trim().is_empty()) {
+            faults.push("it has no story.md".into());
+        }
+    }
+
+    /// Compares an expected file with what came out, or writes it anew where that was asked for.
+    pub(crate) fn settle(&self, file: &str, got: Option<String>, faults: &mut Vec<String>) {
+        let path = self.room.join(file);
+        if is_update() {
+            match got {
+                Some(got) => fs::write(&path, got).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+                None if path.exists() => fs::remove_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())),
+                None => {}
+            }
+            return;
+        }
+        match (self.read(file), got) {
+            (Some(expected), Some(got)) if expected != got => faults.push(format!("{file} differs:\n{}", diff(&expected, &got))),
+            (None, Some(got)) => faults.push(format!("{file} is not there; it would be:\n{got}")),
+            (Some(_), None) => faults.push(format!("{file} is there, and nothing came out that it could be compared with")),
+            _ => {}
+        }
+    }
+}
+
+/// Every file in a directory, with its bytes.
+pub(crate) fn content(room: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(room).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
+    let content = entries.map(|path| {
+        let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
+        let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        (name, bytes)
+    });
+    content.collect()
+}
+
+/// All stories, by name.
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let entries = fs::read_dir(&root).expect("the scenarios are beside the crates").map(|entry| entry.expect("an entry").path());
+    let mut rooms: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    rooms.sort();
+    rooms.into_iter().map(Scenario::open).collect()
+}
+
+/// Whether the expected files are being written: who reads them at the same time would read half of them.
+pub(crate) fn is_update() -> bool {
+    std::env::var_os("UPDATE_SCENARIOS").is_some_and(|update| update == "1")
+}
