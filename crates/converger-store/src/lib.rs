@@ -5,13 +5,15 @@
 //! refused with a typed cause and never written: records out of order, a second operation on a guest (G12), a key that
 //! stands for another request (G13), an intent while the guest is held or the environment frozen.
 //!
-//! [`MemoryStore`] is for simulations.
+//! [`SqliteStore`] keeps it in a file, [`MemoryStore`] is its twin for simulations. Both ask the same judge, and both pass
+//! the same `conformance`.
 //!
 //! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
 
 mod error;
 mod memory;
 mod query;
+mod sqlite;
 mod tables;
 mod write;
 
@@ -27,6 +29,7 @@ use converger_core::guest::EnvironmentName;
 pub use error::{OpenError, Refused, StoreError};
 pub use memory::{Fault, MemoryStore};
 pub use query::{Filter, LIST_MAX, RunHistory, Standing};
+pub use sqlite::{OnFatal, Settings, SqliteStore};
 pub use write::{Batch, Receipt, Write};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.

@@ -1,0 +1,235 @@
+//! The store in a file: SQLite with a write-ahead log, synced at every commit.
+//!
+//! One thread writes and one reads, each with a connection of its own, so that nothing here blocks a runtime. Other
+//! processes may use the file at the same time: `converger freeze` reaches a running apply through it.
+//!
+//! What never enters: rules about what may be written (see `tables` of the crate).
+
+mod open;
+mod rows;
+mod schema;
+mod tables;
+mod trouble;
+mod writer;
+
+use std::fmt;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::artifact::Digest;
+use converger_core::guest::EnvironmentName;
+use rusqlite::Connection;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::query::{Filter, LIST_MAX, RunHistory};
+use crate::tables::Read as _;
+use crate::{Batch, OpenError, Store, StoreError};
+use tables::Tables;
+use trouble::Trouble;
+use writer::{Answer, Job, Writer};
+
+/// Called once when what was written may not have reached the disk. The program ends itself here (S18).
+pub type OnFatal = Box<dyn FnMut(&str) + Send>;
+
+/// How a store is opened.
+pub struct Settings {
+    on_fatal: OnFatal,
+    bytes_max: u64,
+}
+
+impl Settings {
+    /// The largest size of the file: 64 GiB, which is tens of millions of operations.
+    pub const BYTES_MAX: u64 = 64 << 30;
+
+    /// With what to do when the disk is in doubt: the program must end, and may not return from there.
+    #[must_use]
+    pub fn new(on_fatal: impl FnMut(&str) + Send + 'static) -> Self {
+        Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX }
+    }
+
+    /// With another largest size of the file. What does not fit is refused like on a full disk.
+    #[must_use]
+    pub fn with_bytes_max(self, bytes_max: u64) -> Self {
+        Self { bytes_max, ..self }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Settings").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+    }
+}
+
+/// The most batches and the most reads that wait. Who comes later waits to be let in.
+const QUEUE_MAX: usize = 1024;
+
+type ReadJob = Box<dyn FnOnce(&Connection) + Send>;
+
+/// A store in a file. Clones share it; it is closed, and everything under way finished, when the last one is dropped.
+#[derive(Clone, Debug)]
+pub struct SqliteStore {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    place: PathBuf,
+    transactions: Arc<AtomicU64>,
+    /// `None` only while it is dropped: closing them is what ends the threads.
+    queues: Option<(mpsc::Sender<Job>, mpsc::Sender<ReadJob>)>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl SqliteStore {
+    /// Opens `converger.db` in a state directory. The directory is made if only itself is missing.
+    ///
+    /// # Errors
+    /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
+    /// changed then in a file that is not ours.
+    pub fn open(directory: &Path, settings: Settings) -> Result<Self, OpenError> {
+        let (connection, place) = open::writer(directory, settings.bytes_max)?;
+        let reader = open::reader(&place)?;
+        let transactions = Arc::new(AtomicU64::new(0));
+        let writer = Writer {
+            connection,
+            place: place.clone(),
+            on_fatal: settings.on_fatal,
+            transactions: Arc::clone(&transactions),
+            stopped: None,
+        };
+        let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
+        let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
+        let threads = vec![
+            spawn(&place, "store-writer", move || writer.run(waiting_jobs))?,
+            spawn(&place, "store-reader", move || read_all(&reader, waiting_reads))?,
+        ];
+        Ok(Self { shared: Arc::new(Shared { place, transactions, queues: Some((jobs, reads)), threads }) })
+    }
+
+    /// How many transactions were committed since it was opened. Batches share them.
+    #[must_use]
+    pub fn transactions(&self) -> u64 {
+        self.shared.transactions.load(Ordering::Relaxed)
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.shared.place
+    }
+
+    fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble> + Send + 'static,
+    ) -> impl Future<Output = Result<T, StoreError>> + Send {
+        let place = self.shared.place.clone();
+        let (caller, answer) = oneshot::channel();
+        let job: ReadJob = Box::new(move |connection| {
+            let _ = caller.send(snapshot(connection, read).map_err(|trouble| trouble.of_reading(&place)));
+        });
+        let queued = self.shared.queues.as_ref().map(|(_, reads)| enqueue(reads, job));
+        async move { settled(queued, answer).await }
+    }
+}
+
+fn spawn(place: &Path, name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OpenError> {
+    let failed = |error: std::io::Error| OpenError::Failed { place: place.to_path_buf(), cause: format!("no thread for it: {error}") };
+    thread::Builder::new().name(name.into()).spawn(work).map_err(failed)
+}
+
+fn read_all(connection: &Connection, mut reads: mpsc::Receiver<ReadJob>) {
+    while let Some(read) = reads.blocking_recv() {
+        read(connection);
+    }
+}
+
+/// All statements of one read see one state of the file.
+fn snapshot<T>(connection: &Connection, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let transaction = connection.unchecked_transaction()?;
+    let value = read(&Tables(&transaction))?;
+    transaction.commit()?;
+    Ok(value)
+}
+
+/// Puts a job into its queue at once where there is room, so that jobs are taken in the order in which they were asked.
+fn enqueue<J: Send + 'static>(queue: &mpsc::Sender<J>, job: J) -> impl Future<Output = ()> + Send + use<J> {
+    let late = match queue.try_send(job) {
+        Ok(()) => None,
+        // A queue without its thread: the caller sees that nobody answers.
+        Err(mpsc::error::TrySendError::Closed(_)) => None,
+        Err(mpsc::error::TrySendError::Full(job)) => Some((queue.clone(), job)),
+    };
+    async move {
+        if let Some((queue, job)) = late {
+            let _ = queue.send(job).await;
+        }
+    }
+}
+
+async fn settled<T>(queued: Option<impl Future<Output = ()>>, answer: oneshot::Receiver<Result<T, StoreError>>) -> Result<T, StoreError> {
+    if let Some(queued) = queued {
+        queued.await;
+    }
+    answer.await.unwrap_or_else(|_| Err(StoreError::Stopped { cause: "its thread has ended".into() }))
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.queues = None;
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has answered nobody, and whoever waited for it was told.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Store for SqliteStore {
+    fn commit(&self, batch: Batch) -> impl Future<Output = Answer> + Send {
+        let (caller, answer) = oneshot::channel();
+        let queued = self.shared.queues.as_ref().map(|(jobs, _)| enqueue(jobs, Job { batch, caller }));
+        async move { settled(queued, answer).await }
+    }
+
+    fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
+        self.read(move |tables| tables.operation(&id))
+    }
+
+    fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+        self.read(move |tables| tables.open_operations(&environment))
+    }
+
+    fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
+        self.read(move |tables| tables.operations(&filter, limit.min(LIST_MAX)))
+    }
+
+    fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
+        self.read(move |tables| match tables.keyed(&environment, &key)? {
+            Some((id, _)) => tables.operation(&id),
+            None => Ok(None),
+        })
+    }
+
+    fn run(&self, id: RunId) -> impl Future<Output = Result<Option<RunHistory>, StoreError>> + Send {
+        self.read(move |tables| tables.run(&id))
+    }
+
+    fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
+        self.read(move |tables| tables.runs(&environment, limit.min(LIST_MAX)))
+    }
+
+    fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
+        self.read(move |tables| tables.holds(&environment))
+    }
+
+    fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
+        self.read(move |tables| tables.freeze(&environment))
+    }
+
+    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
+        self.read(move |tables| tables.plan(&digest))
+    }
+}

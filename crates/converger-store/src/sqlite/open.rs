@@ -1,0 +1,181 @@
+//! Opening: the directory and the file as they must be, the file one of ours, whole, of this version, and synced.
+//!
+//! Nothing is changed in a file before it is known to be ours.
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::schema::{self, Found};
+use crate::OpenError;
+
+/// The name of the file in the state directory.
+pub(super) const FILE: &str = "converger.db";
+
+/// How long another process may write before a commit is given up.
+const BUSY_MAX: Duration = Duration::from_secs(10);
+
+/// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
+const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
+
+/// Checks and opens the store in a directory, for writing.
+pub(super) fn writer(directory: &Path, bytes_max: u64) -> Result<(Connection, PathBuf), OpenError> {
+    ready_directory(directory)?;
+    let place = directory.join(FILE);
+    let length = ready_file(&place)?;
+    let connection = open(&place, length, bytes_max).map_err(|trouble| trouble.of(&place))?;
+    // The names of new files are as durable as their content only after this.
+    sync_directory(directory)?;
+    Ok((connection, place))
+}
+
+/// Opens a store that was opened for writing before, for reading.
+pub(super) fn reader(place: &Path) -> Result<Connection, OpenError> {
+    let open = || {
+        let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        connection.busy_timeout(BUSY_MAX)?;
+        connection.pragma_update(None, "query_only", true)?;
+        Ok(connection)
+    };
+    open().map_err(|error: rusqlite::Error| Trouble::Sql(error).of(place))
+}
+
+fn ready_directory(directory: &Path) -> Result<(), OpenError> {
+    let unusable = |what, help, source| OpenError::Unusable { what, place: directory.to_path_buf(), help, source };
+    let metadata = match fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let help = "make the directory above it, or name another state directory";
+            DirBuilder::new().mode(0o700).create(directory).map_err(|error| unusable("make the state directory", help, error))?;
+            return directory.parent().map_or(Ok(()), sync_directory);
+        }
+        metadata => metadata.map_err(|error| unusable("look at the state directory", "name one that this user may use", error))?,
+    };
+    if !metadata.is_dir() {
+        return Err(unusable("use as state directory", "it is a file; name another one", io::ErrorKind::NotADirectory.into()));
+    }
+    // It holds what would be done to every guest. It is not narrowed here: it may be somebody's home.
+    if metadata.permissions().mode() & 0o077 != 0 {
+        let open = io::Error::new(io::ErrorKind::PermissionDenied, format!("its mode is {:o}", metadata.permissions().mode() & 0o777));
+        return Err(unusable("use as state directory", "other users may enter it; `chmod 700` it, or name another one", open));
+    }
+    Ok(())
+}
+
+fn sync_directory(directory: &Path) -> Result<(), OpenError> {
+    let directory = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let synced = File::open(directory).and_then(|file| file.sync_all());
+    let unusable = |source| OpenError::Unusable { what: "sync", place: directory.to_path_buf(), help: "look at the disk", source };
+    synced.map_err(unusable)
+}
+
+/// Makes the file if it is not there, so that nobody else may read it from its first byte; gives its length.
+fn ready_file(place: &Path) -> Result<u64, OpenError> {
+    let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help: "it must be writable for this user", source };
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(place).map_err(unusable)?;
+    let metadata = file.metadata().map_err(unusable)?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(unusable)?;
+    }
+    Ok(metadata.len())
+}
+
+enum Trouble {
+    Sql(rusqlite::Error),
+    Found(Found),
+    Damaged(String),
+}
+
+impl From<rusqlite::Error> for Trouble {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sql(error)
+    }
+}
+
+fn open(place: &Path, length: u64, bytes_max: u64) -> Result<Connection, Trouble> {
+    let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    connection.busy_timeout(BUSY_MAX)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
+    set_up(&connection, bytes_max)?;
+    check(&connection, length)?;
+    match schema::migrate(&mut connection)? {
+        Found::Current => {}
+        found => return Err(Trouble::Found(found)),
+    }
+    settle(&connection)?;
+    Ok(connection)
+}
+
+fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
+    let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(Trouble::Damaged(format!("its journal mode is `{mode}` and cannot be changed to `wal`")));
+    }
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    // SQLite keeps quiet about a sync that fails while it checkpoints by itself, and may then trust a page that never
+    // reached the disk. The writer does it, and looks at the answer.
+    connection.pragma_update(None, "wal_autocheckpoint", 0)?;
+    let page: u64 = connection.pragma_query_value(None, "page_size", |row| row.get::<_, u32>(0))?.into();
+    let pages = i64::try_from(bytes_max / page).unwrap_or(i64::MAX).clamp(1, u32::MAX.into());
+    let _: i64 = connection.pragma_update_and_check(None, "max_page_count", pages, |row| row.get(0))?;
+    Ok(())
+}
+
+/// Looks for damage: through everything, or in a large file through what says which operations are open.
+fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
+    let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'occupants'";
+    let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
+    let sql = if length <= WHOLE_CHECK_BYTES_MAX || is_empty { "PRAGMA quick_check(1)" } else { "PRAGMA quick_check('occupants')" };
+    let found: String = connection.query_row(sql, [], |row| row.get(0))?;
+    if found == "ok" { Ok(()) } else { Err(Trouble::Damaged(found)) }
+}
+
+/// Brings everything from the log into the file, and syncs it.
+///
+/// After a failed sync the log may be whole in the system's cache and not on the disk, and no later sync would tell.
+/// Writing its content elsewhere makes it durable before anything is decided upon it. Where another process is at work
+/// on the file this is left to it: it has done the same.
+fn settle(connection: &Connection) -> Result<(), Trouble> {
+    connection.busy_timeout(Duration::ZERO)?;
+    let settled = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+    connection.busy_timeout(BUSY_MAX)?;
+    match settled {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
+        settled => Ok(settled?),
+    }
+}
+
+impl Trouble {
+    fn of(self, place: &Path) -> OpenError {
+        let place = place.to_path_buf();
+        match self {
+            Self::Found(Found::Newer(found)) => OpenError::Newer { place, found, known: schema::latest() },
+            Self::Found(Found::NotOurs | Found::Current) => OpenError::NotOurs { place },
+            Self::Damaged(cause) => OpenError::Damaged { place, cause },
+            Self::Sql(error) => of_sql(place, error),
+        }
+    }
+}
+
+fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase) => OpenError::NotOurs { place },
+        Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { place, cause: error.to_string() },
+        Some(ErrorCode::DiskFull) => OpenError::Full { place },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Busy { place },
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => OpenError::Unusable {
+            what: "write to",
+            place,
+            help: "the file and its `-wal` and `-shm` must be writable for this user, and the disk not read-only",
+            source: io::Error::other(error),
+        },
+        _ => OpenError::Failed { place, cause: error.to_string() },
+    }
+}

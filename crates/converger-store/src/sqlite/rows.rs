@@ -1,0 +1,126 @@
+//! From rows to the words of the core, strictly: a word that this program does not write is a damaged row.
+
+use converger_core::apply::{
+    End, Freeze, History, Hold, OperationId, Progress, Resolution, Resolved, Run, RunId, TaskId, parse_operation, parse_outcome,
+};
+use converger_core::artifact::Digest;
+use converger_core::guest::{EnvironmentName, Vmid};
+use rusqlite::Row;
+
+use super::trouble::Trouble;
+use crate::query::RunHistory;
+
+type Made<T> = Result<T, Trouble>;
+
+/// The columns of a history, in the order of [`history`].
+pub(super) const HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms \
+    FROM operations o \
+    LEFT JOIN tasks t ON t.operation = o.seq \
+    LEFT JOIN ends e ON e.operation = o.seq \
+    LEFT JOIN resolutions r ON r.operation = o.seq";
+
+pub(super) fn history(row: &Row<'_>) -> Made<History> {
+    let id: String = row.get(0)?;
+    let operation = parse_operation(&row.get::<_, Vec<u8>>(1)?).map_err(|error| Trouble::malformed(&id, &error))?;
+    if operation.id.as_str() != id {
+        return Err(Trouble::rotten(&id, format!("its body is of operation `{}`", operation.id)));
+    }
+    let mut history = History::begin(Box::new(operation), number(row, 2, &id)?);
+    if let Some(task) = row.get::<_, Option<String>>(3)? {
+        history.task = Some((checked(&id, "task", &task, TaskId::new)?, number(row, 4, &id)?));
+    }
+    if let Some(body) = row.get::<_, Option<Vec<u8>>>(5)? {
+        let outcome = parse_outcome(&body).map_err(|error| Trouble::malformed(&id, &error))?;
+        history.ended = Some((outcome, number(row, 6, &id)?));
+    }
+    if let Some(word) = row.get::<_, Option<String>>(7)? {
+        let resolution = checked(&id, "resolution", &word, resolution_of)?;
+        let at_ms = number(row, 10, &id)?;
+        history.resolved = Some(Resolved { resolution, by: text(row, 8)?, reason: text(row, 9)?, at_ms });
+    }
+    Ok(history)
+}
+
+pub(super) const PROGRESS: &str = "SELECT t.operation IS NOT NULL, e.ending, r.resolution \
+    FROM operations o \
+    LEFT JOIN tasks t ON t.operation = o.seq \
+    LEFT JOIN ends e ON e.operation = o.seq \
+    LEFT JOIN resolutions r ON r.operation = o.seq \
+    WHERE o.id = ?1";
+
+pub(super) fn progress(row: &Row<'_>, id: &OperationId) -> Made<Progress> {
+    let end = word(row, 1, id.as_str(), "end", end_of)?;
+    let resolution = word(row, 2, id.as_str(), "resolution", resolution_of)?;
+    Ok(Progress { is_tasked: row.get(0)?, end, resolution })
+}
+
+/// The columns of a run, in the order of [`run`].
+pub(super) const RUN: &str = "SELECT r.id, r.environment, r.plan, r.who, r.at_ms, e.ending, e.at_ms \
+    FROM runs r LEFT JOIN run_ends e ON e.run = r.seq";
+
+pub(super) fn run(row: &Row<'_>) -> Made<RunHistory> {
+    let id: String = row.get(0)?;
+    let end = word(row, 5, &id, "end", end_of)?;
+    Ok(RunHistory {
+        run: Run {
+            id: checked(&id, "id", &id, RunId::new)?,
+            environment: checked(&id, "environment", &text(row, 1)?, EnvironmentName::new)?,
+            plan: checked(&id, "plan", &text(row, 2)?, Digest::parse)?,
+            by: text(row, 3)?,
+            at_ms: number(row, 4, &id)?,
+        },
+        ended: end.map(|end| number(row, 6, &id).map(|at_ms| (end, at_ms))).transpose()?,
+    })
+}
+
+/// The columns of a hold, in the order of [`hold`].
+pub(super) const HOLD: &str = "SELECT vmid, who, reason, at_ms FROM holds WHERE released_at_ms IS NULL AND environment = ?1";
+
+pub(super) fn hold(row: &Row<'_>, environment: &EnvironmentName) -> Made<Hold> {
+    let vmid: u64 = number(row, 0, "hold")?;
+    let vmid = Vmid::new(vmid).ok_or_else(|| Trouble::rotten("hold", format!("{vmid} is not the id of a guest")))?;
+    Ok(Hold { environment: environment.clone(), vmid, by: text(row, 1)?, reason: text(row, 2)?, at_ms: number(row, 3, "hold")? })
+}
+
+/// The columns of a freeze, in the order of [`freeze`].
+pub(super) const FREEZE: &str = "SELECT who, reason, at_ms FROM freezes WHERE thawed_at_ms IS NULL AND environment = ?1";
+
+pub(super) fn freeze(row: &Row<'_>, environment: &EnvironmentName) -> Made<Freeze> {
+    Ok(Freeze { environment: environment.clone(), by: text(row, 0)?, reason: text(row, 1)?, at_ms: number(row, 2, "freeze")? })
+}
+
+pub(super) fn operation_id(row: &Row<'_>) -> Made<OperationId> {
+    let id: String = row.get(0)?;
+    checked(&id, "id", &id, OperationId::new)
+}
+
+pub(super) fn keyed(row: &Row<'_>) -> Made<(OperationId, Digest)> {
+    let id = operation_id(row)?;
+    let request = checked(id.as_str(), "request", &text(row, 1)?, Digest::parse)?;
+    Ok((id, request))
+}
+
+fn checked<T>(of: &str, what: &str, found: &str, new: fn(&str) -> Option<T>) -> Made<T> {
+    new(found).ok_or_else(|| Trouble::rotten(of, format!("`{}` is not a well-formed {what}", found.escape_debug())))
+}
+
+fn word<T>(row: &Row<'_>, column: usize, of: &str, what: &str, new: fn(&str) -> Option<T>) -> Made<Option<T>> {
+    row.get::<_, Option<String>>(column)?.map(|found| checked(of, what, &found, new)).transpose()
+}
+
+fn text(row: &Row<'_>, column: usize) -> Made<Box<str>> {
+    Ok(row.get::<_, String>(column)?.into())
+}
+
+fn number(row: &Row<'_>, column: usize, of: &str) -> Made<u64> {
+    let number: i64 = row.get(column)?;
+    u64::try_from(number).map_err(|_| Trouble::rotten(of, format!("the number {number} is below zero")))
+}
+
+fn end_of(word: &str) -> Option<End> {
+    End::ALL.into_iter().find(|end| end.word() == word)
+}
+
+fn resolution_of(word: &str) -> Option<Resolution> {
+    Resolution::ALL.into_iter().find(|resolution| resolution.word() == word)
+}

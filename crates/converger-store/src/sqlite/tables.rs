@@ -1,0 +1,234 @@
+//! The tables in SQL, as the judge asks for them and as readers do.
+
+use converger_core::apply::{
+    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, write_operation,
+    write_outcome,
+};
+use converger_core::artifact::Digest;
+use converger_core::guest::{EnvironmentName, Vmid};
+use rusqlite::types::Value;
+use rusqlite::{Connection, Params, Row, params};
+
+use super::rows;
+use super::trouble::Trouble;
+use crate::query::{Filter, RunHistory, Standing};
+use crate::tables::{Put, Read};
+
+/// One connection, within whatever transaction its owner has begun.
+pub(super) struct Tables<'c>(pub(super) &'c Connection);
+
+type Done<T> = Result<T, Trouble>;
+
+impl Tables<'_> {
+    fn one<T>(&self, sql: &str, params: impl Params, make: impl FnOnce(&Row<'_>) -> Done<T>) -> Done<Option<T>> {
+        let mut statement = self.0.prepare_cached(sql)?;
+        let mut rows = statement.query(params)?;
+        rows.next()?.map(make).transpose()
+    }
+
+    fn all<T>(&self, sql: &str, params: impl Params, make: impl Fn(&Row<'_>) -> Done<T>) -> Done<Vec<T>> {
+        let mut statement = self.0.prepare_cached(sql)?;
+        let mut rows = statement.query(params)?;
+        let mut all = Vec::new();
+        while let Some(row) = rows.next()? {
+            all.push(make(row)?);
+        }
+        Ok(all)
+    }
+
+    /// Changes exactly one row: that it is there was asked before, so that anything else is a damaged file.
+    fn change(&self, what: &str, sql: &str, params: impl Params) -> Done<()> {
+        match self.0.prepare_cached(sql)?.execute(params)? {
+            1 => Ok(()),
+            rows => Err(Trouble::rotten(what, format!("{rows} rows were changed instead of one"))),
+        }
+    }
+
+    fn put_intent(&self, operation: &Operation, at_ms: u64) -> Done<()> {
+        let Operation { id, run, environment, guest, source, .. } = operation;
+        let body = write_operation(operation).map_err(|error| Trouble::rotten(id.as_str(), error.to_string()))?;
+        let row = params![id.as_str(), run.as_str(), environment.as_str(), guest.vmid.get(), integer(at_ms), body];
+        self.change(id.as_str(), INTENT, row)?;
+        let seq = self.0.last_insert_rowid();
+        self.change(id.as_str(), OCCUPY, params![environment.as_str(), guest.vmid.get(), seq])?;
+        if let Source::OneShot { key, request } = source {
+            self.change(id.as_str(), KEY, params![environment.as_str(), key.as_str(), request.to_string(), seq])?;
+        }
+        Ok(())
+    }
+
+    fn vacate(&self, id: &OperationId) -> Done<()> {
+        self.change(id.as_str(), VACATE, params![id.as_str()])
+    }
+}
+
+const INTENT: &str = "INSERT INTO operations (id, run, environment, vmid, at_ms, body) \
+    SELECT ?1, seq, ?3, ?4, ?5, ?6 FROM runs WHERE id = ?2";
+const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation) VALUES (?1, ?2, ?3)";
+const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
+    (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
+const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation) VALUES (?1, ?2, ?3, ?4)";
+const TASK: &str = "INSERT INTO tasks (operation, task, at_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
+const END: &str = "INSERT INTO ends (operation, ending, at_ms, body) SELECT seq, ?2, ?3, ?4 FROM operations WHERE id = ?1";
+const RESOLVE: &str = "INSERT INTO resolutions (operation, resolution, who, reason, at_ms) \
+    SELECT seq, ?2, ?3, ?4, ?5 FROM operations WHERE id = ?1";
+
+/// SQLite's integers are signed; the judge has bounded all of ours far below that.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+impl Read for Tables<'_> {
+    type Error = Trouble;
+
+    fn progress(&self, id: &OperationId) -> Done<Option<Progress>> {
+        self.one(rows::PROGRESS, params![id.as_str()], |row| rows::progress(row, id))
+    }
+
+    fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Done<Option<OperationId>> {
+        let sql = "SELECT o.id FROM occupants c JOIN operations o ON o.seq = c.operation WHERE c.environment = ?1 AND c.vmid = ?2";
+        self.one(sql, params![environment.as_str(), vmid.get()], rows::operation_id)
+    }
+
+    fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Done<Option<(OperationId, Digest)>> {
+        let sql = "SELECT o.id, k.request FROM idempotency_keys k JOIN operations o ON o.seq = k.operation \
+            WHERE k.environment = ?1 AND k.name = ?2";
+        self.one(sql, params![environment.as_str(), key.as_str()], rows::keyed)
+    }
+
+    fn run(&self, id: &RunId) -> Done<Option<RunHistory>> {
+        self.one(&format!("{} WHERE r.id = ?1", rows::RUN), params![id.as_str()], rows::run)
+    }
+
+    fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Done<Option<Hold>> {
+        let sql = format!("{} AND vmid = ?2", rows::HOLD);
+        self.one(&sql, params![environment.as_str(), vmid.get()], |row| rows::hold(row, environment))
+    }
+
+    fn freeze(&self, environment: &EnvironmentName) -> Done<Option<Freeze>> {
+        self.one(rows::FREEZE, params![environment.as_str()], |row| rows::freeze(row, environment))
+    }
+
+    fn operation(&self, id: &OperationId) -> Done<Option<History>> {
+        self.one(&format!("{} WHERE o.id = ?1", rows::HISTORY), params![id.as_str()], rows::history)
+    }
+
+    fn open_operations(&self, environment: &EnvironmentName) -> Done<Vec<History>> {
+        // What an open operation is cannot be found by walking through all that ever were.
+        let sql = format!(
+            "{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 AND e.operation IS NULL ORDER BY o.seq",
+            rows::HISTORY
+        );
+        self.all(&sql, params![environment.as_str()], rows::history)
+    }
+
+    fn operations(&self, filter: &Filter, limit: u32) -> Done<Vec<History>> {
+        let (sql, params) = listing(filter, limit);
+        self.all(&sql, rusqlite::params_from_iter(params), rows::history)
+    }
+
+    fn runs(&self, environment: &EnvironmentName, limit: u32) -> Done<Vec<RunHistory>> {
+        let sql = format!("{} WHERE r.environment = ?1 ORDER BY r.seq DESC LIMIT ?2", rows::RUN);
+        self.all(&sql, params![environment.as_str(), limit], rows::run)
+    }
+
+    fn holds(&self, environment: &EnvironmentName) -> Done<Vec<Hold>> {
+        self.all(&format!("{} ORDER BY vmid", rows::HOLD), params![environment.as_str()], |row| rows::hold(row, environment))
+    }
+
+    fn plan(&self, digest: &Digest) -> Done<Option<Vec<u8>>> {
+        let sql = "SELECT body FROM plans WHERE digest = ?1";
+        let body = self.one(sql, params![digest.to_string()], |row| Ok(row.get::<_, Vec<u8>>(0)?))?;
+        // A plan is what an approval binds: other bytes are worse than none.
+        match body {
+            Some(body) if Digest::of_bytes(&body) != *digest => Err(Trouble::rotten(&digest.to_string(), "its bytes have another digest")),
+            body => Ok(body),
+        }
+    }
+}
+
+/// The statement that a filter asks for. Only its shape depends on the filter; what was given is bound, never pasted.
+fn listing(filter: &Filter, limit: u32) -> (String, Vec<Value>) {
+    let mut conditions = Vec::new();
+    let mut params: Vec<Value> = Vec::new();
+    let mut with = |condition: &'static str, param: Option<Value>| {
+        if let Some(param) = param {
+            params.push(param);
+            conditions.push(condition.replace('#', &format!("?{}", params.len())));
+        }
+    };
+    let text = |text: &str| Value::Text(text.into());
+    with("o.environment = #", filter.environment.as_ref().map(|environment| text(environment.as_str())));
+    with("o.run = (SELECT seq FROM runs WHERE id = #)", filter.run.as_ref().map(|run| text(run.as_str())));
+    with("o.vmid = #", filter.vmid.map(|vmid| Value::Integer(i64::from(vmid.get()))));
+    with("o.seq < (SELECT seq FROM operations WHERE id = #)", filter.before.as_ref().map(|id| text(id.as_str())));
+    conditions.extend(filter.standing.map(|standing| standing_is(standing).to_owned()));
+    params.push(Value::Integer(i64::from(limit)));
+    let filter = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+    (format!("{}{filter} ORDER BY o.seq DESC LIMIT ?{}", rows::HISTORY, params.len()), params)
+}
+
+fn standing_is(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Open => "e.operation IS NULL",
+        Standing::Held => "e.ending = 'held' AND r.operation IS NULL",
+        Standing::Settled => "(e.ending <> 'held' OR r.operation IS NOT NULL)",
+    }
+}
+
+impl Put for Tables<'_> {
+    fn put_record(&mut self, record: Record, after: Progress) -> Done<()> {
+        match &record {
+            Record::Intent { operation, at_ms } => self.put_intent(operation, *at_ms)?,
+            Record::Tasked { id, task, at_ms } => self.change(id.as_str(), TASK, params![id.as_str(), task.as_str(), integer(*at_ms)])?,
+            Record::Ended { id, outcome, at_ms } => {
+                let body = write_outcome(outcome).map_err(|error| Trouble::rotten(id.as_str(), error.to_string()))?;
+                self.change(id.as_str(), END, params![id.as_str(), outcome.end().word(), integer(*at_ms), body])?;
+            }
+            Record::Resolved { id, resolution, by, reason, at_ms } => {
+                self.change(id.as_str(), RESOLVE, params![id.as_str(), resolution.word(), by, reason, integer(*at_ms)])?;
+            }
+        }
+        if after.occupies_guest() { Ok(()) } else { self.vacate(record.id()) }
+    }
+
+    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Done<()> {
+        let sql = "INSERT INTO plans (digest, body) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        self.0.prepare_cached(sql)?.execute(params![digest.to_string(), body])?;
+        Ok(())
+    }
+
+    fn put_run(&mut self, run: Run) -> Done<()> {
+        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let Run { id, environment, plan, by, at_ms } = run;
+        self.change(id.as_str(), sql, params![id.as_str(), environment.as_str(), plan.to_string(), by, integer(at_ms)])
+    }
+
+    fn put_run_end(&mut self, id: &RunId, end: End, at_ms: u64) -> Done<()> {
+        let sql = "INSERT INTO run_ends (run, ending, at_ms) SELECT seq, ?2, ?3 FROM runs WHERE id = ?1";
+        self.change(id.as_str(), sql, params![id.as_str(), end.word(), integer(at_ms)])
+    }
+
+    fn put_hold(&mut self, hold: Hold) -> Done<()> {
+        let sql = "INSERT INTO holds (environment, vmid, who, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let Hold { environment, vmid, by, reason, at_ms } = hold;
+        self.change("hold", sql, params![environment.as_str(), vmid.get(), by, reason, integer(at_ms)])
+    }
+
+    fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Done<()> {
+        let sql = "UPDATE holds SET released_by = ?3, released_at_ms = ?4 \
+            WHERE environment = ?1 AND vmid = ?2 AND released_at_ms IS NULL";
+        self.change("hold", sql, params![environment.as_str(), vmid.get(), by, integer(at_ms)])
+    }
+
+    fn put_freeze(&mut self, freeze: Freeze) -> Done<()> {
+        let sql = "INSERT INTO freezes (environment, who, reason, at_ms) VALUES (?1, ?2, ?3, ?4)";
+        let Freeze { environment, by, reason, at_ms } = freeze;
+        self.change("freeze", sql, params![environment.as_str(), by, reason, integer(at_ms)])
+    }
+
+    fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Done<()> {
+        let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3 WHERE environment = ?1 AND thawed_at_ms IS NULL";
+        self.change("freeze", sql, params![environment.as_str(), by, integer(at_ms)])
+    }
+}

@@ -1,0 +1,158 @@
+//! The one writer: batches that wait are put into one transaction, and each caller is answered after the commit.
+//!
+//! A batch that may not be written is rolled back alone. A transaction that fails fails all its batches: with a full disk
+//! nothing was written and the writer goes on; after anything that leaves the disk in doubt it acknowledges nothing more.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use tokio::sync::{mpsc, oneshot};
+
+use super::OnFatal;
+use super::tables::Tables;
+use super::trouble::{Failure, Trouble};
+use crate::tables::{Stop, take};
+use crate::{Batch, Receipt, Refused, StoreError};
+
+/// The most batches of one transaction: more would only make the first of them wait.
+const GROUP_MAX: usize = 256;
+
+/// The pages of the log (of 4 KiB) after which it is brought into the file.
+const LOG_PAGES_MAX: i64 = 2048;
+
+pub(super) type Answer = Result<Receipt, StoreError>;
+
+/// A batch and who waits for it.
+pub(super) struct Job {
+    pub(super) batch: Batch,
+    pub(super) caller: oneshot::Sender<Answer>,
+}
+
+pub(super) struct Writer {
+    pub(super) connection: Connection,
+    pub(super) place: PathBuf,
+    pub(super) on_fatal: OnFatal,
+    pub(super) transactions: Arc<AtomicU64>,
+    pub(super) stopped: Option<String>,
+}
+
+/// What became of one batch of a transaction, if the transaction is committed.
+enum Verdict {
+    Written,
+    Refused(Refused),
+    Repeated(converger_core::apply::OperationId),
+}
+
+impl Writer {
+    /// Works until nobody is left who could ask.
+    pub(super) fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        while let Some(first) = jobs.blocking_recv() {
+            let (batches, callers) = gather(first, &mut jobs);
+            let answers = self.answers(batches, callers.len());
+            for (caller, answer) in callers.into_iter().zip(answers) {
+                // A caller that is gone gets no answer; its batch is written all the same.
+                let _ = caller.send(answer);
+            }
+            self.checkpoint();
+        }
+    }
+
+    fn answers(&mut self, batches: Vec<Batch>, count: usize) -> Vec<Answer> {
+        if let Some(cause) = &self.stopped {
+            return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
+        }
+        match write(&mut self.connection, batches) {
+            Ok(verdicts) => self.committed(verdicts),
+            Err(trouble) => match trouble.of_writing(&self.place) {
+                Failure::Survived(error) => vec![Err(error); count],
+                Failure::Fatal(cause) => {
+                    self.stop(cause.clone());
+                    vec![Err(StoreError::Stopped { cause }); count]
+                }
+            },
+        }
+    }
+
+    fn committed(&self, verdicts: Vec<Verdict>) -> Vec<Answer> {
+        let wrote = verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written));
+        let transaction = self.transactions.fetch_add(u64::from(wrote), Ordering::Relaxed) + u64::from(wrote);
+        let answer = |verdict| match verdict {
+            Verdict::Written => Ok(Receipt::Written { transaction }),
+            Verdict::Repeated(first) => Ok(Receipt::Repeated { first }),
+            Verdict::Refused(refused) => Err(refused.into()),
+        };
+        verdicts.into_iter().map(answer).collect()
+    }
+
+    /// In the program this does not return.
+    fn stop(&mut self, cause: String) {
+        (self.on_fatal)(&cause);
+        self.stopped = Some(cause);
+    }
+
+    /// Keeps the log short. What cannot be brought into the file for want of room, or because somebody reads, stays in
+    /// the log; a sync that fails here is a sync that failed.
+    fn checkpoint(&mut self) {
+        if self.stopped.is_some() {
+            return;
+        }
+        let pages = |sql| self.connection.prepare_cached(sql)?.query_row([], |row| row.get::<_, i64>(1));
+        let done = match pages("PRAGMA wal_checkpoint(NOOP)") {
+            Ok(log) if log < LOG_PAGES_MAX => return,
+            Ok(_) => pages("PRAGMA wal_checkpoint(PASSIVE)").map(|_| ()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = done
+            && !matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+        {
+            self.stop(format!("{}: {error}", self.place.display()));
+        }
+    }
+}
+
+/// Everything that waits, up to the bounds of one transaction.
+fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Batch>, Vec<oneshot::Sender<Answer>>) {
+    let mut weight = first.batch.weight();
+    let (mut batches, mut callers) = (vec![first.batch], vec![first.caller]);
+    while batches.len() < GROUP_MAX && weight < Batch::BYTES_MAX {
+        let Ok(next) = jobs.try_recv() else { break };
+        weight += next.batch.weight();
+        batches.push(next.batch);
+        callers.push(next.caller);
+    }
+    (batches, callers)
+}
+
+fn write(connection: &mut Connection, batches: Vec<Batch>) -> Result<Vec<Verdict>, Trouble> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    let mut verdicts = Vec::with_capacity(batches.len());
+    for batch in batches {
+        verdicts.push(write_one(&transaction, batch)?);
+    }
+    // Nothing was written by batches that were all refused, and a commit would sync for nothing.
+    if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written)) {
+        transaction.commit()?;
+    } else {
+        transaction.rollback()?;
+    }
+    Ok(verdicts)
+}
+
+/// One batch inside of the transaction; what it wrote is taken back if it may not be written.
+fn write_one(transaction: &Transaction<'_>, batch: Batch) -> Result<Verdict, Trouble> {
+    let execute = |sql| transaction.prepare_cached(sql)?.execute([]);
+    execute("SAVEPOINT batch")?;
+    let verdict = match take(&mut Tables(transaction), batch) {
+        Ok(()) => Verdict::Written,
+        Err(Stop::Refused(refused)) => Verdict::Refused(refused),
+        Err(Stop::Repeated(first)) => Verdict::Repeated(first),
+        Err(Stop::Failed(trouble)) => return Err(trouble),
+    };
+    if !matches!(verdict, Verdict::Written) {
+        execute("ROLLBACK TO batch")?;
+    }
+    execute("RELEASE batch")?;
+    Ok(verdict)
+}
