@@ -6,11 +6,12 @@
 //! stands for another request (G13), an intent while the guest is held or the environment frozen.
 //!
 //! [`SqliteStore`] keeps it in a file, [`MemoryStore`] is its twin for simulations. Both ask the same judge, and both pass
-//! the same `conformance`.
+//! the same `conformance`. [`EnvironmentLock`] makes sure that one process drives an environment.
 //!
 //! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
 
 mod error;
+mod lock;
 mod memory;
 mod query;
 mod sqlite;
@@ -27,6 +28,7 @@ use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
 pub use error::{OpenError, Refused, StoreError};
+pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use query::{Filter, LIST_MAX, RunHistory, Standing};
 pub use sqlite::{OnFatal, Settings, SqliteStore};

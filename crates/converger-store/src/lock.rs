@@ -1,0 +1,111 @@
+//! One process drives an environment: a lock of the operating system on a file, with the holder's name in it.
+//!
+//! The lock goes with the process, however it ends: after a `kill -9` the file is still there and nobody has it, and the
+//! next one takes it. What is in the file is for people; only the lock counts.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use converger_core::apply::is_remark;
+use converger_core::guest::EnvironmentName;
+use thiserror::Error;
+
+/// The right to drive an environment, for as long as it is kept.
+#[derive(Debug)]
+#[must_use]
+pub struct EnvironmentLock {
+    // Held open: closing it is what gives the lock back.
+    file: File,
+}
+
+/// Who drives an environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its name, as it gave it.
+    pub name: String,
+    /// The id of its process.
+    pub pid: u32,
+    /// Since when, in milliseconds since 1970.
+    pub since_ms: u64,
+}
+
+/// Why an environment cannot be driven.
+#[derive(Debug, Error)]
+pub enum LockError {
+    /// Another process drives it.
+    #[error("the environment `{environment}` is driven by {}; wait for it to end, or end it", describe(holder.as_ref()))]
+    Busy {
+        /// The environment.
+        environment: EnvironmentName,
+        /// Who has it; a process that has just begun may not have written its name yet.
+        holder: Option<Holder>,
+    },
+    /// The name of the holder is blank or too long, or has control characters in it.
+    #[error("the holder's name must be one line of at most 4096 bytes")]
+    NameUnfit,
+    /// The file cannot be used.
+    #[error("cannot lock {place}; the state directory must be there and writable for this user")]
+    Unusable {
+        /// The file.
+        place: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn describe(holder: Option<&Holder>) -> String {
+    match holder {
+        Some(holder) => format!("{} (process {})", holder.name.escape_debug(), holder.pid),
+        None => "another process that has just begun".into(),
+    }
+}
+
+impl EnvironmentLock {
+    /// Takes an environment, or says who has it. Never waits.
+    ///
+    /// # Errors
+    /// Somebody else has it, or the file cannot be used.
+    pub fn take(state_directory: &Path, environment: &EnvironmentName, name: &str, at_ms: u64) -> Result<Self, LockError> {
+        if !is_remark(name) || name.chars().any(char::is_control) {
+            return Err(LockError::NameUnfit);
+        }
+        let place = state_directory.join(format!("{environment}.lock"));
+        let unusable = |source| LockError::Unusable { place: place.clone(), source };
+        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&place);
+        let mut file = options.map_err(unusable)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(LockError::Busy { environment: environment.clone(), holder: holder(&mut file) }),
+            Err(TryLockError::Error(error)) => return Err(unusable(error)),
+        }
+        let lock = Self { file };
+        lock.sign(name, at_ms).map_err(unusable)?;
+        Ok(lock)
+    }
+
+    /// Whoever was in the file has lost it.
+    fn sign(&self, name: &str, at_ms: u64) -> io::Result<()> {
+        let mut file = &self.file;
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(format!("{}\n{at_ms}\n{name}\n", std::process::id()).as_bytes())
+    }
+}
+
+impl Drop for EnvironmentLock {
+    fn drop(&mut self) {
+        // So that nobody who comes while the next one signs is told of us; the lock itself goes with the file.
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// Who signed; nothing that is not exactly a signature counts as one.
+fn holder(file: &mut File) -> Option<Holder> {
+    let mut text = String::new();
+    file.take(8192).read_to_string(&mut text).ok()?;
+    let mut lines = text.strip_suffix('\n')?.split('\n');
+    let (pid, since_ms, name) = (lines.next()?.parse().ok()?, lines.next()?.parse().ok()?, lines.next()?);
+    (lines.next().is_none() && is_remark(name)).then(|| Holder { name: name.into(), pid, since_ms })
+}
