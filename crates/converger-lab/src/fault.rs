@@ -49,6 +49,25 @@ pub enum Twist {
         /// The reason phrase.
         reason: String,
     },
+    /// Somebody sends the caller elsewhere (301), and nothing is carried out.
+    Redirect(String),
+    /// The answer comes in pieces of so many bytes, with a pause after each.
+    Drip {
+        /// Bytes of a piece; at least one.
+        bytes: u32,
+        /// The pause in milliseconds.
+        every_ms: u64,
+    },
+    /// The body is filled up with blanks to so many bytes.
+    Flood {
+        /// Bytes of the body.
+        bytes: u64,
+        /// The length is not said before: only the end of the connection is the end.
+        #[serde(default)]
+        unannounced: bool,
+    },
+    /// The body comes compressed although nobody asked for that, and unpacks to so many bytes.
+    GzipBomb(u64),
 }
 
 /// Which requests a fault is about. What is left out fits everything.
@@ -228,7 +247,7 @@ fn any(random: &mut Random) -> Twist {
         body: body.to_owned(),
         html,
     };
-    match random.below(9) {
+    match random.below(11) {
         0 => Twist::LostBefore,
         1 => Twist::LostAfter,
         2 => Twist::Truncated(usize::try_from(random.below(40)).unwrap_or(0)),
@@ -236,7 +255,9 @@ fn any(random: &mut Random) -> Twist {
         4 => instead(595, "Connection refused", "", false),
         5 => silent(596, "Connection timed out"),
         6 => silent(599, "Too many redirections"),
-        7 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>", true),
+        7 => Twist::Redirect("https://localhost:1/".to_owned()),
+        8 => Twist::Drip { bytes: 1 + u32::try_from(random.below(64)).unwrap_or(0), every_ms: random.below(200) },
+        9 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>", true),
         _ => instead(503, "Service Unavailable", "", false),
     }
 }

@@ -58,5 +58,5 @@ pub use setting::{
 };
 pub use truth::{Managed, Truth};
 pub use verify::verify_request;
-pub use wire::{Answer, Fate, Request};
+pub use wire::{Answer, Face, Fate, Request};
 pub use world::{Record, World};

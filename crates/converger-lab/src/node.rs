@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::wire::Request;
+use crate::wire::{Face, Request};
 
 /// How one of a node's services is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub(crate) struct Node {
     pub(crate) told_ms: Option<u64>,
     /// Requests that a hung daemon has taken.
     pub(crate) backlog: Vec<Request>,
+    /// What it shows to those who begin TLS.
+    pub(crate) face: Face,
 }
 
 /// Every node tells the others about its guests so often.
@@ -77,6 +79,7 @@ impl Node {
             cycle_offset_ms: 0,
             told_ms: None,
             backlog: Vec::new(),
+            face: Face::Own,
         }
     }
 

@@ -38,11 +38,18 @@ pub(crate) fn answer(world: &mut World, entry: &str, request: &Request) -> (Opti
     match twist {
         Some(Twist::LostBefore) => (None, Answer { fate: Fate::LostBefore, ..Answer::default() }),
         Some(Twist::Instead { status, reason, body, html }) => (None, instead(status, &reason, &body, html)),
+        Some(Twist::Redirect(to)) => (None, redirect(to)),
         twist => {
             let (who, answer) = serve(world, entry, request, Trip::First);
             (who, twisted(answer, twist))
         }
     }
+}
+
+/// Whether the body of a request is received before it is answered: its head alone can be reason enough to refuse it.
+#[cfg(feature = "server")]
+pub(crate) fn takes_body(request: &Request) -> bool {
+    caller::check_method(request).is_ok() && caller::refused_length(request).is_none()
 }
 
 /// Carry out a request whose caller no longer waits.
@@ -58,11 +65,20 @@ fn instead(status: u16, reason: &str, body: &str, html: bool) -> Answer {
     answer
 }
 
+fn redirect(to: String) -> Answer {
+    let mut answer = respond::raw(301, "Moved Permanently", "Moved Permanently", 0);
+    answer.headers.push(("Location".to_owned(), to));
+    answer
+}
+
 fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
     match twist {
         Some(Twist::LostAfter) => answer.fate = Fate::LostAfter,
         Some(Twist::Truncated(bytes)) => answer.fate = Fate::Truncated(bytes.min(answer.body.len())),
         Some(Twist::Slow(delay_ms)) => answer.delay_ms += delay_ms,
+        Some(Twist::Drip { bytes, every_ms }) => answer.fate = Fate::Drip { bytes: bytes.max(1), every_ms },
+        Some(Twist::Flood { bytes, unannounced }) => answer.fate = Fate::Flood { bytes, announced: !unannounced },
+        Some(Twist::GzipBomb(bytes)) => answer.fate = Fate::GzipBomb(bytes),
         Some(Twist::After { status, reason }) => answer = respond::raw(status, &reason, "", PROXY_MS),
         _ => {}
     }
@@ -70,7 +86,7 @@ fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
 }
 
 fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Option<Who>, Answer) {
-    if !listens(world, entry) {
+    if !world.listens_at(entry) {
         return (None, Answer { fate: Fate::LostBefore, ..Answer::default() });
     }
     if caller::too_much_head(request) {
@@ -82,11 +98,6 @@ fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Opti
     let mut trace = Trace { who: None, way: Way::default() };
     let outcome = reached(world, entry, request, &target, query, trip, &mut trace);
     (trace.who, respond::answer(format, world.flavour, trace.way, outcome))
-}
-
-/// A node that is off, or whose proxy is, takes no requests.
-fn listens(world: &World, entry: &str) -> bool {
-    world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == Service::Up)
 }
 
 /// What is known so far about a request on its way.

@@ -1,29 +1,46 @@
 //! The world as a server: HTTPS on one port per node, in real time or on a clock that only requests move.
 //!
-//! The world stays pure; this room brings it sockets and time. What never enters here: what an answer is.
+//! The world stays pure; this room brings it sockets and time. It never has more callers inside than there is room for,
+//! and none of them for longer than it has something to say. What never enters here: what an answer is.
 
 mod clock;
 mod connection;
-mod http;
+mod door;
+mod flood;
+mod head;
+mod host;
 mod identity;
+mod race;
+mod reply;
+mod shared;
+mod stream;
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use rustls::ServerConfig;
-use rustls::crypto::aws_lc_rs;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, sleep};
 
 pub use clock::Clock;
 pub use identity::{Identity, IdentityError};
+pub use shared::{Held, Shared};
 
 use crate::setting::Setting;
-use crate::wire::Request;
 use crate::world::{Record, World};
-use connection::Desk;
+use connection::{Desk, REQUESTS_MAX};
+use door::Door;
+use host::Host;
+
+/// So many connections in all, where nothing else is said: less than half of the descriptors that a process commonly has.
+const CONNECTIONS_MAX: usize = 480;
+
+/// The world is looked after at least so often, also where nobody asks.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// Where and how a world is served.
 pub struct Options {
@@ -49,25 +66,11 @@ pub struct Place {
     pub address: SocketAddr,
 }
 
-/// The world, for everybody who serves or changes it.
-#[derive(Clone)]
-pub struct Shared(Arc<Mutex<World>>);
-
-impl Shared {
-    /// The world itself, for as long as it is held.
-    ///
-    /// A thread that panicked while it held the world leaves it as it was.
-    pub fn lock(&self) -> MutexGuard<'_, World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A world that listens, and does not answer yet.
 pub struct Server {
-    world: Shared,
+    host: Host,
     listeners: Vec<(Place, TcpListener)>,
-    desk: Desk,
-    acceptor: TlsAcceptor,
+    connections_max: usize,
 }
 
 /// Why a world cannot be served.
@@ -77,6 +80,8 @@ pub enum ServeError {
     Setting(String),
     /// A port cannot be had.
     Port(SocketAddr, io::Error),
+    /// The last node would need a port beyond 65535.
+    Ports(SocketAddr, usize),
     /// The certificate is none, or does not fit its key.
     Certificate(String),
 }
@@ -86,6 +91,7 @@ impl std::fmt::Display for ServeError {
         match self {
             Self::Setting(fault) => write!(out, "the setting makes no world: {fault}"),
             Self::Port(address, error) => write!(out, "cannot listen on {address}: {error}"),
+            Self::Ports(first, nodes) => write!(out, "{nodes} nodes need as many ports, and after {} there are not enough", first.port()),
             Self::Certificate(fault) => write!(out, "the certificate cannot be used: {fault}"),
         }
     }
@@ -102,17 +108,37 @@ impl Server {
         let mut setting = setting.clone();
         setting.start_ms = options.clock.begin_ms(setting.start_ms);
         let world = World::new(&setting).map_err(ServeError::Setting)?;
-        let acceptor = acceptor(&options.identity)?;
-        let mut listeners = Vec::new();
-        for (index, node) in world.node_names().enumerate() {
-            let address = nth(options.listen, index);
+        let listen = options.listen;
+        Self::of(world, options)?.listen(listen).await
+    }
+
+    /// A server of a world that is under way, without ports: connections are [brought to it](Self::over).
+    ///
+    /// # Errors
+    /// The certificate cannot be used.
+    pub fn of(mut world: World, options: Options) -> Result<Self, ServeError> {
+        let time = clock::Time::start(options.clock, world.now_ms);
+        world.advance_to(time.now_ms());
+        let world = Shared::new(world, options.clock);
+        let host = Host::new(Desk { world, time, watcher: options.watcher }, &options.identity)?;
+        Ok(Self { host, listeners: Vec::new(), connections_max: CONNECTIONS_MAX })
+    }
+
+    async fn listen(mut self, first: SocketAddr) -> Result<Self, ServeError> {
+        let nodes: Vec<String> = self.world().lock().node_names().map(str::to_owned).collect();
+        for (index, node) in nodes.iter().enumerate() {
+            let address = nth(first, index).ok_or(ServeError::Ports(first, nodes.len()))?;
             let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Port(address, error))?;
             let address = listener.local_addr().map_err(|error| ServeError::Port(address, error))?;
-            listeners.push((Place { node: node.to_owned(), address }, listener));
+            self.listeners.push((Place { node: node.clone(), address }, listener));
         }
-        let world = Shared(Arc::new(Mutex::new(world)));
-        let desk = Desk { world: world.clone(), time: clock::Time::start(options.clock, setting.start_ms), watcher: options.watcher };
-        Ok(Self { world, listeners, desk, acceptor })
+        Ok(self)
+    }
+
+    /// The same with room for so many connections at once, all nodes together. Who comes then waits until somebody leaves.
+    #[must_use]
+    pub fn with_connections_max(self, connections_max: usize) -> Self {
+        Self { connections_max, ..self }
     }
 
     /// The nodes, in order.
@@ -123,51 +149,50 @@ impl Server {
     /// The world that is served.
     #[must_use]
     pub fn world(&self) -> Shared {
-        self.world.clone()
+        self.host.desk.world.clone()
+    }
+
+    /// Serves a connection to a node that did not come over its port, TLS and all: for tests without sockets.
+    pub fn over<S>(&self, node: &str, stream: S) -> impl Future<Output = ()> + Send + use<S>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send,
+    {
+        let (host, node) = (self.host.clone(), node.to_owned());
+        async move { host.serve(&node, stream, REQUESTS_MAX).await }
     }
 
     /// Answers until `end` is there. What is under way then is cut off.
     pub async fn run(self, end: impl Future<Output = ()>) {
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut tasks = JoinSet::new();
+        let each = (self.connections_max / self.listeners.len().max(1)).max(1);
         for (place, listener) in self.listeners {
-            tasks.spawn(accept(listener, place.node, self.desk.clone(), self.acceptor.clone()));
+            let open = self.host.desk.world.doors();
+            let door = Door { host: self.host.clone(), place, listener: Some(listener), room: Arc::new(Semaphore::new(each)), each, open };
+            tasks.spawn(door.keep());
         }
+        tasks.spawn(beat(self.host.desk.clone()));
         end.await;
         tasks.shutdown().await;
     }
 }
 
-fn nth(first: SocketAddr, index: usize) -> SocketAddr {
-    let port = match first.port() {
-        0 => 0,
-        port => port.saturating_add(u16::try_from(index).unwrap_or(u16::MAX)),
-    };
-    SocketAddr::new(first.ip(), port)
-}
-
-async fn accept(listener: TcpListener, node: String, desk: Desk, acceptor: TlsAcceptor) {
-    let mut connections = tokio::task::JoinSet::new();
+/// Moves the world on where time runs by itself, so that what happens at a moment happens then and not with the next request.
+async fn beat(desk: Desk) {
     loop {
-        // A connection that cannot be taken, for want of descriptors, is the caller's loss and not the end of the lab.
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::task::yield_now().await;
-            continue;
+        let next_ms = {
+            let mut world = desk.world.lock();
+            world.advance_to(desk.time.now_ms());
+            world.next_event_ms()
         };
-        let _ = stream.set_nodelay(true);
-        let (desk, acceptor, node) = (desk.clone(), acceptor.clone(), node.clone());
-        connections.spawn(async move { connection::serve(desk, &node, stream, &acceptor).await });
-        while connections.try_join_next().is_some() {}
+        let Some(pause) = desk.time.until(next_ms.unwrap_or(u64::MAX)) else { return };
+        sleep(pause.clamp(Duration::from_millis(1), BEAT)).await;
     }
 }
 
-fn acceptor(identity: &Identity) -> Result<TlsAcceptor, ServeError> {
-    let wrong = |error: rustls::Error| ServeError::Certificate(error.to_string());
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(wrong)?
-        .with_no_client_auth()
-        .with_single_cert(identity.chain(), identity.key())
-        .map_err(wrong)?;
-    Ok(TlsAcceptor::from(Arc::new(config)))
+fn nth(first: SocketAddr, index: usize) -> Option<SocketAddr> {
+    let port = match first.port() {
+        0 => 0,
+        port => port.checked_add(u16::try_from(index).ok()?)?,
+    };
+    Some(SocketAddr::new(first.ip(), port))
 }

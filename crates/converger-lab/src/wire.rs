@@ -3,6 +3,8 @@
 //!
 //! What never enters here: sockets, and what a request means.
 
+use serde::Deserialize;
+
 /// One HTTP request, as the server read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
@@ -47,6 +49,13 @@ impl Request {
     pub(crate) fn find(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
+
+    /// How long the body is said to be; `None` where nothing is said.
+    pub(crate) fn announced_bytes(&self) -> Option<u64> {
+        let length = self.find("Content-Length")?.trim();
+        let is_number = !length.is_empty() && length.bytes().all(|byte| byte.is_ascii_digit());
+        is_number.then(|| length.parse().unwrap_or(u64::MAX))
+    }
 }
 
 /// One HTTP answer, and how the wire treats it.
@@ -80,4 +89,38 @@ pub enum Fate {
     Truncated(usize),
     /// The server itself closes without a word, as it does on too many headers.
     CloseWithoutAnswer,
+    /// The answer arrives whole and in pieces, head included: so many bytes, then a pause, then so many again. The pauses are
+    /// those of the wire: they last also where the clock of the world stands.
+    Drip {
+        /// Bytes of a piece.
+        bytes: u32,
+        /// The pause.
+        every_ms: u64,
+    },
+    /// The answer arrives, and blanks follow until the body has so many bytes.
+    Flood {
+        /// Bytes of the body.
+        bytes: u64,
+        /// Whether the length is said before.
+        announced: bool,
+    },
+    /// The body arrives compressed, whether the caller takes that or not, and unpacks to so many bytes.
+    GzipBomb(u64),
+}
+
+/// What a node shows to those who begin TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Face {
+    /// Its own certificate.
+    #[default]
+    Own,
+    /// One of its authority for its names and its key, that ended years ago.
+    Expired,
+    /// One of its authority that is for another name.
+    OtherName,
+    /// One of another authority and with another key.
+    OtherKey,
+    /// No TLS at all: bytes that mean nothing.
+    Noise,
 }

@@ -12,17 +12,22 @@ use crate::firewall::Firewalls;
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, Manner};
 use crate::ha::HaResources;
-use crate::node::Node;
+use crate::node::{Node, Service};
 use crate::random::Random;
 use crate::route;
 use crate::setting::{GuestSetting, Pace, Setting};
 use crate::storage::Storages;
 use crate::task::Tasks;
 use crate::view::Views;
+#[cfg(feature = "server")]
+use crate::wire::Face;
 use crate::wire::{Answer, Request};
 
 /// So many requests are remembered; older ones are only counted.
 const RECORDS_MAX: usize = 1 << 20;
+
+/// And so many bytes of paths and names: a caller can make them long.
+const RECORDS_BYTES_MAX: usize = 256 << 20;
 
 /// One request as the world saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +44,12 @@ pub struct Record {
     pub user: String,
     /// The status of the answer; zero where the wire delivered none.
     pub status: u16,
+}
+
+impl Record {
+    fn bytes(&self) -> usize {
+        self.entry.len() + self.method.len() + self.path.len() + self.user.len()
+    }
 }
 
 /// A Proxmox VE host or cluster that exists only here.
@@ -74,6 +85,7 @@ pub struct World {
     /// What goes wrong, and when.
     pub(crate) faults: Faults,
     records: VecDeque<Record>,
+    records_bytes: usize,
     requests: u64,
 }
 
@@ -112,6 +124,7 @@ impl World {
             unlisted: BTreeSet::new(),
             faults: Faults::default(),
             records: VecDeque::new(),
+            records_bytes: 0,
             requests: 0,
         }
     }
@@ -141,10 +154,12 @@ impl World {
     }
 
     fn record(&mut self, record: Record) {
-        if self.records.len() == RECORDS_MAX {
-            self.records.pop_front();
-        }
+        self.records_bytes += record.bytes();
         self.records.push_back(record);
+        while self.records.len() > RECORDS_MAX || self.records_bytes > RECORDS_BYTES_MAX {
+            let Some(oldest) = self.records.pop_front() else { break };
+            self.records_bytes -= oldest.bytes();
+        }
     }
 
     /// Every request so far, in order.
@@ -161,7 +176,7 @@ impl World {
     /// Forget the requests so far, for a test that counts from here on.
     pub fn clear_records(&mut self) {
         self.records.clear();
-        self.requests = 0;
+        (self.records_bytes, self.requests) = (0, 0);
     }
 
     /// Let time pass without a request.
@@ -221,7 +236,30 @@ impl World {
     /// Seconds on the nodes' clocks, which may be off.
     #[must_use]
     pub fn wall_s(&self) -> u64 {
-        self.now_ms.saturating_add_signed(self.skew_ms) / 1_000
+        self.wall_s_at(self.now_ms)
+    }
+
+    /// What the nodes' clocks show at a moment.
+    pub(crate) fn wall_s_at(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_add_signed(self.skew_ms) / 1_000
+    }
+
+    /// A node that is off, or whose proxy is, takes no requests.
+    pub(crate) fn listens_at(&self, node: &str) -> bool {
+        self.nodes.get(node).is_some_and(|node| node.online && node.proxy == Service::Up)
+    }
+
+    /// The nodes whose port is open. A proxy that hangs still has its port.
+    #[cfg(feature = "server")]
+    pub(crate) fn open_doors(&self) -> BTreeSet<String> {
+        let open = self.nodes.values().filter(|node| node.online && node.proxy != Service::Down);
+        open.map(|node| node.name.clone()).collect()
+    }
+
+    /// What a node shows to those who begin TLS.
+    #[cfg(feature = "server")]
+    pub(crate) fn face_of(&self, node: &str) -> Face {
+        self.nodes.get(node).map_or(Face::Own, |node| node.face)
     }
 
     /// A guest, if it is on that node, of that kind, and not hidden.

@@ -10,6 +10,7 @@ use crate::node::Service;
 use crate::route;
 use crate::task::TaskId;
 use crate::update;
+use crate::wire::Face;
 use crate::world::World;
 
 /// A service of a node.
@@ -82,6 +83,8 @@ pub enum Act {
     Revoke(String),
     /// The running task of a guest is killed without a word.
     KillTask(u32),
+    /// A node shows another certificate, or none at all.
+    Show(String, Face),
 }
 
 /// Let it happen.
@@ -114,6 +117,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::ClockJump(seconds) => world.skew_ms += seconds * 1_000,
         Act::Revoke(path) => world.access.grants.retain(|grant| grant.path != path),
         Act::KillTask(vmid) => kill_task(world, vmid),
+        Act::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.face = face),
     }
 }
 

@@ -10,17 +10,17 @@ use crate::wire::Request;
 use crate::world::World;
 
 const METHODS: &[&str] = &["GET", "POST", "PUT", "DELETE"];
-const HEADERS_MAX: usize = 64;
+const HEAD_LINES_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 8 * 1024;
-const BODY_BYTES_MAX: usize = 512 * 1024;
+const BODY_BYTES_MAX: u64 = 512 * 1024;
 
 /// A failed identification is answered late, against guessing.
 const GUESS_MS: u64 = 3_000;
 
-/// More than that and the server closes without a word.
+/// More than that and the server closes without a word. The empty line at the end counts too.
 pub(super) fn too_much_head(request: &Request) -> bool {
-    let bytes: usize = request.headers.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
-    request.headers.len() >= HEADERS_MAX || bytes >= HEAD_BYTES_MAX
+    let bytes: usize = request.headers.iter().map(|(name, value)| name.len() + value.len() + 2).sum();
+    request.headers.len() + 1 >= HEAD_LINES_MAX || bytes >= HEAD_BYTES_MAX
 }
 
 pub(super) fn check_method(request: &Request) -> Result<(), Fail> {
@@ -29,8 +29,9 @@ pub(super) fn check_method(request: &Request) -> Result<(), Fail> {
         return Err(Fail::silent(501, &format!("method '{method}' not available"), 0));
     }
     match request.find("Transfer-Encoding") {
-        Some(_) => Err(Fail::plain(501, "chunked transfer encoding not supported")),
-        None => Ok(()),
+        Some(coding) if coding.eq_ignore_ascii_case("chunked") => Err(Fail::plain(501, "chunked transfer encoding not supported")),
+        Some(coding) if !coding.is_empty() => Err(Fail::plain(501, format!("Unknown transfer encoding '{coding}'"))),
+        _ => Ok(()),
     }
 }
 
@@ -81,16 +82,21 @@ fn by_ticket(world: &World, request: &Request, ticket: &str, now_s: u64) -> Resu
 /// The parameters of query and body.
 pub(super) fn parameters(request: &Request, query: &str) -> Result<Params, Fail> {
     let query = decode::form(query.as_bytes());
-    if request.body.is_empty() {
-        return Ok(query);
+    match refused_length(request) {
+        Some(text) => Err(Fail::plain(501, text)),
+        None if request.body.is_empty() => Ok(query),
+        None => Ok(decode::merge(body(request)?, query)),
     }
-    if request.method == "GET" || request.method == "DELETE" {
-        return Err(Fail::plain(501, format!("Unexpected content for method '{}'", request.method)));
+}
+
+/// Why a body is not received at all: its length alone says so.
+pub(super) fn refused_length(request: &Request) -> Option<String> {
+    let bytes = request.announced_bytes().unwrap_or(0).max(request.body.len() as u64);
+    let is_unexpected = bytes > 0 && !matches!(request.method.as_str(), "POST" | "PUT");
+    if is_unexpected {
+        return Some(format!("Unexpected content for method '{}'", request.method));
     }
-    if request.body.len() > BODY_BYTES_MAX {
-        return Err(Fail::plain(501, "for data too large"));
-    }
-    Ok(decode::merge(body(request)?, query))
+    (bytes > BODY_BYTES_MAX).then(|| "for data too large".to_owned())
 }
 
 fn body(request: &Request) -> Result<Params, Fail> {

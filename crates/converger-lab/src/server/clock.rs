@@ -49,11 +49,27 @@ impl Time {
     /// The moment at which a request arrives.
     pub(super) fn arrive_ms(&self) -> u64 {
         match self.clock {
+            Clock::Real { .. } => self.now_ms(),
+            Clock::Virtual { step_ms } => self.begin_ms.saturating_add(self.moved(step_ms)),
+        }
+    }
+
+    /// This moment, which moves nothing.
+    pub(super) fn now_ms(&self) -> u64 {
+        match self.clock {
             Clock::Real { speed } => {
                 let passed_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
                 self.begin_ms.saturating_add(passed_ms.saturating_mul(u64::from(speed.max(1))))
             }
-            Clock::Virtual { step_ms } => self.begin_ms.saturating_add(self.moved(step_ms)),
+            Clock::Virtual { .. } => self.begin_ms.saturating_add(self.moved(0)),
+        }
+    }
+
+    /// How long it really is until a moment of the world. A clock that only requests move reaches none by itself.
+    pub(super) fn until(&self, moment_ms: u64) -> Option<Duration> {
+        match self.clock {
+            Clock::Real { speed } => Some(Duration::from_millis(moment_ms.saturating_sub(self.now_ms()).div_ceil(u64::from(speed.max(1))))),
+            Clock::Virtual { .. } => None,
         }
     }
 

@@ -145,6 +145,9 @@ fn log(record: &Record) {
 fn unserved(error: &ServeError) -> Stop {
     match error {
         ServeError::Setting(_) => Stop::input(error.to_string()),
+        ServeError::Ports(..) => {
+            Stop::input(error.to_string()).help("`--port` names the first of them; `--port 0` takes any that are free")
+        }
         ServeError::Port(..) => Stop::failed(error.to_string()).help("another program may use it; `--port 0` takes any that is free"),
         ServeError::Certificate(_) => Stop::failed(error.to_string()),
     }

@@ -122,6 +122,9 @@ fn request(token: &str, request: &HttpRequest) -> Request {
     }
 }
 
+/// As much as the client reads where nothing else is said.
+const BODY_BYTES_MAX: u64 = 64 << 20;
+
 /// A request that reads leaves nothing behind, however far it came.
 fn lost(request: &HttpRequest, cause: Cause, text: &str) -> Failure {
     let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
@@ -138,6 +141,10 @@ impl<B: Bystander> Exchange for Way<B> {
         match answer.fate {
             _ if answer.delay_ms > self.deadline_ms => Err(lost(sent, Cause::TooSlow, "no whole answer came in time")),
             Fate::Deliver => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
+            // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
+            Fate::Flood { bytes, .. } if bytes > BODY_BYTES_MAX => Err(lost(sent, Cause::TooLarge, "the answer is too large")),
+            Fate::Drip { .. } | Fate::Flood { .. } => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
+            Fate::GzipBomb(_) => Err(lost(sent, Cause::Compressed, "the answer is compressed")),
             Fate::Truncated(_) | Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => {
                 Err(lost(sent, Cause::Interrupted, "the connection broke before the answer was whole"))
             }

@@ -1,0 +1,23 @@
+//! Two things at once, of which the first counts.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
+
+/// What came first.
+pub(super) enum First<L, R> {
+    Left(L),
+    Right(R),
+}
+
+/// Waits for one of two. The left one is looked at first; the other is dropped where it is.
+pub(super) async fn race<L, R>(left: impl Future<Output = L>, right: impl Future<Output = R>) -> First<L, R> {
+    let (mut left, mut right) = (pin!(left), pin!(right));
+    poll_fn(|context| {
+        if let Poll::Ready(value) = left.as_mut().poll(context) {
+            return Poll::Ready(First::Left(value));
+        }
+        right.as_mut().poll(context).map(First::Right)
+    })
+    .await
+}

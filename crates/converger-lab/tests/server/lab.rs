@@ -1,0 +1,224 @@
+//! A lab that is served, and callers who look at the very bytes.
+//!
+//! What never enters here: expectations.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use converger_lab::server::{Clock, Identity, Options, Server};
+use converger_lab::{RequestFault, Setting, Twist, World};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, duplex};
+use tokio::runtime::Builder;
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// As much as a socket would hold for a caller that does not read.
+pub(crate) const PIPE_BYTES: usize = 16 * 1024;
+
+/// Two nodes, a guest on each.
+pub(crate) const WORLD: &str = "
+cluster: lab
+nodes: { a: {}, b: {} }
+tokens: { root@pam!t: { secret: s, full: true } }
+guests:
+  - { vmid: 100, kind: qemu, node: a, name: web, state: running }
+  - { vmid: 101, kind: qemu, node: b, name: db, state: running }
+";
+
+pub(crate) const TOKEN: &str = "Authorization: PVEAPIToken=root@pam!t=s\r\n";
+
+/// A request by the token of the world.
+pub(crate) fn get(path: &str) -> String {
+    format!("GET /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}\r\n")
+}
+
+pub(crate) fn put(path: &str, form: &str) -> String {
+    let length = form.len();
+    format!("PUT /api2/json{path} HTTP/1.1\r\nHost: x\r\n{TOKEN}Content-Length: {length}\r\n\r\n{form}")
+}
+
+/// Runs on a clock that jumps ahead when nobody has anything to do.
+pub(crate) fn paused(test: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    runtime.block_on(test);
+}
+
+/// Runs with sockets, in real time.
+pub(crate) fn real(test: impl Future<Output = ()>) {
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(test);
+}
+
+pub(crate) fn identity() -> Identity {
+    Identity::new(["a", "b"].into_iter(), LOOPBACK).expect("a certificate")
+}
+
+pub(crate) fn options(clock: Clock, identity: Identity) -> Options {
+    Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None }
+}
+
+/// A lab without ports, and a caller's trust in it.
+pub(crate) struct Lab {
+    pub(crate) server: Server,
+    pub(crate) tls: TlsConnector,
+}
+
+impl Lab {
+    /// Time runs with the clock of the test.
+    pub(crate) fn new() -> Self {
+        Self::of(WORLD, Clock::Real { speed: 1 })
+    }
+
+    pub(crate) fn of(yaml: &str, clock: Clock) -> Self {
+        let setting = Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+        let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
+        let identity = identity();
+        let tls = trusting(&identity);
+        Self { server: Server::of(world, options(clock, identity)).expect("a server"), tls }
+    }
+
+    /// The same, where this happens to every request.
+    pub(crate) fn twisted(twist: Twist) -> Self {
+        let lab = Self::new();
+        lab.server.world().lock().add_request_fault(RequestFault { twist: Some(twist), ..RequestFault::default() });
+        lab
+    }
+
+    /// A connection without TLS.
+    pub(crate) fn plain(&self) -> Caller<DuplexStream> {
+        let (here, there) = duplex(PIPE_BYTES);
+        tokio::spawn(self.server.over("a", there));
+        Caller::new(here)
+    }
+
+    /// A connection with TLS.
+    pub(crate) async fn call(&self) -> Caller<TlsStream<DuplexStream>> {
+        self.try_call("localhost").await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// A connection to somebody of that name, or why there is none.
+    pub(crate) async fn try_call(&self, name: &'static str) -> io::Result<Caller<TlsStream<DuplexStream>>> {
+        let (here, there) = duplex(PIPE_BYTES);
+        tokio::spawn(self.server.over("a", there));
+        self.tls.connect(server_name(name), here).await.map(Caller::new)
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.server.world().lock().requests()
+    }
+}
+
+pub(crate) fn server_name(name: &'static str) -> ServerName<'static> {
+    ServerName::try_from(name).expect("a name")
+}
+
+/// A client that trusts the authority of this identity, and nobody else.
+pub(crate) fn trusting(identity: &Identity) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(identity.authority_pem().as_bytes()).expect("PEM")).expect("an authority");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// An answer as it came.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) line: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Heard {
+    pub(crate) fn all(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// Somebody on a connection.
+pub(crate) struct Caller<S> {
+    pub(crate) stream: S,
+    came: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Caller<S> {
+    pub(crate) fn new(stream: S) -> Self {
+        Self { stream, came: Vec::new() }
+    }
+
+    pub(crate) async fn say(&mut self, text: &str) {
+        self.try_say(text.as_bytes()).await.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub(crate) async fn try_say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
+    }
+
+    /// Some more bytes; whether there were any. TLS may end without a word, as with Proxmox.
+    pub(crate) async fn more(&mut self) -> bool {
+        matches!(self.stream.read_buf(&mut self.came).await, Ok(read) if read > 0)
+    }
+
+    /// The head of the next answer, or nothing where the connection ends.
+    pub(crate) async fn head(&mut self) -> Option<Heard> {
+        let end = loop {
+            if let Some(end) = self.came.windows(4).position(|window| window == b"\r\n\r\n") {
+                break end;
+            }
+            if !self.more().await {
+                assert_eq!(String::from_utf8_lossy(&self.came), "", "half a head");
+                return None;
+            }
+        };
+        let head: Vec<u8> = self.came.drain(..end + 4).collect();
+        let head = String::from_utf8(head).expect("text");
+        let mut lines = head.trim_end().split("\r\n");
+        let line = lines.next().unwrap_or_default().to_owned();
+        let header = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Some(Heard { line, headers: lines.filter_map(header).collect(), body: Vec::new() })
+    }
+
+    /// The next answer: as long as it says, or up to the end of the connection.
+    pub(crate) async fn hear(&mut self) -> Option<Heard> {
+        let mut heard = self.head().await?;
+        let length = heard.all("Content-Length").first().map(|length| length.parse::<usize>().expect("a number"));
+        while length.is_none_or(|length| self.came.len() < length) {
+            if !self.more().await {
+                break;
+            }
+        }
+        let length = length.unwrap_or(self.came.len()).min(self.came.len());
+        heard.body = self.came.drain(..length).collect();
+        Some(heard)
+    }
+
+    pub(crate) async fn ask(&mut self, text: &str) -> Heard {
+        self.say(text).await;
+        self.hear().await.unwrap_or_else(|| panic!("no answer to {text}"))
+    }
+
+    /// Nothing more comes, and the connection ends after so long.
+    pub(crate) async fn ends_after_ms(&mut self) -> u128 {
+        let began = Instant::now();
+        while self.more().await {}
+        assert_eq!(String::from_utf8_lossy(&self.came), "", "nothing was expected");
+        began.elapsed().as_millis()
+    }
+}
