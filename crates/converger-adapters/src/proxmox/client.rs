@@ -212,16 +212,20 @@ impl Client {
     /// The whole body, or a failure as soon as it is known to be too much.
     async fn body(&self, mut response: Response, request: &HttpRequest) -> Result<Vec<u8>, Failure> {
         let bytes_max = self.bounds.body_bytes_max;
-        let announced = response.content_length().unwrap_or(0);
-        if usize::try_from(announced).map_or(true, |bytes| bytes > bytes_max) {
+        let announced = response.content_length();
+        if usize::try_from(announced.unwrap_or(0)).map_or(true, |bytes| bytes > bytes_max) {
             return Err(fault::too_large(&self.scene(request), bytes_max));
         }
+        // Proxmox's raw errors have no length, and it may end TCP without a word of TLS. The head came whole, and all that
+        // could have been cut off is text behind a no.
+        let ends_with_tcp = announced.is_none() && response.status().as_u16() >= 400;
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
                 Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err(fault::too_large(&self.scene(request), bytes_max)),
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Ok(None) => return Ok(body),
+                Err(error) if ends_with_tcp && !error.is_timeout() => return Ok(body),
                 Err(error) => return Err(fault::of(&error, &self.scene(request))),
             }
         }

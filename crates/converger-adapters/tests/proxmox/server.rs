@@ -22,6 +22,8 @@ pub(crate) enum Reply {
     Answer(HttpAnswer),
     /// These bytes, and then the end of the connection.
     Raw(Vec<u8>),
+    /// These bytes, and then the end of TCP without a word of TLS.
+    Cut(Vec<u8>),
     /// These bytes, and then one more again and again.
     Drip(Vec<u8>),
     /// These bytes, and then the same block without end.
@@ -187,6 +189,12 @@ impl Desk {
             }
             let reply = (self.handler)(&request);
             *self.at_once.lock().expect("unpoisoned").entry(node).or_default() -= 1;
+            if let Reply::Cut(bytes) = reply {
+                let _ = stream.write_all(&bytes).await;
+                let _ = stream.flush().await;
+                let _ = stream.get_mut().0.shutdown().await;
+                return;
+            }
             if !give(&mut stream, reply).await {
                 let _ = stream.shutdown().await;
                 return;
@@ -247,6 +255,6 @@ async fn give(stream: &mut Stream, reply: Reply) -> bool {
             let _ = stream.read_u8().await;
             false
         }
-        Reply::Close => false,
+        Reply::Close | Reply::Cut(_) => false,
     }
 }

@@ -54,6 +54,22 @@ fn a_request_carries_the_token_and_a_form_and_asks_for_no_compression() {
 }
 
 #[test]
+fn a_no_that_ends_without_a_word_of_tls_is_a_no_and_a_list_is_not_a_list() {
+    let no = |head: &str| {
+        let bytes = head.as_bytes().to_vec();
+        start(move |_| Reply::Cut(bytes.clone()))
+    };
+    let server = no("HTTP/1.1 401 Authentication failed!\r\nConnection: close\r\n\r\n");
+    check(&server, &version(), Cause::Unauthenticated, Delivery::NotDelivered, "Authentication failed");
+    let server = no("HTTP/1.1 596 Connection timed out\r\nConnection: close\r\n\r\n");
+    check(&server, &stop(), Cause::Interrupted, Delivery::MayHaveRun, "Connection timed out");
+    let server = no("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"data\":[]}");
+    check(&server, &version(), Cause::Interrupted, Delivery::NotDelivered, "connection broke");
+    let server = no("HTTP/1.1 401 Authentication failed!\r\nContent-Length: 9\r\n\r\n");
+    check(&server, &version(), Cause::Interrupted, Delivery::NotDelivered, "connection broke");
+}
+
+#[test]
 fn two_connection_headers_are_borne() {
     let server = start(|_| Reply::Answer(success(r#"{"version":"8.4.1"}"#)));
     let Event::Version(version) = run(&server.client(server.pinned()), &version()).expect("an answer") else { panic!("a version") };
