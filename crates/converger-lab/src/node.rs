@@ -46,6 +46,8 @@ pub(crate) struct Node {
     /// When in each ten seconds it tells the others about its guests.
     pub(crate) cycle_offset_ms: u64,
     pub(crate) told_ms: Option<u64>,
+    /// So many rounds more are told in the form of before release 9.
+    pub(crate) old_rounds: u32,
     /// Requests that a hung daemon has taken.
     pub(crate) backlog: Vec<Request>,
     /// What it shows to those who begin TLS.
@@ -78,6 +80,7 @@ impl Node {
             slow_ms: 0,
             cycle_offset_ms: 0,
             told_ms: None,
+            old_rounds: 0,
             backlog: Vec::new(),
             face: Face::Own,
         }

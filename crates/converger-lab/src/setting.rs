@@ -113,6 +113,9 @@ pub struct NodeSetting {
     pub cycle_offset_ms: u64,
     /// How long it has been up at the start.
     pub uptime_s: u64,
+    /// So many of its first rounds are told in the form of before release 9, without `memhost`: as of a node that was
+    /// upgraded just now.
+    pub old_rounds: u32,
 }
 
 /// A storage.

@@ -98,8 +98,12 @@ impl World {
         for vmid in &changed {
             self.changed.remove(vmid);
         }
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.told_ms = Some(at_ms);
+        let Some(node) = self.nodes.get_mut(name) else { return };
+        node.told_ms = Some(at_ms);
+        if node.old_rounds > 0 {
+            node.old_rounds -= 1;
+            // The next round says it all again, in the form of then.
+            self.changed.extend(self.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid));
         }
     }
 
@@ -114,7 +118,8 @@ impl World {
         let missed = view.heard.get(speaker).copied() != told_ms || told_ms.is_none();
         view.heard.insert(speaker.to_owned(), at_ms);
         let cpus = self.nodes.get(speaker).map_or(1, |node| node.cpus);
-        let flavour = self.flavour;
+        let is_old = self.nodes.get(speaker).is_some_and(|node| node.old_rounds > 0);
+        let flavour = if is_old { self.flavour.min(Flavour::V8) } else { self.flavour };
         if missed {
             let guests = self.guests.values().filter(|guest| guest.node == speaker);
             view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus, flavour))));

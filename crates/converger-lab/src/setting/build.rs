@@ -67,6 +67,7 @@ fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) ->
     node.bridges = setting.bridges.as_ref().map_or(node.bridges, |bridges| bridges.iter().cloned().collect());
     node.fingerprint = setting.fingerprint.clone().unwrap_or_else(|| fingerprint(world));
     node.cycle_offset_ms = setting.cycle_offset_ms;
+    node.old_rounds = setting.old_rounds;
     node
 }
 

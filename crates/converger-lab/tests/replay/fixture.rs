@@ -2,7 +2,9 @@
 //!
 //! `@` number, label and time · `x` why it is not covered · `!` something happens beside the API ·
 //! `+` a guest appears · `~` wait for a task · `>` request · `h` header · `b` body · `<` status,
-//! reason and connection · `d` how long it took, where that is long · `=` JSON with markers · `t` plain text. What never enters here: meaning.
+//! reason and connection · `d` how long it took, where that is long · `=` JSON with markers · `t` plain text. For the bytes on
+//! the wire: `r` what is said, `p` the same without TLS, `w` the lines of a head, `=` and `t` the body to it, `c` after how long
+//! the connection ends. What never enters here: meaning.
 
 use serde_json::Value;
 
@@ -40,7 +42,18 @@ pub(crate) struct Wanted {
 pub(crate) enum Outcome {
     Uncovered(String),
     Closed,
+    Wire(Wire),
     Answered { status: u16, reason: String, connection: Vec<String>, delay_ms: u64, body: Body },
+}
+
+/// Everything that passes over a connection.
+pub(crate) struct Wire {
+    pub(crate) is_plain: bool,
+    pub(crate) said: String,
+    /// Lines of the head, and the body.
+    pub(crate) answers: Vec<(Vec<String>, Body)>,
+    /// Milliseconds after the last answer.
+    pub(crate) closed_ms: u128,
 }
 
 pub(crate) enum Body {
@@ -83,6 +96,8 @@ fn read(exchange: &mut Exchange, letter: &str, rest: &str) {
         ">" => request(&mut exchange.request, rest),
         "h" => exchange.request.headers.extend(rest.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()))),
         "b" => rest.clone_into(&mut exchange.request.body),
+        "r" | "p" => exchange.outcome = Outcome::Wire(wire(letter == "p", rest)),
+        "w" | "c" => on_wire(exchange, letter, rest),
         "<" if rest == "closed" => exchange.outcome = Outcome::Closed,
         "<" => exchange.outcome = answered(rest),
         "d" => {
@@ -119,8 +134,24 @@ fn answered(rest: &str) -> Outcome {
     Outcome::Answered { status: status.parse().unwrap_or(0), reason: reason.to_owned(), connection, delay_ms: 0, body: Body::Empty }
 }
 
+fn wire(is_plain: bool, said: &str) -> Wire {
+    Wire { is_plain, said: json(said).as_str().unwrap_or_default().to_owned(), answers: Vec::new(), closed_ms: 0 }
+}
+
+fn on_wire(exchange: &mut Exchange, letter: &str, rest: &str) {
+    let Outcome::Wire(wire) = &mut exchange.outcome else { panic!("`{letter}` belongs to the wire: {rest}") };
+    if letter == "c" {
+        wire.closed_ms = rest.parse().unwrap_or_else(|error| panic!("{error}: {rest}"));
+        return;
+    }
+    let lines = json(rest).as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+    wire.answers.push((lines, Body::Empty));
+}
+
 fn set_body(exchange: &mut Exchange, wanted: Body) {
-    if let Outcome::Answered { body, .. } = &mut exchange.outcome {
-        *body = wanted;
+    match &mut exchange.outcome {
+        Outcome::Answered { body, .. } => *body = wanted,
+        Outcome::Wire(wire) => drop(wire.answers.last_mut().map(|(_, body)| *body = wanted)),
+        _ => {}
     }
 }

@@ -46,6 +46,11 @@ fn one(stage: &mut Stage, exchange: &Exchange) -> Result<(), String> {
         prepare(stage, before)?;
     }
     stage.now_ms = stage.now_ms.max(stage.start_ms + exchange.at_ms);
+    #[cfg(feature = "server")]
+    if let Outcome::Wire(wire) = &exchange.outcome {
+        stage.world.advance_to(stage.now_ms);
+        return crate::wire::play(&mut stage.world, wire);
+    }
     let request = request(stage, exchange);
     let answer = match &exchange.request.entry {
         Some(entry) => stage.world.answer_at(stage.now_ms, entry, &request),

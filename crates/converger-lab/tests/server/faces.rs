@@ -73,7 +73,7 @@ fn the_fingerprint_is_that_of_what_is_shown() {
         let world = converger_lab::World::new(&setting).expect("a world");
         let tls = crate::lab::trusting(&kept);
         let server = converger_lab::server::Server::of(world, crate::lab::options(Clock::Virtual { step_ms: 0 }, kept)).expect("a server");
-        let caller = Lab { server, tls }.call().await;
+        let caller = Lab { server, tls, node: "a" }.call().await;
         let leaf = caller.stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).expect("a certificate").clone();
         let digest: Vec<String> = Sha256::digest(leaf.as_ref()).iter().map(|byte| format!("{byte:02X}")).collect();
         assert_eq!(digest.join(":"), shown);

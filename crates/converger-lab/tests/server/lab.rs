@@ -69,6 +69,8 @@ pub(crate) fn options(clock: Clock, identity: Identity) -> Options {
 pub(crate) struct Lab {
     pub(crate) server: Server,
     pub(crate) tls: TlsConnector,
+    /// The node that is called.
+    pub(crate) node: &'static str,
 }
 
 impl Lab {
@@ -82,7 +84,7 @@ impl Lab {
         let world = World::new(&setting).unwrap_or_else(|error| panic!("{error}"));
         let identity = identity();
         let tls = trusting(&identity);
-        Self { server: Server::of(world, options(clock, identity)).expect("a server"), tls }
+        Self { server: Server::of(world, options(clock, identity)).expect("a server"), tls, node: "a" }
     }
 
     /// The same, where this happens to every request.
@@ -95,7 +97,7 @@ impl Lab {
     /// A connection without TLS.
     pub(crate) fn plain(&self) -> Caller<DuplexStream> {
         let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.over("a", there));
+        tokio::spawn(self.server.over(self.node, there));
         Caller::new(here)
     }
 
@@ -107,7 +109,7 @@ impl Lab {
     /// A connection to somebody of that name, or why there is none.
     pub(crate) async fn try_call(&self, name: &'static str) -> io::Result<Caller<TlsStream<DuplexStream>>> {
         let (here, there) = duplex(PIPE_BYTES);
-        tokio::spawn(self.server.over("a", there));
+        tokio::spawn(self.server.over(self.node, there));
         self.tls.connect(server_name(name), here).await.map(Caller::new)
     }
 
