@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
 use converger_core::artifact::Digest;
@@ -39,16 +40,20 @@ pub type OnFatal = Box<dyn FnMut(&str) + Send>;
 pub struct Settings {
     on_fatal: OnFatal,
     bytes_max: u64,
+    patience: Duration,
 }
 
 impl Settings {
     /// The largest size of the file: 64 GiB, which is tens of millions of operations.
     pub const BYTES_MAX: u64 = 64 << 30;
 
+    /// How long another process may write before a batch is given up.
+    pub const PATIENCE: Duration = Duration::from_secs(10);
+
     /// With what to do when the disk is in doubt: the program must end, and may not return from there.
     #[must_use]
     pub fn new(on_fatal: impl FnMut(&str) + Send + 'static) -> Self {
-        Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX }
+        Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX, patience: Self::PATIENCE }
     }
 
     /// With another largest size of the file. What does not fit is refused like on a full disk.
@@ -56,11 +61,17 @@ impl Settings {
     pub fn with_bytes_max(self, bytes_max: u64) -> Self {
         Self { bytes_max, ..self }
     }
+
+    /// With more or less patience while another process writes.
+    #[must_use]
+    pub fn with_patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
 }
 
 impl fmt::Debug for Settings {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Settings").field("bytes_max", &self.bytes_max).finish_non_exhaustive()
+        formatter.debug_struct("Settings").field("bytes_max", &self.bytes_max).field("patience", &self.patience).finish_non_exhaustive()
     }
 }
 
@@ -91,8 +102,8 @@ impl SqliteStore {
     /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
     /// changed then in a file that is not ours.
     pub fn open(directory: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let (connection, place) = open::writer(directory, settings.bytes_max)?;
-        let reader = open::reader(&place)?;
+        let (connection, place) = open::writer(directory, &settings)?;
+        let reader = open::reader(&place, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
         let writer = Writer {
             connection,

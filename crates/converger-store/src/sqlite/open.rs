@@ -10,34 +10,32 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use super::Settings;
 use super::schema::{self, Found};
 use crate::OpenError;
 
 /// The name of the file in the state directory.
 pub(super) const FILE: &str = "converger.db";
 
-/// How long another process may write before a commit is given up.
-const BUSY_MAX: Duration = Duration::from_secs(10);
-
 /// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
 const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 
 /// Checks and opens the store in a directory, for writing.
-pub(super) fn writer(directory: &Path, bytes_max: u64) -> Result<(Connection, PathBuf), OpenError> {
+pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<(Connection, PathBuf), OpenError> {
     ready_directory(directory)?;
     let place = directory.join(FILE);
     let length = ready_file(&place)?;
-    let connection = open(&place, length, bytes_max).map_err(|trouble| trouble.of(&place))?;
+    let connection = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
     // The names of new files are as durable as their content only after this.
     sync_directory(directory)?;
     Ok((connection, place))
 }
 
 /// Opens a store that was opened for writing before, for reading.
-pub(super) fn reader(place: &Path) -> Result<Connection, OpenError> {
+pub(super) fn reader(place: &Path, patience: Duration) -> Result<Connection, OpenError> {
     let open = || {
         let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-        connection.busy_timeout(BUSY_MAX)?;
+        connection.busy_timeout(patience)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
     };
@@ -95,18 +93,19 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
-fn open(place: &Path, length: u64, bytes_max: u64) -> Result<Connection, Trouble> {
+fn open(place: &Path, length: u64, settings: &Settings) -> Result<Connection, Trouble> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
-    connection.busy_timeout(BUSY_MAX)?;
+    connection.busy_timeout(settings.patience)?;
     connection.set_prepared_statement_cache_capacity(64);
     schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
-    set_up(&connection, bytes_max)?;
+    set_up(&connection, settings.bytes_max)?;
     check(&connection, length)?;
     match schema::migrate(&mut connection)? {
         Found::Current => {}
         found => return Err(Trouble::Found(found)),
     }
     settle(&connection)?;
+    connection.busy_timeout(settings.patience)?;
     Ok(connection)
 }
 
@@ -145,7 +144,6 @@ fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
 fn settle(connection: &Connection) -> Result<(), Trouble> {
     connection.busy_timeout(Duration::ZERO)?;
     let settled = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    connection.busy_timeout(BUSY_MAX)?;
     match settled {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
         settled => Ok(settled?),
@@ -177,5 +175,31 @@ fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
             source: io::Error::other(error),
         },
         _ => OpenError::Failed { place, cause: error.to_string() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rusqlite::ffi;
+
+    use super::*;
+
+    #[test]
+    fn what_sqlite_says_is_told_with_what_to_do() {
+        let told = |code| of_sql("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();
+        let cases = [
+            (ffi::SQLITE_READONLY, "must be writable for this user"),
+            (ffi::SQLITE_CANTOPEN, "must be writable for this user"),
+            (ffi::SQLITE_PERM, "must be writable for this user"),
+            (ffi::SQLITE_FULL, "make room"),
+            (ffi::SQLITE_BUSY, "wait for it to end"),
+            (ffi::SQLITE_CORRUPT, "restore it from a backup"),
+            (ffi::SQLITE_NOTADB, "is not a database of this program"),
+            (ffi::SQLITE_IOERR, "cannot open"),
+        ];
+        for (code, part) in cases {
+            let message = told(code);
+            assert!(message.contains("a/converger.db") && message.contains(part), "{code}: {message}");
+        }
     }
 }

@@ -86,3 +86,72 @@ fn look(connection: &Connection, versions: &[&str]) -> rusqlite::Result<Look> {
         _ => Look::Found(Found::NotOurs),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store as version 1 wrote it, with rows in every table.
+    const V1: &str = include_str!("../../tests/data/store-v1.sql");
+    const V2: &str = "ALTER TABLE runs ADD COLUMN note TEXT; CREATE TABLE later (x INTEGER) STRICT;";
+
+    fn v1() -> Connection {
+        let connection = Connection::open_in_memory().expect("opens");
+        connection.execute_batch(V1).expect("the fixture is SQL");
+        connection
+    }
+
+    fn version(connection: &Connection) -> i64 {
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).expect("a version")
+    }
+
+    fn dump(connection: &Connection) -> Vec<String> {
+        let mut statement = connection.prepare("SELECT coalesce(sql, name) FROM sqlite_schema ORDER BY name").expect("SQL");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a row")).collect()
+    }
+
+    #[test]
+    fn an_old_store_is_brought_forward_with_all_its_rows() {
+        let mut connection = v1();
+        assert_eq!(migrate_to(&mut connection, &[VERSIONS[0], V2]), Ok(Found::Current));
+        assert_eq!(version(&connection), 2);
+        let count = |sql| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
+        assert_eq!(count("SELECT count(*) FROM runs WHERE note IS NULL"), 1);
+        assert_eq!(count("SELECT count(*) FROM operations JOIN ends ON seq = operation"), 2);
+        assert_eq!(count("SELECT count(*) FROM later"), 0);
+    }
+
+    #[test]
+    fn a_version_that_fails_leaves_the_old_one_whole() {
+        let mut connection = v1();
+        let before = dump(&connection);
+        assert!(migrate_to(&mut connection, &[VERSIONS[0], V2, "CREATE TABLE runs (x)"]).is_err());
+        assert_eq!((version(&connection), dump(&connection)), (1, before));
+    }
+
+    #[test]
+    fn a_newer_store_and_a_stranger_are_left_alone() {
+        let mut newer = v1();
+        newer.pragma_update(None, "user_version", 7).expect("set");
+        assert_eq!(migrate(&mut newer), Ok(Found::Newer(7)));
+        for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
+            let mut stranger = Connection::open_in_memory().expect("opens");
+            stranger.execute_batch(table).expect("SQL");
+            stranger.pragma_update(None, "application_id", application).expect("set");
+            stranger.pragma_update(None, "user_version", version).expect("set");
+            let before = dump(&stranger);
+            assert_eq!(migrate(&mut stranger), Ok(Found::NotOurs), "{application} {version} {table}");
+            assert_eq!(dump(&stranger), before);
+        }
+    }
+
+    #[test]
+    fn what_is_new_has_the_tables_of_the_fixture() {
+        let mut new = Connection::open_in_memory().expect("opens");
+        assert_eq!(migrate(&mut new), Ok(Found::Current));
+        assert_eq!(migrate(&mut new), Ok(Found::Current), "a second time changes nothing");
+        // While version 1 is the latest, the fixture must be what it makes: a released version is never edited.
+        assert_eq!((version(&new), dump(&new)), (1, dump(&v1())));
+    }
+}

@@ -1,0 +1,78 @@
+//! Commits are grouped: callers that wait at the same time share a transaction, and each gets its own answer.
+
+use converger_store::conformance::{Sample, now};
+use converger_store::{Receipt, Refused, Store, StoreError};
+use rusqlite::Connection;
+
+use super::{open, place, write};
+
+/// The writer is kept waiting by another connection, so that what waits with it does not depend on the disk's speed.
+#[test]
+fn two_hundred_callers_share_two_transactions() {
+    let (_above, directory) = place();
+    let (store, sample) = (open(&directory), Sample::new(1));
+    write(&store, sample.start());
+    let other = Connection::open(store.place()).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("SQL");
+    // Every tenth is a second operation on the guest of the one before.
+    let operations: Vec<_> = (0..200).map(|number| sample.operation(number, if number % 10 == 9 { number - 1 } else { number })).collect();
+    let answers: Vec<_> = operations.iter().map(|operation| store.commit(sample.intent(operation).into())).collect();
+    other.execute_batch("ROLLBACK").expect("SQL");
+    let answers: Vec<_> = answers.into_iter().map(now).collect();
+    for (number, answer) in answers.iter().enumerate() {
+        match answer {
+            Ok(Receipt::Written { transaction: 2 | 3 }) if number % 10 != 9 => {}
+            Err(StoreError::Refused(Refused::GuestTaken { .. })) if number % 10 == 9 => {}
+            answer => panic!("{number}: {answer:?}"),
+        }
+    }
+    let transactions = store.transactions() - 1;
+    assert!((1..=2).contains(&transactions), "{transactions} transactions for 200 batches");
+    assert_eq!(now(store.open_operations(sample.environment())).expect("read").len(), 180);
+}
+
+#[test]
+fn more_callers_than_the_queue_holds_are_all_served_in_order() {
+    let (_above, directory) = place();
+    let (store, sample) = (open(&directory), Sample::new(1));
+    write(&store, sample.start());
+    let other = Connection::open(store.place()).expect("opens");
+    other.execute_batch("BEGIN IMMEDIATE").expect("SQL");
+    let operations: Vec<_> = (0..1100).map(|number| sample.operation(number, number)).collect();
+    let answers: Vec<_> = operations.iter().map(|operation| store.commit(sample.intent(operation).into())).collect();
+    other.execute_batch("ROLLBACK").expect("SQL");
+    let mut last = 0;
+    for answer in answers {
+        let Ok(Receipt::Written { transaction }) = now(answer) else { panic!("not written") };
+        assert!(transaction >= last, "transaction {transaction} after {last}");
+        last = transaction;
+    }
+    let open = now(store.open_operations(sample.environment())).expect("read");
+    assert_eq!(open.iter().map(|history| history.id()).collect::<Vec<_>>(), operations.iter().map(|own| &own.id).collect::<Vec<_>>());
+}
+
+#[test]
+fn batches_that_are_all_refused_make_no_transaction() {
+    let (_above, directory) = place();
+    let (store, sample) = (open(&directory), Sample::new(1));
+    let refused = now(store.commit(sample.intent(&sample.operation(1, 1)).into()));
+    assert!(matches!(refused, Err(StoreError::Refused(Refused::RunUnknown(_)))), "{refused:?}");
+    assert_eq!(store.transactions(), 0);
+}
+
+/// The log is brought into the file again and again, and stays short.
+#[test]
+fn the_log_does_not_grow_for_ever() {
+    let (_above, directory) = place();
+    let (store, sample) = (open(&directory), Sample::new(1));
+    write(&store, sample.start());
+    let log = directory.join("converger.db-wal");
+    let mut longest = 0;
+    for number in 0..40 {
+        let body: std::sync::Arc<[u8]> = vec![number; 500_000].into();
+        let digest = converger_core::artifact::Digest::of_bytes(&body);
+        write(&store, converger_store::Write::Plan { digest, body });
+        longest = longest.max(log.metadata().expect("there").len());
+    }
+    assert!((8 << 20..12 << 20).contains(&longest), "{longest} bytes of log for 20 MB");
+}

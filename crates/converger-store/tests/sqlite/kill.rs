@@ -1,0 +1,104 @@
+//! `kill -9` at any moment: what was acknowledged is found, and no batch is found in part (S19).
+//!
+//! The victim is this test again, in a process of its own: it commits batches, several at once, and says which were
+//! acknowledged. It is killed after some of them, at whatever it is doing then, and the next one goes on in the same file.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use converger_core::testing::Rng;
+use converger_store::conformance::{Sample, now};
+use converger_store::{Batch, Filter, LIST_MAX, SqliteStore, Store};
+
+use super::{open, place, settings, write};
+
+const DIRECTORY: &str = "CONVERGER_TEST_KILLED_IN";
+const FIRST: &str = "CONVERGER_TEST_KILLED_FIRST";
+const ROUNDS: u64 = 30;
+const WRITES_EACH: u64 = 3;
+
+#[test]
+fn killed_at_any_moment_nothing_acknowledged_is_lost_and_nothing_is_found_in_part() {
+    if let Some(directory) = env::var_os(DIRECTORY) {
+        let first = env::var(FIRST).ok().and_then(|first| first.parse().ok()).expect("a number");
+        return victim(Path::new(&directory), first);
+    }
+    let (_above, directory) = place();
+    write(&open(&directory), Sample::new(1).start());
+    let mut rng = Rng::new(20_261_115);
+    let (mut acknowledged, mut first) = (Vec::new(), 0);
+    for round in 0..ROUNDS {
+        let after = usize::try_from(rng.below(40)).expect("small");
+        acknowledged.extend(kill_after(&directory, first, after));
+        first = check(&directory, &acknowledged, round);
+    }
+    assert!(acknowledged.len() > 300, "{} acknowledged batches are too few", acknowledged.len());
+}
+
+/// Commits until it is killed: always eight batches at once, each of three operations.
+fn victim(directory: &Path, first: u64) {
+    let store = SqliteStore::open(directory, settings()).expect("opens");
+    let sample = Sample::new(1);
+    for group in (first..).step_by(8) {
+        let waiting: Vec<_> = (group..group + 8).map(|number| (number, store.commit(batch(&sample, number)))).collect();
+        for (number, answer) in waiting {
+            let _ = now(answer).expect("written");
+            println!("\nacknowledged {number}");
+        }
+    }
+}
+
+fn batch(sample: &Sample, number: u64) -> Batch {
+    let numbers = number * WRITES_EACH..(number + 1) * WRITES_EACH;
+    numbers.fold(Batch::default(), |batch, number| batch.with(sample.intent(&sample.operation(number, number))))
+}
+
+/// What a victim acknowledged before it was killed: all that it said, also after the kill was sent.
+fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
+    let mut child = Command::new(env::current_exe().expect("this test"))
+        .args(["--exact", "kill::killed_at_any_moment_nothing_acknowledged_is_lost_and_nothing_is_found_in_part", "--nocapture"])
+        .env(DIRECTORY, directory)
+        .env(FIRST, first.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut said = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok());
+    let mut acknowledged: Vec<u64> = said.by_ref().take(count).collect();
+    child.kill().expect("killed");
+    acknowledged.extend(said);
+    child.wait().expect("ended");
+    acknowledged
+}
+
+/// Looks at the file as the next process finds it; gives the first number that no batch has.
+fn check(directory: &Path, acknowledged: &[u64], round: u64) -> u64 {
+    let found = found(&open(directory));
+    for (number, count) in &found {
+        assert_eq!(*count, WRITES_EACH, "round {round}: batch {number} is there in part");
+    }
+    for number in acknowledged {
+        assert!(found.contains_key(number), "round {round}: batch {number} was acknowledged and is lost");
+    }
+    found.keys().next_back().map_or(0, |last| last + 1)
+}
+
+/// How many operations of each batch are there.
+fn found(store: &SqliteStore) -> BTreeMap<u64, u64> {
+    let mut found = BTreeMap::new();
+    let mut filter = Filter::default();
+    loop {
+        let page = now(store.operations(filter.clone(), LIST_MAX)).expect("read");
+        for history in &page {
+            let number: u64 = history.id().as_str().trim_start_matches("op-").parse().expect("a number");
+            *found.entry(number / WRITES_EACH).or_default() += 1;
+        }
+        match page.last() {
+            Some(last) => filter.before = Some(last.id().clone()),
+            None => return found,
+        }
+    }
+}

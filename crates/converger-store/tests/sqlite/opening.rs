@@ -1,0 +1,163 @@
+//! What is not a store of ours, not whole or not private is refused by name, and left as it was.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use converger_core::apply::{End, History, Resolution};
+use converger_store::conformance::{Sample, now};
+use converger_store::{Filter, OpenError, SqliteStore, Store};
+use rusqlite::Connection;
+
+use super::{open, place, settings, write};
+
+fn refusal(directory: &Path) -> OpenError {
+    SqliteStore::open(directory, settings()).map(|_| ()).expect_err("refused")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).expect("there").permissions().mode() & 0o777
+}
+
+fn private(directory: &Path) {
+    fs::create_dir(directory).expect("made");
+    fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("set");
+}
+
+#[test]
+fn a_new_store_is_private() {
+    let (_above, directory) = place();
+    let store = open(&directory);
+    write(&store, Sample::new(1).start());
+    assert_eq!(mode(&directory), 0o700);
+    for name in ["converger.db", "converger.db-wal", "converger.db-shm"] {
+        assert_eq!(mode(&directory.join(name)), 0o600, "{name}");
+    }
+    drop(store);
+    fs::set_permissions(directory.join("converger.db"), Permissions::from_mode(0o644)).expect("set");
+    let _store = open(&directory);
+    assert_eq!(mode(&directory.join("converger.db")), 0o600);
+}
+
+#[test]
+fn a_directory_that_is_missing_open_or_none_is_refused() {
+    let (above, directory) = place();
+    let missing = refusal(&directory.join("below"));
+    assert!(missing.to_string().contains("cannot make the state directory") && missing.to_string().contains("below"), "{missing}");
+    fs::write(&directory, "a file").expect("written");
+    let file = refusal(&directory);
+    assert!(matches!(&file, OpenError::Unusable { .. }) && file.to_string().contains("it is a file"), "{file}");
+    let open = above.path().join("open");
+    private(&open);
+    fs::set_permissions(&open, Permissions::from_mode(0o750)).expect("set");
+    let shared = refusal(&open);
+    assert!(shared.to_string().contains("chmod 700"), "{shared}");
+    assert_eq!(mode(&open), 0o750, "it is not ours to narrow");
+    // Nobody, not even root, makes directories here.
+    assert!(matches!(refusal(Path::new("/proc/converger-state")), OpenError::Unusable { .. }));
+}
+
+#[test]
+fn a_file_that_cannot_be_opened_is_refused() {
+    let (_above, directory) = place();
+    private(&directory);
+    fs::create_dir(directory.join("converger.db")).expect("made");
+    let error = refusal(&directory);
+    assert!(matches!(&error, OpenError::Unusable { .. }) && error.to_string().contains("converger.db"), "{error}");
+}
+
+#[test]
+fn a_stranger_is_refused_and_not_touched() {
+    let garbage = |path: &Path| fs::write(path, "not a database, and longer than the header of one: ".repeat(40)).expect("written");
+    let theirs = |path: &Path| {
+        let connection = Connection::open(path).expect("opens");
+        connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1);").expect("SQL");
+    };
+    for make in [&garbage as &dyn Fn(&Path), &theirs] {
+        let (_above, directory) = place();
+        private(&directory);
+        let path = directory.join("converger.db");
+        make(&path);
+        let before = fs::read(&path).expect("there");
+        let error = refusal(&directory);
+        assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
+        assert_eq!(fs::read(&path).expect("there"), before);
+    }
+}
+
+#[test]
+fn a_newer_store_is_refused_with_both_versions_and_not_touched() {
+    let (_above, directory) = place();
+    let path = open(&directory).place().to_path_buf();
+    Connection::open(&path).expect("opens").pragma_update(None, "user_version", 9).expect("set");
+    let before = fs::read(&path).expect("there");
+    let error = refusal(&directory);
+    assert!(matches!(error, OpenError::Newer { found: 9, known: 1, .. }), "{error}");
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 1"), "{error}");
+    assert_eq!(fs::read(&path).expect("there"), before);
+}
+
+/// Every page of a store, filled with nonsense, is found at the start or belongs to nothing.
+#[test]
+fn a_damaged_store_is_refused() {
+    let (_above, directory) = place();
+    let store = open(&directory);
+    let sample = Sample::new(2);
+    write(&store, sample.start());
+    for number in 0..200 {
+        write(&store, sample.intent(&sample.operation(number, number)));
+    }
+    let path = store.place().to_path_buf();
+    drop(store);
+    let whole = fs::read(&path).expect("there");
+    let mut found = 0;
+    let pages = whole.len() / 4096;
+    for page in 0..pages {
+        let mut damaged = whole.clone();
+        damaged[page * 4096..(page + 1) * 4096].fill(0x5a);
+        fs::write(&path, damaged).expect("written");
+        match SqliteStore::open(&directory, settings()) {
+            Err(OpenError::Damaged { .. } | OpenError::NotOurs { .. }) => found += 1,
+            other => panic!("page {page} of {pages}: {other:?}"),
+        }
+    }
+    assert!(found > 20, "{found} pages are too few");
+    fs::write(&path, &whole[..whole.len() / 2]).expect("written");
+    assert!(matches!(refusal(&directory), OpenError::Damaged { .. }));
+}
+
+#[test]
+fn what_a_process_left_that_died_at_its_first_start_is_opened() {
+    let (_above, directory) = place();
+    private(&directory);
+    fs::write(directory.join("converger.db"), "").expect("written");
+    write(&open(&directory), Sample::new(1).start());
+    let (_above, directory) = place();
+    private(&directory);
+    let connection = Connection::open(directory.join("converger.db")).expect("opens");
+    connection.pragma_update(None, "journal_mode", "wal").expect("set");
+    drop(connection);
+    write(&open(&directory), Sample::new(1).start());
+}
+
+#[test]
+fn a_store_of_version_1_is_read() {
+    let (_above, directory) = place();
+    private(&directory);
+    let connection = Connection::open(directory.join("converger.db")).expect("opens");
+    connection.execute_batch(include_str!("../data/store-v1.sql")).expect("SQL");
+    drop(connection);
+    let (store, sample) = (open(&directory), Sample::new(100));
+    let histories = now(store.operations(Filter::default(), 9)).expect("read");
+    let ids: Vec<&str> = histories.iter().map(|history| history.id().as_str()).collect();
+    assert_eq!(ids, ["op-3", "op-2", "op-1"]);
+    assert_eq!(*histories[2].operation, sample.one_shot(1, 1, "key-1", "it"));
+    assert_eq!(histories[2].task.as_ref().map(|(_, at_ms)| *at_ms), Some(11));
+    assert_eq!(histories[1].progress().end, Some(End::Done));
+    assert_eq!(histories[0].progress().resolution, Some(Resolution::NotRun));
+    let open: Vec<History> = now(store.open_operations(sample.environment())).expect("read");
+    assert_eq!(open, histories[2..]);
+    assert_eq!(now(store.holds(sample.environment())).expect("read").len(), 1);
+    assert!(now(store.freeze(sample.environment())).expect("read").is_some());
+    assert_eq!(now(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((End::Held, 7)));
+}
