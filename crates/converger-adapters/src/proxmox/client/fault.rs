@@ -31,7 +31,7 @@ pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
     if error.is_timeout() {
         return too_slow(scene);
     }
-    let text = format!("{}: the connection broke before the answer was whole ({})", scene.place, deepest(error));
+    let text = format!("{}: the connection broke before the answer was whole ({})", scene.place, broken(error));
     Failure::lost(sent(scene.request), Cause::Interrupted, text)
 }
 
@@ -77,6 +77,15 @@ fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'stati
 
 fn tls_error(error: &Transport) -> Option<&rustls::Error> {
     chain(error).find_map(|error| error.downcast_ref())
+}
+
+/// How the connection broke. That the other side closed it has many words, some with addresses of manuals.
+fn broken(error: &Transport) -> String {
+    let is_end = |error: &(dyn Error + 'static)| {
+        let io = error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::UnexpectedEof);
+        io || error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message)
+    };
+    if chain(error).any(is_end) { "the other side closed it".to_owned() } else { deepest(error) }
 }
 
 fn deepest(error: &Transport) -> String {
