@@ -289,3 +289,25 @@ fn init_says_what_it_needs() {
     check_end(&init(&room, &["--out", "no/such/room.yaml"]), 1, &["cannot write no/such/room.yaml"]);
     assert_eq!(files(room.path()), ["current.json"]);
 }
+
+/// A file of another program may be one line: looking for its end once per guest would take minutes. The limit is of processor
+/// seconds, and more than ten times what is needed.
+#[cfg(target_os = "linux")]
+#[test]
+fn pin_takes_one_long_line_without_reading_it_again_and_again() {
+    let room = tempfile::tempdir().expect("a directory");
+    let list = |each: fn(u32) -> String| (100..20_100).map(each).collect::<Vec<String>>().join(",");
+    let declared = list(|vmid| format!(r#"{{"vmid":{vmid},"kind":"qemu","name":"web"}}"#));
+    let rows =
+        list(|vmid| format!(r#"{{"vmid":{vmid},"kind":"qemu","name":"web","node":"a","status":"stopped","identity":{{"ctime":{vmid}}}}}"#));
+    let head = r#""complete":true,"quorate":true,"nodes":[{"name":"a","online":true}]"#;
+    let current = format!(r#"{{"schema":"converger.observation/1","environment":"lab",{head},"guests":[{rows}]}}"#);
+    fs::write(room.path().join("desired.json"), format!(r#"{{"version":1,"environment":"lab","guests":[{declared}]}}"#)).expect("written");
+    fs::write(room.path().join("current.json"), current).expect("written");
+    let limited = "ulimit -t 20 && exec \"$0\" \"$@\"";
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_converger"), "pin", "desired.json", "--replay", "current.json"]);
+    let output = command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs");
+    check_end(&output, 0, &["20000 pinned"]);
+    assert_eq!(read(&room, "desired.json").matches(r#""identity":{"ctime":"#).count(), 20_000);
+}

@@ -159,23 +159,31 @@ impl Page<'_> {
     /// A key with its value behind another one, on a line of its own where that one is.
     fn insert(&self, map: Span, keys: &[Option<Entry>], beside: &Entry, pair: &str) -> Edit {
         let end = index(beside.value.end);
-        let line_end = self.line_end(end);
         if self.is_flow(map) {
-            let line_start = self.line_start(index(beside.key.start));
-            let margin = self.text.get(line_start..index(beside.key.start)).unwrap_or("");
-            let rest = self.text.get(end..line_end).unwrap_or("");
-            // A comment behind the value stays on the value's line.
-            let has_own_line = line_start > 0 && margin.trim().is_empty() && !rest.contains('#');
-            let gap = match self.is_compact {
-                _ if has_own_line => format!("{}{margin}", self.line_break(line_start.saturating_sub(1))),
-                true => String::new(),
-                false => " ".to_owned(),
+            let gap = match (self.own_line(beside), self.is_compact) {
+                (Some(gap), _) => gap,
+                (None, true) => String::new(),
+                (None, false) => " ".to_owned(),
             };
             return Edit { range: end..end, text: format!(",{gap}{pair}") };
         }
+        let line_end = self.line_end(end);
         let columns = keys.iter().flatten().map(|entry| self.column(index(entry.key.start)));
         let margin = " ".repeat(columns.min().unwrap_or(0));
         Edit { range: line_end..line_end, text: format!("{}{margin}{pair}", self.line_break(line_end)) }
+    }
+
+    /// What makes a new line like that of an entry in braces, if the entry begins one and no comment follows on it: the comment is
+    /// about the entry and stays beside it.
+    fn own_line(&self, entry: &Entry) -> Option<String> {
+        // Only the blanks before the key are looked at: a file may be one line of any length.
+        let before = self.text.get(..index(entry.key.start))?;
+        let line_start = before.trim_end_matches([' ', '\t']).len();
+        let last = line_start.checked_sub(1).filter(|last| matches!(self.text.as_bytes().get(*last), Some(b'\n' | b'\r')))?;
+        let end = index(entry.value.end);
+        let rest = self.text.get(end..self.line_end(end))?;
+        let margin = before.get(line_start..)?;
+        (!rest.contains('#')).then(|| format!("{}{margin}", self.line_break(last)))
     }
 
     /// Takes a key and its value out; comments stay.

@@ -88,6 +88,11 @@ fn comments(text: &str) -> [usize; 7] {
     ["# what is wanted", "# why", " #{", "# ]", "#: |", "# - {note}: \"of ", "# the end"].map(|comment| text.matches(comment).count())
 }
 
+/// Line breaks that are not those of Windows.
+fn has_bare_breaks(text: &str) -> bool {
+    text.matches('\n').count() > text.matches("\r\n").count()
+}
+
 #[derive(Default)]
 struct Counts {
     pinned: u64,
@@ -132,7 +137,9 @@ fn a_pin_writes_marks_and_nothing_else() {
                 assert!(only_adds(&text, &result.text), "{context}");
             }
             assert_eq!(comments(&result.text), comments(&text), "{context}");
-            assert_eq!(result.text.contains('\r'), text.contains('\r'), "{context}");
+            if !has_bare_breaks(&text) {
+                assert!(!has_bare_breaks(&result.text), "{context}");
+            }
             let again = pin(result.text.as_bytes(), notation, &scoped, &wish).expect("what was written parses");
             assert_eq!(again.text, result.text, "{context}");
             assert!(again.guests.iter().all(|guest| guest.outcome.written().is_none()), "{context}");
