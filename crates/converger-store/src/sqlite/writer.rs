@@ -57,6 +57,8 @@ impl Writer {
             }
             self.checkpoint();
         }
+        // Closing the connection checkpoints once more and tells nobody how it went. Everything is durable in the log by
+        // then, which stays there unless that checkpoint was synced.
     }
 
     fn answers(&mut self, batches: Vec<Batch>, count: usize) -> Vec<Answer> {

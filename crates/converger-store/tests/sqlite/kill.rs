@@ -33,7 +33,7 @@ fn killed_at_any_moment_nothing_acknowledged_is_lost_and_nothing_is_found_in_par
     for round in 0..ROUNDS {
         let after = usize::try_from(rng.below(40)).expect("small");
         acknowledged.extend(kill_after(&directory, first, after));
-        first = check(&directory, &acknowledged, round);
+        first = check(&directory, &acknowledged, &format!("round {round}"));
     }
     assert!(acknowledged.len() > 300, "{} acknowledged batches are too few", acknowledged.len());
 }
@@ -51,7 +51,7 @@ fn victim(directory: &Path, first: u64) {
     }
 }
 
-fn batch(sample: &Sample, number: u64) -> Batch {
+pub(super) fn batch(sample: &Sample, number: u64) -> Batch {
     let numbers = number * WRITES_EACH..(number + 1) * WRITES_EACH;
     numbers.fold(Batch::default(), |batch, number| batch.with(sample.intent(&sample.operation(number, number))))
 }
@@ -75,13 +75,13 @@ fn kill_after(directory: &Path, first: u64, count: usize) -> Vec<u64> {
 }
 
 /// Looks at the file as the next process finds it; gives the first number that no batch has.
-fn check(directory: &Path, acknowledged: &[u64], round: u64) -> u64 {
+pub(super) fn check(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
     let found = found(&open(directory));
     for (number, count) in &found {
-        assert_eq!(*count, WRITES_EACH, "round {round}: batch {number} is there in part");
+        assert_eq!(*count, WRITES_EACH, "{what}: batch {number} is there in part");
     }
     for number in acknowledged {
-        assert!(found.contains_key(number), "round {round}: batch {number} was acknowledged and is lost");
+        assert!(found.contains_key(number), "{what}: batch {number} was acknowledged and is lost");
     }
     found.keys().next_back().map_or(0, |last| last + 1)
 }

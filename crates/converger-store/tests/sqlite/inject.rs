@@ -1,0 +1,126 @@
+//! The Nth call that writes, syncs, cuts or removes a file is the last one, or fails: with an error of the disk, or for want
+//! of room. Whatever happens then, what was acknowledged is found, and no batch is found in part (S18, S19).
+//!
+//! It needs strace, and proves nothing where that is not installed. Without more it tries some of the points; with
+//! `CONVERGER_TEST_EVERY_POINT` set it tries all of them.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+
+use converger_store::conformance::{Sample, now};
+use converger_store::{Receipt, Settings, SqliteStore, Store, StoreError};
+
+use super::kill::{batch, check};
+use super::place;
+
+const DIRECTORY: &str = "CONVERGER_TEST_INJECTED_IN";
+const EVERY_POINT: &str = "CONVERGER_TEST_EVERY_POINT";
+const NAME: &str = "inject::whatever_call_fails_nothing_acknowledged_is_lost";
+
+/// More calls than the victim makes: the loop ends before, with a victim that nothing happened to.
+const CALLS_MAX: u64 = 400;
+
+const CALLS: [&str; 4] = ["pwrite64", "fsync,fdatasync", "ftruncate", "unlink"];
+const FAULTS: [&str; 3] = ["signal=KILL", "error=EIO", "error=ENOSPC"];
+
+#[test]
+fn whatever_call_fails_nothing_acknowledged_is_lost() {
+    if let Some(directory) = env::var_os(DIRECTORY) {
+        return victim(Path::new(&directory));
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("strace is not installed: no call was made to fail");
+        return;
+    }
+    // Seven apart they come by every kind of call: a commit has about five writes and one sync.
+    let step = if env::var_os(EVERY_POINT).is_some() { 1 } else { 7 };
+    let mut ends: BTreeMap<String, u32> = BTreeMap::new();
+    for (call, fault) in CALLS.iter().flat_map(|call| FAULTS.map(|fault| (*call, fault))) {
+        for nth in (1..CALLS_MAX).step_by(step) {
+            let end = point(call, fault, nth);
+            *ends.entry(end.clone()).or_default() += 1;
+            if end == "untouched" {
+                break;
+            }
+        }
+    }
+    println!("{} points: {ends:?}", ends.values().sum::<u32>());
+    for wanted in ["killed", "stopped for good", "full, and went on", "not opened", "untouched"] {
+        assert!(ends.contains_key(wanted), "no point ended {wanted}: {ends:?}");
+    }
+}
+
+/// One victim, and how it ended.
+fn point(call: &str, fault: &str, nth: u64) -> String {
+    let (above, directory) = place();
+    let log = above.path().join("strace");
+    let output = Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(&log)
+        .args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:{fault}:when={nth}")])
+        .arg(env::current_exe().expect("this test"))
+        .args(["--exact", NAME, "--nocapture"])
+        .env(DIRECTORY, &directory)
+        .output()
+        .expect("starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let acknowledged: Vec<u64> = said.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).collect();
+    let what = format!("{call} {fault} {nth}");
+    if directory.exists() {
+        check(&directory, &acknowledged, &what);
+    } else {
+        assert!(acknowledged.is_empty(), "{what}");
+    }
+    let was_injected = std::fs::read_to_string(&log).expect("a log").contains("(INJECTED)");
+    end(&said, output.status, was_injected, &what)
+}
+
+fn end(said: &str, status: ExitStatus, was_injected: bool, what: &str) -> String {
+    let has = |word: &str| said.lines().any(|line| line == word);
+    let end = match (has("not opened"), has("stopped"), has("full"), has("finished"), status.success()) {
+        (true, false, false, false, true) => "not opened",
+        (false, true, _, false, false) => "stopped for good",
+        (false, false, true, true, true) => "full, and went on",
+        (false, false, false, true, true) if was_injected => "not minded",
+        (false, false, false, true, true) => "untouched",
+        (false, false, _, _, false) => "killed",
+        _ => panic!("{what}: {status}, and said {said}"),
+    };
+    end.to_owned()
+}
+
+/// Ten groups of batches, and the end that a program has.
+fn victim(directory: &Path) {
+    let settings = Settings::new(|_| {
+        println!("\nstopped");
+        std::process::abort();
+    });
+    let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nnot opened") };
+    let sample = Sample::new(1);
+    until_taken(|| now(store.commit(sample.start().into())));
+    for group in 0..10 {
+        let waiting: Vec<_> = (group * 3..group * 3 + 3).map(|number| (number, store.commit(batch(&sample, number)))).collect();
+        for (number, first) in waiting {
+            let first = now(first);
+            if matches!(first, Err(StoreError::Full { .. })) {
+                println!("\nfull");
+                until_taken(|| now(store.commit(batch(&sample, number))));
+            } else {
+                assert!(matches!(first, Ok(Receipt::Written { .. })), "{first:?}");
+            }
+            println!("\nacknowledged {number}");
+        }
+    }
+    drop(store);
+    println!("\nfinished");
+}
+
+/// A disk that was full has room again.
+fn until_taken(mut commit: impl FnMut() -> Result<Receipt, StoreError>) {
+    while let Err(error) = commit() {
+        assert!(matches!(error, StoreError::Full { .. }), "{error}");
+        println!("\nfull");
+    }
+}
