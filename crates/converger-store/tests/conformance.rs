@@ -1,4 +1,4 @@
-//! Every store of ours passes what any store must pass, and stores that break a rule are found.
+//! Every store of ours passes what any store must pass. That one which does not is found is shown in `liars`.
 
 use converger_store::conformance::{Finding, Stage, check};
 use converger_store::{MemoryStore, Settings, SqliteStore};

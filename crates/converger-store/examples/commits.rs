@@ -1,0 +1,89 @@
+//! How fast batches become durable: by the store, and by bare inserts of the same bytes in groups of the same size.
+//!
+//! `cargo run --release -p converger-store --features conformance --example commits [operations] [at once]`. Each operation
+//! is three batches (intent, task, end). Prints one line of JSON. The disk decides the absolute numbers; the ratio is what
+//! the journal costs beyond a bare log.
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use converger_core::apply::{End, Operation, Record, write_operation, write_outcome};
+use converger_store::conformance::{Sample, now};
+use converger_store::{Batch, Receipt, Settings, SqliteStore, Store};
+use rusqlite::Connection;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse::<u64>());
+    let operations = arguments.next().transpose()?.unwrap_or(10_000);
+    let at_once = arguments.next().transpose()?.unwrap_or(64).max(1);
+    let directory = tempfile::tempdir()?;
+    let store = SqliteStore::open(&directory.path().join("state"), Settings::new(|cause| panic!("{cause}")))?;
+    let mut sample = Sample::new(1);
+    let _ = now(store.commit(sample.start().into()))?;
+    let lives: Vec<[Record; 3]> = (0..operations).map(|number| life(&mut sample, number)).collect();
+    let before = store.transactions();
+    let ours = timed(|| journal(&store, &lives, at_once))?;
+    let transactions = store.transactions() - before;
+    let bytes: Vec<Vec<u8>> = lives.iter().flatten().map(bytes_of).collect();
+    let batches = bytes.len();
+    let group = batches.div_ceil(usize::try_from(transactions)?);
+    let bare = timed(|| insert(&directory.path().join("bare.db"), &bytes, group))?;
+    let rate = |time: Duration| (batches as f64 / time.as_secs_f64()).round();
+    println!(
+        "{{\"batches\":{batches},\"at_once\":{at_once},\"transactions\":{transactions},\"batches_per_second\":{},\
+         \"bare_inserts_per_second\":{},\"ratio\":{:.2}}}",
+        rate(ours),
+        rate(bare),
+        bare.as_secs_f64() / ours.as_secs_f64()
+    );
+    Ok(())
+}
+
+fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed())
+}
+
+fn life(sample: &mut Sample, number: u64) -> [Record; 3] {
+    let operation: Operation = sample.operation(number, number);
+    [sample.intent(&operation), sample.tasked(&operation), sample.ended(&operation, End::Done)]
+}
+
+/// So many operations at once; each waits for its own answer before it goes on, as in an engine.
+fn journal(store: &SqliteStore, lives: &[[Record; 3]], at_once: u64) -> Result<(), Box<dyn Error>> {
+    for some in lives.chunks(usize::try_from(at_once)?) {
+        for step in 0..3 {
+            let waiting: Vec<_> = some.iter().map(|life| store.commit(Batch::from(life[step].clone()))).collect();
+            for answer in waiting {
+                let Receipt::Written { .. } = now(answer)? else { return Err("repeated".into()) };
+            }
+        }
+    }
+    Ok(())
+}
+
+fn bytes_of(record: &Record) -> Vec<u8> {
+    match record {
+        Record::Intent { operation, .. } => write_operation(operation).unwrap_or_default(),
+        Record::Ended { outcome, .. } => write_outcome(outcome).unwrap_or_default(),
+        Record::Tasked { task, .. } => task.as_str().into(),
+        Record::Resolved { reason, .. } => reason.as_bytes().into(),
+    }
+}
+
+/// A table of two columns, the same file settings, and as many rows in a transaction.
+fn insert(place: &std::path::Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+    let mut connection = Connection::open(place)?;
+    let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.execute_batch("CREATE TABLE log (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT")?;
+    for some in rows.chunks(group) {
+        let transaction = connection.transaction()?;
+        for row in some {
+            transaction.prepare_cached("INSERT INTO log (body) VALUES (?1)")?.execute([row])?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}
