@@ -57,6 +57,6 @@ pub use setting::{
     UserSetting,
 };
 pub use truth::{Managed, Truth};
-pub use verify::verify_request;
+pub use verify::{documented_methods, verify_answer, verify_request};
 pub use wire::{Answer, Face, Fate, Request};
 pub use world::{Record, World};

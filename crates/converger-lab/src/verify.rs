@@ -1,11 +1,14 @@
-//! The table of the API for those who talk to it: whether a request is one that Proxmox would take.
+//! The table of the API for those who talk to it: whether a request is one that Proxmox would take, and whether an answer has the
+//! form that Proxmox gives it.
 //!
-//! What never enters here: a world. This is about the form of a request, not about its meaning.
+//! What never enters here: a world. This is about the form of what passes over the wire, not about its meaning.
+
+mod answer;
 
 use crate::decode::{self, Target};
 use crate::flavour::Flavour;
 use crate::schema::{self, Given, Params};
-use crate::wire::Request;
+use crate::wire::{Answer, Request};
 
 /// Check method, path and parameters of a request against the table of a release.
 ///
@@ -27,6 +30,29 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<(), String>
     }
 }
 
+/// Check the answer to a request against what its method returns in a release. The template of the method, such as
+/// `/nodes/{node}/qemu/{vmid}/config`; none where no method gave the answer: it came from the server itself, a proxy or a fault.
+///
+/// # Errors
+/// What Proxmox would not say: a key that is missing, a value of another type, an error without its parts.
+pub fn verify_answer(flavour: Flavour, request: &Request, answer: &Answer) -> Result<Option<&'static str>, String> {
+    let json = |(name, value): &(String, String)| name == "Content-Type" && value.starts_with("application/json");
+    let Target::Api { segments, format } = decode::target(decode::split_query(&request.path).0) else { return Ok(None) };
+    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let Some((method, _)) = schema::find(&request.method, &words, flavour) else { return Ok(None) };
+    if !answer.headers.iter().any(json) {
+        return Ok(None);
+    }
+    let place = |error: String| format!("{} {}: {error}", method.verb, method.template);
+    answer::check(flavour, format, &method.verb, &method.template, answer).map_err(place)?;
+    Ok(Some(&method.template))
+}
+
+/// Every method of which it is known what it returns: the verb and the template of its path.
+pub fn documented_methods() -> impl Iterator<Item = (&'static str, &'static str)> {
+    answer::documented()
+}
+
 fn is_json(request: &Request) -> bool {
     request.find("Content-Type").is_some_and(|content| content.starts_with("application/json"))
 }
@@ -39,6 +65,51 @@ mod tests {
         let request = Request { body: form.as_bytes().to_vec(), ..Request::new(method, path) };
         let found = verify_request(Flavour::V9, &request).err();
         assert_eq!(found.as_deref(), wrong, "{method} {path} {form}");
+    }
+
+    fn answered(flavour: Flavour, path: &str, status: u16, body: &str) -> Result<Option<&'static str>, String> {
+        let headers = vec![("Content-Type".to_owned(), "application/json;charset=UTF-8".to_owned())];
+        let answer = Answer { status, headers, body: body.as_bytes().to_vec(), ..Answer::default() };
+        verify_answer(flavour, &Request::new("GET", path), &answer)
+    }
+
+    #[test]
+    fn an_answer_has_what_its_method_returns() {
+        let current = "/api2/extjs/nodes/a/lxc/100/status/current";
+        let fine = r#"{"success":1,"data":{"status":"running","vmid":"100","ha":{},"other":[]}}"#;
+        assert_eq!(answered(Flavour::V9, current, 200, fine), Ok(Some("/nodes/{node}/lxc/{vmid}/status/current")));
+        for (wrong, part) in [
+            (fine.replace("status", "state"), "`status` is missing"),
+            (fine.replace("\"100\"", "\"x\""), "expected `i`"),
+            (fine.replace("\"success\":1,", ""), "no success"),
+            ("{".to_owned(), "not JSON"),
+            ("{}".to_owned(), "no data"),
+        ] {
+            let error = answered(Flavour::V9, current, 200, &wrong).expect_err("refused");
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_has_its_parts() {
+        let version = "/api2/extjs/version";
+        let refused = |body: &str| answered(Flavour::V9, version, 200, body).is_err();
+        assert!(!refused(r#"{"success":0,"status":500,"message":"x\n","data":null}"#));
+        assert!(!refused(r#"{"success":0,"status":"400","message":"x\n","errors":{"a":"b"},"data":null}"#));
+        assert!(refused(r#"{"success":0,"status":"400","message":"x\n","data":null}"#), "400 names parameters");
+        assert!(refused(r#"{"success":0,"status":404,"message":"x\n","data":null}"#), "there is no 404");
+        assert!(refused(r#"{"success":0,"status":500,"data":null}"#), "extjs has a message in every release");
+        assert!(refused(r#"{"success":0,"status":500,"message":"x\n","data":5}"#), "an error has no data");
+        assert!(answered(Flavour::V7, "/api2/json/version", 500, r#"{"data":null,"message":"x\n"}"#).is_err(), "not yet in 7");
+        assert!(answered(Flavour::V8, "/api2/json/version", 500, r#"{"data":null}"#).is_err());
+    }
+
+    #[test]
+    fn what_no_method_said_has_no_form() {
+        let raw = Answer { status: 595, ..Answer::default() };
+        assert_eq!(verify_answer(Flavour::V9, &Request::new("GET", "/api2/json/version"), &raw), Ok(None));
+        assert_eq!(answered(Flavour::V9, "/api2/json/nosuch", 501, "{}"), Ok(None));
+        assert_eq!(answered(Flavour::V9, "/index.html", 200, "{}"), Ok(None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! What never enters here: expectations.
 
-use converger_lab::{Act, Answer, Request, Setting, World};
+use converger_lab::{Act, Answer, Request, Setting, World, verify_answer};
 use serde_json::Value;
 
 /// A world under way.
@@ -68,12 +68,20 @@ impl Lab {
         if !form.is_empty() {
             request = request.form(form);
         }
-        self.world.answer(self.now_ms, &request)
+        let answer = self.world.answer(self.now_ms, &request);
+        self.verified(&request, answer)
+    }
+
+    /// Whatever the lab says, it says in the form that its release has.
+    fn verified(&self, request: &Request, answer: Answer) -> Answer {
+        verify_answer(self.world.flavour(), request, &answer).unwrap_or_else(|error| panic!("{error}"));
+        answer
     }
 
     pub(crate) fn ask_at(&mut self, entry: &str, path: &str) -> Answer {
         let request = Request::new("GET", &format!("/api2/json{path}")).token(&self.token);
-        self.world.answer_at(self.now_ms, entry, &request)
+        let answer = self.world.answer_at(self.now_ms, entry, &request);
+        self.verified(&request, answer)
     }
 
     /// The data of an answer that must be a 200.

@@ -1,7 +1,7 @@
 //! Random walks: whatever is asked and whatever goes wrong, the world answers, agrees with itself,
 //! and heals.
 
-use converger_lab::{Answer, BadDay, Fate, FaultPlan, Flavour, Kind, Request, Scale, Setting, World};
+use converger_lab::{Answer, BadDay, Fate, FaultPlan, Flavour, Kind, Request, Scale, Setting, World, verify_answer};
 use serde_json::Value;
 
 const SPAN_MS: u64 = 1_800_000;
@@ -121,7 +121,8 @@ fn walk(seed: u64, flavour: Flavour) -> Vec<String> {
     while now_ms < start_ms + SPAN_MS {
         let request = request(&mut dice, &world);
         let answer = world.answer(now_ms, &request);
-        well_formed(&answer).unwrap_or_else(|error| panic!("seed {seed}: {} {}: {error}: {answer:?}", request.method, request.path));
+        let verified = well_formed(&answer).and_then(|()| verify_answer(flavour, &request, &answer).map(drop));
+        verified.unwrap_or_else(|error| panic!("seed {seed}: {} {}: {error}: {answer:?}", request.method, request.path));
         told.push(format!("{} {} {:?}", answer.status, answer.reason, String::from_utf8_lossy(&answer.body)));
         now_ms += 500 + dice.below(9_000) as u64;
     }

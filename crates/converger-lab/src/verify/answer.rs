@@ -1,0 +1,129 @@
+//! Answers against what the official documentation of 9.2 says that each method returns: required keys are there, known keys have
+//! their type, and an error has the parts that it has in its release and shape.
+//!
+//! Keys that the documentation leaves out are allowed: Proxmox sends many. What never enters here: whether an answer is true.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::decode::Format;
+use crate::flavour::Flavour;
+use crate::wire::Answer;
+
+/// Required keys that came with 9.
+const SINCE_NINE: &[&str] = &["has-dbus-vmstate", "mapped-resource-info"];
+
+/// Keys whose documented type Proxmox itself does not keep.
+const LOOSE: &[&str] = &["value", "pending", "memory", "state"];
+
+/// What returned nothing in 7 and is a task since.
+const NOTHING_IN_SEVEN: &[(&str, &str)] = &[("PUT", "/nodes/{node}/qemu/{vmid}/resize")];
+
+#[derive(Deserialize)]
+struct Row<'t> {
+    #[serde(rename = "m")]
+    verb: &'t str,
+    #[serde(rename = "p")]
+    template: &'t str,
+    #[serde(rename = "r")]
+    returns: Value,
+}
+
+/// By template and verb. A letter stands for a type (`s`, `i`, `n`, `b`, `0` for nothing), `?` behind a key for one that may be missing.
+static RETURNS: LazyLock<BTreeMap<(&str, &str), Value>> = LazyLock::new(|| {
+    let rows = include_str!("../../data/returns.jsonl").lines().map(|line| {
+        let row: Row =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("data/returns.jsonl is part of the program and must parse: {error}"));
+        ((row.verb, row.template), row.returns)
+    });
+    rows.collect()
+});
+
+/// Every method of which it is known what it returns: verb and template.
+pub(super) fn documented() -> impl Iterator<Item = (&'static str, &'static str)> {
+    RETURNS.keys().copied()
+}
+
+/// Check an answer that a method gave.
+pub(super) fn check(flavour: Flavour, format: Format, verb: &str, template: &str, answer: &Answer) -> Result<(), String> {
+    let body: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("the body is not JSON: {error}"))?;
+    let data = body.get("data").ok_or("there is no data")?;
+    match (format, answer.status) {
+        (Format::Json, 200) => returned(flavour, verb, template, data),
+        (Format::Json, status) => failed(data, &body, status, flavour.says_message()),
+        (Format::Extjs, 200) => match body.get("success").and_then(Value::as_u64) {
+            Some(1) => returned(flavour, verb, template, data),
+            Some(0) => failed(data, &body, inner_status(&body)?, true),
+            _ => Err("there is no success, neither 0 nor 1".to_owned()),
+        },
+        // A login that fails is the one error with a handler that keeps its code.
+        (Format::Extjs, 401) => Ok(()),
+        (Format::Extjs, status) => Err(format!("the status of this shape is {status} and not 200")),
+    }
+}
+
+/// Text for some codes, a number for others.
+fn inner_status(body: &Value) -> Result<u16, String> {
+    let status = body.get("status").ok_or("an error has no status")?;
+    let number = status.as_u64().or_else(|| status.as_str().and_then(|text| text.parse().ok()));
+    number.and_then(|number| u16::try_from(number).ok()).ok_or_else(|| format!("the status {status} is no code"))
+}
+
+fn failed(data: &Value, body: &Value, status: u16, says_message: bool) -> Result<(), String> {
+    let message = body.get("message").and_then(Value::as_str);
+    let errors = body.get("errors").and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    match status {
+        _ if !data.is_null() => Err(format!("an error has data: {data}")),
+        400 if errors == 0 => Err("400 names no parameter".to_owned()),
+        401 | 403 | 500 | 501 if errors > 0 => Err(format!("{status} names parameters")),
+        400 | 401 | 403 | 500 | 501 if message.is_some() != says_message => Err(format!("the message is {message:?}")),
+        400 | 401 | 403 | 500 | 501 => Ok(()),
+        _ => Err(format!("Proxmox has no {status}")),
+    }
+}
+
+fn returned(flavour: Flavour, verb: &str, template: &str, data: &Value) -> Result<(), String> {
+    if flavour == Flavour::V7 && NOTHING_IN_SEVEN.contains(&(verb, template)) {
+        return leaf("data", "0", data);
+    }
+    let wanted = RETURNS.get(&(verb, template)).ok_or_else(|| format!("nobody wrote down what {verb} {template} returns"))?;
+    agrees("data", wanted, data)
+}
+
+fn agrees(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
+    match (wanted, found) {
+        (Value::String(letter), _) => leaf(place, letter, found),
+        (Value::Array(items), Value::Array(found)) => {
+            let Some(wanted) = items.first() else { return Ok(()) };
+            found.iter().try_for_each(|item| agrees(place, wanted, item))
+        }
+        (Value::Object(wanted), Value::Object(_)) => wanted.iter().try_for_each(|(key, inner)| member(place, key, inner, found)),
+        _ => Err(format!("{place}: expected {wanted}, got {found}")),
+    }
+}
+
+fn member(place: &str, key: &str, inner: &Value, found: &Value) -> Result<(), String> {
+    let name = key.trim_end_matches('?');
+    match found.get(name) {
+        _ if name.contains('#') || LOOSE.contains(&name) => Ok(()),
+        Some(here) => agrees(name, inner, here),
+        None if key.ends_with('?') || SINCE_NINE.contains(&name) => Ok(()),
+        None => Err(format!("{place}: `{name}` is missing in {found}")),
+    }
+}
+
+/// Perl's scalars are loose: a number may come as text.
+fn leaf(place: &str, letter: &str, found: &Value) -> Result<(), String> {
+    let numeric = || found.is_number() || found.as_str().is_some_and(|text| text.parse::<f64>().is_ok());
+    let fits = match letter {
+        "0" => found.is_null(),
+        "i" | "n" => numeric(),
+        "b" => found.is_boolean() || numeric(),
+        "s" => found.is_string(),
+        _ => true,
+    };
+    if fits { Ok(()) } else { Err(format!("{place}: expected `{letter}`, got {found}")) }
+}
