@@ -78,8 +78,20 @@ fn arrive(way: &Way<Trouble>, at_ms: u64) {
     lab.bystander.witness.begin(&lab.world, &lab.entry, at_ms);
 }
 
+/// Says which seed it was if something panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("seed {}", self.0);
+        }
+    }
+}
+
 /// What is wrong with the reading of a seed, and what it claimed.
 fn judge(seed: u64, tally: &mut Tally) -> Vec<String> {
+    let _seed = Seed(seed);
     let read = read(seed);
     let lab = read.way.lab();
     let taken = match &read.taken {

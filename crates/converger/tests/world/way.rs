@@ -4,11 +4,12 @@
 //! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
 //! enters: what the client makes of an answer, and what is expected of it.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_adapters::proxmox::client::{Bounds, Exchange};
 use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
-use converger_lab::{Act, Answer, Fate, Request, Setting, World};
+use converger_lab::{Act, Answer, Fate, Flavour, Request, Setting, World, verify_answer, verify_request};
 
 /// Who else is there while the client talks to the lab.
 pub(crate) trait Bystander: Send {
@@ -19,9 +20,6 @@ pub(crate) trait Bystander: Send {
 
     /// The world may have changed.
     fn see(&mut self, _world: &World, _entry: &str, _now_ms: u64) {}
-
-    /// A request was made, and this is what became of it.
-    fn hear(&mut self, _request: &Request, _answer: &Answer) {}
 }
 
 /// Nobody.
@@ -36,7 +34,12 @@ pub(crate) struct Lab<B> {
     pub(crate) entry: String,
     /// `user@realm!name=secret`.
     token: String,
+    /// The methods of which a request and its answer were checked.
+    pub(crate) checked: Checked,
 }
+
+/// Methods of the API: release, verb and template of the path.
+pub(crate) type Checked = BTreeSet<(Flavour, &'static str, &'static str)>;
 
 impl<B: Bystander> Lab<B> {
     /// Let time pass, with an eye on everything that happens meanwhile.
@@ -71,10 +74,20 @@ impl<B: Bystander> Lab<B> {
         if request.method != "GET" {
             self.look();
         }
-        self.bystander.hear(request, &answer);
+        self.verify(request, &answer);
         self.interfere();
         self.pass(answer.delay_ms.min(deadline_ms));
         answer
+    }
+
+    /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it.
+    fn verify(&mut self, request: &Request, answer: &Answer) {
+        let flavour = self.world.flavour();
+        let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
+        verify_request(flavour, request).unwrap_or_else(|error| fault(error));
+        let template = verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error));
+        let verb = ["GET", "POST", "PUT", "DELETE"].into_iter().find(|verb| *verb == request.method);
+        self.checked.extend(template.zip(verb).map(|(template, verb)| (flavour, verb, template)));
     }
 
     fn interfere(&mut self) {
@@ -103,7 +116,7 @@ impl<B: Bystander> Way<B> {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
         let deadline_ms = u64::try_from(Bounds::default().deadline.as_millis()).unwrap_or(u64::MAX);
-        let lab = Lab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token };
+        let lab = Lab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token, checked: Checked::new() };
         Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
     }
 
