@@ -8,11 +8,14 @@
 //!
 //! What never enters: sending, waiting, storing. Ids and times are handed in.
 
+mod ask;
+pub mod check;
 mod decode;
 mod history;
 mod id;
 mod operation;
 mod outcome;
+pub mod promise;
 mod write;
 
 #[cfg(test)]
@@ -21,6 +24,8 @@ mod tests;
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
+pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
+pub use check::Terms;
 pub use decode::{Malformed, parse_operation, parse_outcome};
 pub use history::{History, Illegal, Progress, Resolved, is_remark, is_storable};
 pub use id::{IdempotencyKey, OperationId, RunId, TaskId, Word};

@@ -42,6 +42,38 @@ pub enum Code {
     OtherCluster,
     /// There is no reading for another reason.
     EnvironmentUnreadable,
+    /// The change reached nobody.
+    NotDelivered,
+    /// The environment decided against the change.
+    ChangeRejected,
+    /// The task that was to carry it out ended with an error.
+    TaskFailed,
+    /// It was carried out, and the guest is not as promised.
+    PromiseBroken,
+    /// The answer was lost, and there is no trace of the change.
+    NotCarriedOut,
+    /// The guest did not go down in the time that it was given.
+    ShutdownTimeout,
+    /// The task takes longer than anything that is waited for.
+    TaskOverdue,
+    /// How the task ended is not known.
+    TaskLost,
+    /// What became of the change cannot be read at the moment.
+    OutcomeUnread,
+    /// What became of the change cannot be told.
+    OutcomeUnclear,
+    /// The journal cannot be written.
+    JournalUnwritable,
+    /// An earlier step of the guest did not end well.
+    LaneHalted,
+    /// A step of another guest that must come first did not end well.
+    DependencyNotDone,
+    /// The run was ended before the step's turn.
+    RunStopped,
+    /// A newer step took its place.
+    Superseded,
+    /// The request was carried out before.
+    RequestRepeated,
 }
 
 impl Code {
@@ -81,7 +113,7 @@ mod tests {
             assert_eq!(refusal::Code::find(entry.word), None, "{} is a refusal too", entry.word);
             assert!(entry.remedy.ends_with('.') && entry.meaning.ends_with('.') && !entry.title.ends_with('.'), "{}", entry.word);
         }
-        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::EnvironmentUnreadable));
-        assert_eq!(TABLE.len(), Code::EnvironmentUnreadable as usize + 1);
+        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::RequestRepeated));
+        assert_eq!(TABLE.len(), Code::RequestRepeated as usize + 1);
     }
 }

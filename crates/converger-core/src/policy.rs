@@ -123,19 +123,35 @@ impl Rules {
         if desired.name.as_ref().is_some_and(|name| self.is_protected_name(name.as_str())) {
             grounds.push("desired-name".to_owned());
         }
-        if observed.name.as_deref().is_some_and(|name| self.is_protected_name(name)) {
+        let tags: Vec<&str> = observed.tags_carried().collect();
+        let identity = match &observed.identity {
+            Reading::Read(identity) => Some(&**identity),
+            Reading::Unread => None,
+        };
+        let flag = observed.protection == Reading::Read(true);
+        let mut seen = self.grounds_of(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, identity);
+        // What is declared to be protected is, from the moment on that it is declared. Names stand before tags.
+        let names = usize::from(seen.first().is_some_and(|ground| ground == "observed-name"));
+        seen.splice(names..names, declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
+        grounds.append(&mut seen);
+        grounds
+    }
+
+    /// What protects a guest that was found like this, in words.
+    #[must_use]
+    pub fn grounds_of(&self, vmid: Vmid, name: &str, tags: &[&str], protection: bool, identity: Option<&Identity>) -> Vec<String> {
+        let mut grounds = Vec::new();
+        if self.is_protected_name(name) {
             grounds.push("observed-name".to_owned());
         }
-        // What is declared to be protected is, from the moment on that it is declared.
-        grounds.extend(declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
-        grounds.extend(observed.tags_carried().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag:{tag}")));
-        if observed.protection == Reading::Read(true) {
+        grounds.extend(tags.iter().filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("tag:{tag}")));
+        if protection {
             grounds.push("protection-flag".to_owned());
         }
-        if self.ids.binary_search(&desired.vmid).is_ok() {
+        if self.ids.binary_search(&vmid).is_ok() {
             grounds.push("listed-id".to_owned());
         }
-        if matches!(&observed.identity, Reading::Read(identity) if self.host.is(identity)) {
+        if identity.is_some_and(|identity| self.host.is(identity)) {
             grounds.push("runs-this-program".to_owned());
         }
         grounds

@@ -46,6 +46,9 @@ pub enum Code {
     Frozen,
     GuaranteeBroken,
     ReplayNotAppliable,
+    PlanStale,
+    ObservationStale,
+    ApprovalMissing,
 }
 
 /// The stage that refuses.
@@ -208,6 +211,18 @@ impl Refusal {
         Self::bare(Code::GuestHeld).with("tag", tag)
     }
 
+    /// Somebody holds the guest by command.
+    #[must_use]
+    pub fn guest_held_by(by: &str, reason: &str) -> Self {
+        Self::bare(Code::GuestHeld).with("by", by).with("reason", reason)
+    }
+
+    /// Another operation on the guest is under way, or what became of it is not known (G12).
+    #[must_use]
+    pub fn guest_taken_by(operation: &str) -> Self {
+        Self::bare(Code::GuestHeld).with("operation", operation)
+    }
+
     pub(crate) fn config_pending(keys: Vec<String>) -> Self {
         Self::bare(Code::ConfigPending).with("keys", Datum::Words(keys))
     }
@@ -252,7 +267,9 @@ impl Refusal {
         Self::bare(Code::LimitStops).with("count", Datum::Number(count)).with("max", Datum::Number(max))
     }
 
-    pub(crate) fn frozen(reason: &str) -> Self {
+    /// Changes are frozen, for this reason.
+    #[must_use]
+    pub fn frozen(reason: &str) -> Self {
         Self::bare(Code::Frozen).with("reason", reason)
     }
 
@@ -264,6 +281,10 @@ impl Refusal {
     #[must_use]
     pub fn replay_not_appliable() -> Self {
         Self::bare(Code::ReplayNotAppliable)
+    }
+
+    pub(crate) fn plan_stale(differences: Vec<String>) -> Self {
+        Self::bare(Code::PlanStale).with("differences", Datum::Words(differences))
     }
 }
 
@@ -297,7 +318,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(Code::find(entry.word), Some(entry.code));
         }
-        assert_eq!(Code::ReplayNotAppliable as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(Code::ApprovalMissing as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

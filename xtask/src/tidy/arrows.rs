@@ -62,10 +62,17 @@ const ROOMS: &[Room] = &[
         unreachable: &["reqwest"],
         has_binary: false,
     },
+    Room {
+        name: "converger-engine",
+        ours: Allowed::Only(&["converger-core", "converger-store"]),
+        others: Allowed::Only(&["thiserror", "tokio"]),
+        unreachable: &["reqwest"],
+        has_binary: false,
+    },
     Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
-        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-lab", "converger-store"]),
+        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-engine", "converger-lab", "converger-store"]),
         others: Allowed::Any,
         unreachable: &[],
         has_binary: true,

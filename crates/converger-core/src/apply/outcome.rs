@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::id::Word;
+use crate::failure::Code;
 use crate::refusal::{Datum, Refusal};
 
 /// How an operation ended, with what it rests on.
@@ -17,7 +18,7 @@ pub enum Outcome {
         /// What it rests on.
         findings: Findings,
     },
-    /// It was decided not to send it; nothing was.
+    /// It was decided against, here or by the environment, and nothing changed.
     Refused {
         /// The cause, a code of the refusal table.
         code: Word,
@@ -215,9 +216,40 @@ impl Outcome {
     pub fn refused(refusal: &Refusal) -> Self {
         let facts = refusal.evidence().iter();
         let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
-        // INVARIANT: words of the refusal table are kebab-case; `every_refusal_code_is_a_word` holds it.
+        // INVARIANT: words of the refusal table are kebab-case; `every_code_is_a_word` holds it.
         let code = Word::new(refusal.code().word()).unwrap_or_else(Word::lost);
         Self::Refused { code, findings: Findings { evidence, ..Findings::default() } }
+    }
+
+    /// The end of a step that was tried and not done.
+    #[must_use]
+    pub fn failed(code: Code, findings: Findings) -> Self {
+        Self::Failed { code: word(code), findings }
+    }
+
+    /// The end of a step of which it cannot be said what became of it.
+    #[must_use]
+    pub fn held(code: Code, release: Release, findings: Findings) -> Self {
+        Self::Held { code: word(code), release, findings }
+    }
+
+    /// The end of a step whose turn never came.
+    #[must_use]
+    pub fn not_run(code: Code, evidence: Evidence) -> Self {
+        Self::NotRun { code: word(code), findings: Findings { evidence, ..Findings::default() } }
+    }
+
+    /// The same end, resting on these facts too.
+    #[must_use]
+    pub fn with_observed(mut self, observed: Evidence) -> Self {
+        match &mut self {
+            Self::Done(findings)
+            | Self::Failed { findings, .. }
+            | Self::Refused { findings, .. }
+            | Self::Held { findings, .. }
+            | Self::NotRun { findings, .. } => findings.observed = observed,
+        }
+        self
     }
 
     /// The word of its end.
@@ -261,14 +293,22 @@ impl Outcome {
     }
 }
 
+/// The word of a failure's code.
+fn word(code: Code) -> Word {
+    // INVARIANT: words of the failure table are kebab-case; `every_code_is_a_word` holds it.
+    Word::new(code.word()).unwrap_or_else(Word::lost)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure;
     use crate::refusal::TABLE;
 
     #[test]
-    fn every_refusal_code_is_a_word() {
+    fn every_code_is_a_word() {
         assert!(TABLE.iter().all(|entry| Word::new(entry.word).is_some()));
+        assert!(failure::TABLE.iter().all(|entry| Word::new(entry.word).is_some()));
         let Outcome::Refused { code, findings } = Outcome::refused(&Refusal::limit_stops(6, 5)) else { panic!("refused") };
         assert_eq!(code.as_str(), "limit-stops");
         assert_eq!(findings.evidence.get("max"), Some(&Fact::Number(5)));

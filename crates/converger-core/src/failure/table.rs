@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 16] = [
+pub static TABLE: [Entry; 32] = [
     entry(
         Code::EndpointUnreachable,
         "endpoint-unreachable",
@@ -137,5 +137,117 @@ pub static TABLE: [Entry; 16] = [
         "the environment could not be read",
         "A reading that everything else rests on failed in a way that has no code of its own; the message has the words of Proxmox.",
         "Read what Proxmox said, and look at the node.",
+    ),
+    entry(
+        Code::NotDelivered,
+        "not-delivered",
+        "the change did not reach the environment",
+        "Nobody took the request on, so that nothing was changed. It is not sent a second time by itself.",
+        "Resolve the cause in the evidence, then apply again.",
+    ),
+    entry(
+        Code::ChangeRejected,
+        "change-rejected",
+        "the environment decided against the change",
+        "Proxmox answered no before it changed anything; the evidence has its words.",
+        "Read what Proxmox said; grant what the token lacks, or correct the declared value, then apply again.",
+    ),
+    entry(
+        Code::TaskFailed,
+        "task-failed",
+        "the task that was to do it ended with an error",
+        "Proxmox took the change on, its task ended with an error, and the guest is not as wanted.",
+        "Read the task's words in the evidence and its log on the node, then apply again.",
+    ),
+    entry(
+        Code::PromiseBroken,
+        "promise-broken",
+        "the guest is not as it should be after the change",
+        "The change was carried out as far as Proxmox says, but what was read afterwards is not what was promised.",
+        "Compare what was observed with what was wanted; something else may change the guest at the same time.",
+    ),
+    entry(
+        Code::NotCarriedOut,
+        "not-carried-out",
+        "the answer was lost, and nothing shows that the change was carried out",
+        "No task of it was found and the guest is not as wanted, although it was looked for several times. It is not sent a second time by itself.",
+        "Apply again: the new plan starts from what the guest is now.",
+    ),
+    entry(
+        Code::ShutdownTimeout,
+        "shutdown-timeout",
+        "the guest did not go down in the time that it was given",
+        "A graceful shutdown is never followed by a hard stop. The request stays with the guest, which may still go down.",
+        "Look into the guest. It is read again at the next run; give it more time with `stop_timeout_secs`, or declare `stop: hard`.",
+    ),
+    entry(
+        Code::TaskOverdue,
+        "task-overdue",
+        "the task is still at work after the time that is waited",
+        "Nothing is done to the guest while its task may still act.",
+        "Look at the task on the node. It is read again at the next run, and released once it has ended.",
+    ),
+    entry(
+        Code::TaskLost,
+        "task-lost",
+        "nobody knows how the task ended",
+        "The task was killed, its node went down, or its log is gone, and what was read does not settle it.",
+        "Look at the guest and at the node's log, then say what became of it with `converger ops resolve`.",
+    ),
+    entry(
+        Code::OutcomeUnread,
+        "outcome-unread",
+        "what became of the change cannot be read at the moment",
+        "The change was sent, and then the guest or its node did not answer. The guest is left alone until it can be read.",
+        "Bring the node back; the next run reads it and goes on from there.",
+    ),
+    entry(
+        Code::OutcomeUnclear,
+        "outcome-unclear",
+        "what became of the change cannot be told",
+        "What was read allows for more than one story, so that a person has to look.",
+        "Look at the tasks of the guest in the evidence, then say what became of it with `converger ops resolve`.",
+    ),
+    entry(
+        Code::JournalUnwritable,
+        "journal-unwritable",
+        "the journal cannot be written",
+        "Nothing is changed that was not written down before. What was under way is found out by reading at the next start.",
+        "Make the state directory writable, with room on its disk, then run it again.",
+    ),
+    entry(
+        Code::LaneHalted,
+        "lane-halted",
+        "an earlier step of the guest did not end well",
+        "The steps of a guest stand on each other, so that the rest of them was not begun.",
+        "Resolve what the earlier step says, then apply again.",
+    ),
+    entry(
+        Code::DependencyNotDone,
+        "dependency-not-done",
+        "a step of another guest that must come first did not end well",
+        "The guest waits for others by `after`, and one of them did not get there, so that the step was not begun.",
+        "Resolve what the steps of the guests in the evidence say, then apply again.",
+    ),
+    entry(
+        Code::RunStopped,
+        "run-stopped",
+        "the run was ended before the step's turn",
+        "Somebody ended the run, its time was up, or another step failed and it was to stop at the first failure. Nothing was sent for this step.",
+        "Apply again.",
+    ),
+    entry(
+        Code::Superseded,
+        "superseded",
+        "a newer step took its place",
+        "The step waited for its turn when a newer plan came for the same guest. Nothing was sent for it.",
+        "Nothing needs to be done: look at the newer step.",
+    ),
+    entry(
+        Code::RequestRepeated,
+        "request-repeated",
+        "the same request was carried out before",
+        "The idempotency key stands for an operation that exists already, and a request acts once.",
+        "Look at the first operation, which the evidence names; use a new key for a new request.",
     ),
 ];

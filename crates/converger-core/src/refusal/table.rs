@@ -37,7 +37,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 27] = [
+pub static TABLE: [Entry; 30] = [
     entry(
         Code::NotQuorate,
         "not-quorate",
@@ -280,5 +280,32 @@ pub static TABLE: [Entry; 27] = [
         "the plan was made from a recorded observation",
         "A recording shows how things were and not how they are. It can be planned on and studied, never applied.",
         "Apply on a live reading.",
+    ),
+    entry(
+        Code::PlanStale,
+        "plan-stale",
+        Stage::Apply,
+        Reach::Guest,
+        "the guest is not as it was planned on",
+        "Each step is checked once more right before it is sent. The run-state or a value that it was planned on has changed since, or Proxmox found that the config did.",
+        "Plan again: the new plan starts from what the guest is now.",
+    ),
+    entry(
+        Code::ObservationStale,
+        "observation-stale",
+        Stage::Apply,
+        Reach::Run,
+        "the reading is too old to act on",
+        "A plan is as true as the reading that it was made from, and too much time has gone by since that was taken, or it does not say when.",
+        "Take a new reading and plan again.",
+    ),
+    entry(
+        Code::ApprovalMissing,
+        "approval-missing",
+        Stage::Apply,
+        Reach::Run,
+        "the plan needs an approval that it does not have",
+        "Steps that interrupt guests need a person at a terminal who types the names of the guests; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
+        "Run `converger apply` at a terminal and confirm there; the evidence says what is needed and for which guests.",
     ),
 ];

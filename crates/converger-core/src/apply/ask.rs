@@ -1,0 +1,268 @@
+//! What is asked of an environment while an operation is on its way, and what comes back, in words of the core.
+//!
+//! This is the seam: the engine asks and never knows Proxmox, an adapter answers and never knows the engine. Each
+//! [`Ask`] is exactly one external request, sent once; an adapter that needs two of them would hide one from the journal.
+//!
+//! What never enters: how anything is sent, and what follows from an answer (`check`, `promise`, and the engine).
+
+use std::collections::BTreeMap;
+
+use super::id::{TaskId, Word};
+use super::outcome::Evidence;
+use crate::action::Change;
+use crate::guest::{Identity, Kind, NodeName, Vmid};
+use crate::normalize::Words;
+use crate::observe::{Config, Ha, Pending, Status};
+
+/// Where a guest is asked about: its node, its kind and its id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The node that has it at the moment.
+    pub node: NodeName,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its id.
+    pub vmid: Vmid,
+}
+
+/// One question to an environment, or the one change of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// Quorum, and which nodes are online.
+    Cluster,
+    /// The run-state, from the guest's own node.
+    Status(Place),
+    /// Values in effect, what waits, birth marks and guards, all of one moment and from the guest's own node.
+    ///
+    /// One question and not two: values and what waits for a restart, read one after the other, may belong to two configs.
+    Config(Place),
+    /// On which node a guest is that is not where it was.
+    Where(Vmid),
+    /// Carry out the change. The only ask that changes anything.
+    Send {
+        /// On which guest.
+        place: Place,
+        /// What.
+        change: Change,
+        /// The reading that a config write is bound to (S7).
+        revision: Option<Revision>,
+    },
+    /// How a task stands.
+    Task(TaskId),
+    /// The tasks of a guest that could be this change of ours: of its kind, by our user, not older than this.
+    Tasks {
+        /// The guest.
+        place: Place,
+        /// The change.
+        change: Change,
+        /// In seconds since 1970, by the node's clock.
+        since_secs: u64,
+    },
+}
+
+impl Ask {
+    /// Whether it changes anything.
+    #[must_use]
+    pub fn is_mutation(&self) -> bool {
+        matches!(self, Self::Send { .. })
+    }
+
+    /// The word for it, for logs and traces.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Status(_) => "status",
+            Self::Config(_) => "config",
+            Self::Where(_) => "where",
+            Self::Send { .. } => "send",
+            Self::Task(_) => "task",
+            Self::Tasks { .. } => "tasks",
+        }
+    }
+}
+
+/// What an adapter needs back to bind a config write to the reading that it was checked on; opaque here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revision(Box<str>);
+
+impl Revision {
+    /// Text of an adapter: not empty, at most 4096 bytes.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        (1..=4096).contains(&text.len()).then(|| Self(text.into()))
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To [`Ask::Cluster`].
+    Cluster(Membership),
+    /// To [`Ask::Status`].
+    Status(Live),
+    /// To [`Ask::Config`].
+    Config(Box<ConfigRead>),
+    /// To [`Ask::Where`]; `None`: it is not listed, which proves nothing (S5).
+    Where(Option<Place>),
+    /// To [`Ask::Send`].
+    Sent(Sent),
+    /// To [`Ask::Task`].
+    Task(TaskState),
+    /// To [`Ask::Tasks`].
+    Tasks(Vec<TaskSeen>),
+    /// The node says that it has no such guest.
+    NotThere(Cause),
+    /// It could not be read. Nothing is known by it.
+    Unread(Cause),
+}
+
+/// The cluster, as the node that answers sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Membership {
+    /// Whether it has quorum.
+    pub quorate: bool,
+    /// The nodes, and whether they are online.
+    pub nodes: BTreeMap<NodeName, bool>,
+}
+
+/// The run-state of a guest, from its own node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live {
+    /// Known only where the platform's own word is plainly `running` or `stopped`; a paused guest is neither.
+    pub status: Status,
+    /// The platform's word.
+    pub word: Box<str>,
+    /// The lock.
+    pub lock: Option<Box<str>>,
+    /// The high-availability manager's hold on it.
+    pub ha: Option<Ha>,
+    /// Seconds since it was started.
+    pub uptime_secs: Option<u64>,
+}
+
+/// The config of a guest, all of one moment. What could not be understood is no reading at all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigRead {
+    /// The name under which it is shown; words of others.
+    pub name: Box<str>,
+    /// The birth marks.
+    pub identity: Identity,
+    /// The values in effect.
+    pub values: Config,
+    /// What waits for the next start.
+    pub pending: Box<[Pending]>,
+    /// The tags.
+    pub tags: Words,
+    /// The lock.
+    pub lock: Option<Box<str>>,
+    /// Whether it is a template.
+    pub template: bool,
+    /// Whether the platform's own protection is on.
+    pub protection: bool,
+    /// What binds a write to this reading; none where the platform gave nothing.
+    pub revision: Option<Revision>,
+}
+
+/// What became of a change that was sent once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// A task does it.
+    Task(TaskId),
+    /// It is done, as the environment says.
+    Done,
+    /// The environment decided against it, and nothing changed.
+    No(Cause),
+    /// Nobody acted on it.
+    NotDelivered(Cause),
+    /// It may have been carried out, in part or whole: only reading tells.
+    MayHaveRun(Cause),
+}
+
+/// How a task stands. A lost one is neither done nor failed (S17).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TaskState {
+    /// It is at work.
+    Running,
+    /// It ended well.
+    Ended {
+        /// So many warnings.
+        warnings: u32,
+    },
+    /// It ended with an error.
+    Failed(Cause),
+    /// How it ended is not known: killed, its node went down, or nobody remembers it.
+    Lost(Cause),
+}
+
+/// A task that could be ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskSeen {
+    /// Its id.
+    pub task: TaskId,
+    /// When it was started, in seconds since 1970 by the node's clock.
+    pub started_secs: u64,
+    /// Whether the list says that it has ended. Lists lag behind: only [`Ask::Task`] tells.
+    pub has_ended: bool,
+}
+
+/// Why something was not as asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// What it amounts to here.
+    pub trouble: Trouble,
+    /// The adapter's word for it.
+    pub word: Word,
+    /// What was said, shortened; words of others.
+    pub text: Box<str>,
+}
+
+/// What a cause amounts to, as far as the engine goes different ways by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Trouble {
+    /// The config is not the one that was read.
+    Changed,
+    /// A lock is held on the guest.
+    Locked,
+    /// Protection is on.
+    Protected,
+    /// The cluster has no quorum.
+    NotQuorate,
+    /// The guest is not there.
+    NotThere,
+    /// The guest is a template.
+    Template,
+    /// High availability owns it.
+    HaOwned,
+    /// This program cannot put it into a request.
+    Unsupported,
+    /// The guest did not go down in time; it still may.
+    ShutdownTimeout,
+    /// Anything else.
+    Other,
+}
+
+impl Cause {
+    /// The longest text that is kept, in characters.
+    pub const TEXT_CHARS_MAX: usize = 500;
+
+    /// A cause; the text is shortened.
+    #[must_use]
+    pub fn new(trouble: Trouble, word: &str, text: &str) -> Self {
+        let word = Word::new(word).unwrap_or_else(Word::lost);
+        Self { trouble, word, text: text.trim().chars().take(Self::TEXT_CHARS_MAX).collect::<String>().into() }
+    }
+
+    /// These facts and what this cause says.
+    #[must_use]
+    pub fn onto(&self, evidence: Evidence) -> Evidence {
+        let evidence = evidence.with("cause", self.word.as_str());
+        if self.text.is_empty() { evidence } else { evidence.with("said", &*self.text) }
+    }
+}

@@ -1,0 +1,12 @@
+//! The hand: how the steps of an approved plan are carried out, so that being killed at any moment costs nothing.
+//!
+//! [`operation`] is one step on its way, as a pure state machine: `step(state, event) -> (state, command)`, with one external
+//! request or one durable commit per transition. Whoever drives it (the driver here, or a simulation with a virtual clock)
+//! carries the command out and feeds back what came of it.
+//!
+//! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
+
+pub mod operation;
+
+#[cfg(test)]
+mod testing;

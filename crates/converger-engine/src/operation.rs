@@ -1,0 +1,401 @@
+//! One operation on its way, as a pure state machine. One external request or one durable commit per transition.
+//!
+//! ```text
+//! recorded -> checked -> sent -> tasked -> settled -> verified -> done | failed | refused | held
+//! ```
+//!
+//! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
+//! feed what came of it: `Commit` gives `Committed` or `NotCommitted`, `Ask` gives `Answered`, `Wait` gives `Woken`. Go on
+//! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
+//! for changes nothing.
+//!
+//! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once,
+//! and a recovered operation never sends it.
+//!
+//! Time: waits are commands, and patience is counted in what was waited. There is no clock here, so that one that jumps, or a
+//! machine that sleeps, ends nothing too early. `now_ms` only dates records.
+//!
+//! What never enters: Proxmox, sockets, clocks, and which operation comes next (`schedule`).
+
+mod checking;
+mod patience;
+mod proving;
+mod settling;
+
+use converger_core::apply::check;
+use converger_core::apply::{
+    Answer, Ask, Cause, End, Evidence, Findings, History, Live, Operation, OperationId, Outcome, Place, Record, Release, Resolution,
+    Revision, Sent, TaskId, Terms, Trouble,
+};
+use converger_core::failure::Code;
+use converger_core::refusal::Refusal;
+
+use checking::Checking;
+use proving::{Proving, Why};
+use settling::Settling;
+
+pub use patience::Patience;
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Its turn has come.
+    Begin,
+    /// The record that was to be committed is durable.
+    Committed,
+    /// It is not.
+    NotCommitted(NotCommitted),
+    /// What came of what was asked.
+    Answered(Answer),
+    /// The wait is over.
+    Woken,
+}
+
+/// Why a record is not durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotCommitted {
+    /// The journal decided against it: the guest is held or taken, or the environment frozen.
+    Refused(Refusal),
+    /// The same request was recorded before, as this operation (G13).
+    Repeated(OperationId),
+    /// It cannot be written; these are the words for it.
+    Failed(Box<str>),
+}
+
+/// What is to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Make this durable.
+    Commit(Box<Record>),
+    /// Ask this, once.
+    Ask(Ask),
+    /// Let so many milliseconds go by.
+    Wait(u64),
+}
+
+/// How far an operation is, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Phase {
+    Waiting,
+    Recorded,
+    Checked,
+    Sent,
+    Tasked,
+    Settled,
+    Ended,
+}
+
+/// An operation on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    operation: Box<Operation>,
+    /// None for what was found in the journal: it is never sent.
+    terms: Option<Terms>,
+    patience: Patience,
+    origin: Origin,
+    /// Where the guest is looked for.
+    place: Place,
+    /// How often it was followed to another node.
+    moves: u32,
+    intent_ms: u64,
+    task: Option<TaskId>,
+    uptime_before_secs: Option<u64>,
+    /// What was waited since the guest was checked.
+    passed_ms: u64,
+    /// What is to be known beside the outcome.
+    evidence: Evidence,
+    stage: Stage,
+}
+
+/// Where an operation comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// It is new.
+    Fresh,
+    /// The journal has it without an end.
+    Open,
+    /// The journal has it as held until a reading tells.
+    Held,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stage {
+    New,
+    /// The intent is being written.
+    Recording,
+    /// What it was planned on is read again.
+    Checking(Checking),
+    /// The change is under way to the environment.
+    Sending,
+    /// The task is being written down.
+    Tasking(TaskId),
+    /// The task is at work.
+    Settling(Settling),
+    /// What became of it is read.
+    Proving(Proving),
+    /// The end is being written.
+    Ending(Outcome),
+    Ended {
+        outcome: Outcome,
+        is_recorded: bool,
+    },
+}
+
+impl State {
+    /// A new operation, held against these terms when its turn comes.
+    #[must_use]
+    pub fn new(operation: Operation, terms: Terms, patience: Patience) -> Self {
+        Self::with(Box::new(operation), Some(terms), patience, Origin::Fresh, 0)
+    }
+
+    /// An operation that the journal has without an end, or held until a reading tells; `None`: nothing is to be found out.
+    ///
+    /// It only reads: what became of it is found out, and it is never sent (S2).
+    #[must_use]
+    pub fn recover(history: History, patience: Patience) -> Option<Self> {
+        let origin = match &history.ended {
+            None => Origin::Open,
+            Some((Outcome::Held { release: Release::Reading, .. }, _)) if history.resolved.is_none() => Origin::Held,
+            Some(_) => return None,
+        };
+        let mut state = Self::with(history.operation, None, patience.for_recovery(), origin, history.at_ms);
+        state.task = history.task.map(|(task, _)| task);
+        Some(state)
+    }
+
+    fn with(operation: Box<Operation>, terms: Option<Terms>, patience: Patience, origin: Origin, intent_ms: u64) -> Self {
+        let guest = &operation.guest;
+        let place = Place { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
+        let (task, uptime_before_secs, evidence) = (None, None, Evidence::default());
+        Self {
+            operation,
+            terms,
+            patience,
+            origin,
+            place,
+            moves: 0,
+            intent_ms,
+            task,
+            uptime_before_secs,
+            passed_ms: 0,
+            evidence,
+            stage: Stage::New,
+        }
+    }
+
+    /// The operation.
+    #[must_use]
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// How it ended, once it has.
+    #[must_use]
+    pub fn ended(&self) -> Option<&Outcome> {
+        match &self.stage {
+            Stage::Ended { outcome, .. } => Some(outcome),
+            _ => None,
+        }
+    }
+
+    /// Whether its end is in the journal. What is not is found out by reading at the next start.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        matches!(&self.stage, Stage::Ended { is_recorded: true, .. })
+    }
+
+    /// The task that carries it out, once it is known.
+    #[must_use]
+    pub fn task(&self) -> Option<&TaskId> {
+        self.task.as_ref()
+    }
+
+    /// The node that it works on at the moment.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether it was found in the journal, so that it only reads.
+    #[must_use]
+    pub fn is_recovered(&self) -> bool {
+        self.origin != Origin::Fresh
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        match &self.stage {
+            Stage::New | Stage::Recording => Phase::Waiting,
+            Stage::Checking(_) => Phase::Recorded,
+            Stage::Sending => Phase::Checked,
+            Stage::Tasking(_) => Phase::Sent,
+            Stage::Settling(_) => Phase::Tasked,
+            Stage::Proving(_) if self.task.is_none() => Phase::Sent,
+            Stage::Proving(_) | Stage::Ending(_) => Phase::Settled,
+            Stage::Ended { .. } => Phase::Ended,
+        }
+    }
+}
+
+/// One transition. `now_ms` is the time of day in milliseconds since 1970, for the records.
+///
+/// `None`: there is nothing to do, because it has ended or because the event is not one that was waited for.
+#[must_use]
+pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Command>) {
+    let command = state.on(event, now_ms);
+    (state, command)
+}
+
+impl State {
+    fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
+        match (self.stage.clone(), event) {
+            (Stage::New, Event::Begin) => self.begin(now_ms),
+            (Stage::Recording, Event::Committed) => self.check(),
+            (Stage::Recording, Event::NotCommitted(why)) => self.not_recorded(why),
+            (Stage::Checking(checking), Event::Answered(answer)) => self.checked(checking, answer, now_ms),
+            (Stage::Checking(checking), Event::Woken) if checking.is_waiting() => self.check_again(checking),
+            (Stage::Sending, Event::Answered(answer)) => self.sent(answer, now_ms),
+            (Stage::Tasking(task), Event::Committed) => self.settle(task),
+            (Stage::Tasking(_), Event::NotCommitted(why)) => self.left(&why),
+            (Stage::Settling(settling), Event::Answered(answer)) => self.settled(settling, answer, now_ms),
+            (Stage::Settling(settling), Event::Woken) if settling.is_waiting() => self.poll(settling),
+            (Stage::Proving(proving), Event::Answered(answer)) => self.proved(proving, answer, now_ms),
+            (Stage::Proving(proving), Event::Woken) if proving.is_waiting() => self.prove_again(proving),
+            (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
+            (Stage::Ending(outcome), Event::NotCommitted(_)) => self.close(outcome, false),
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, now_ms: u64) -> Option<Command> {
+        if self.origin == Origin::Fresh {
+            self.intent_ms = now_ms;
+            self.stage = Stage::Recording;
+            return Some(Command::Commit(Box::new(Record::Intent { operation: self.operation.clone(), at_ms: now_ms })));
+        }
+        match self.task.clone() {
+            Some(task) => self.settle(task),
+            None => self.resolve(Cause::new(Trouble::Other, "found-open", "")),
+        }
+    }
+
+    /// Nothing was sent, and nothing will be.
+    fn not_recorded(&mut self, why: NotCommitted) -> Option<Command> {
+        let outcome = match why {
+            NotCommitted::Refused(refusal) => Outcome::refused(&refusal),
+            NotCommitted::Repeated(first) => Outcome::not_run(Code::RequestRepeated, Evidence::default().with("operation", first.as_str())),
+            NotCommitted::Failed(text) => Outcome::not_run(Code::JournalUnwritable, Evidence::default().with("said", &*text)),
+        };
+        self.close(outcome, false)
+    }
+
+    /// It was sent, and the journal does not take its task: from here on only a new start may touch it (design 6.13).
+    fn left(&mut self, why: &NotCommitted) -> Option<Command> {
+        let evidence = match why {
+            NotCommitted::Failed(text) => self.evidence.clone().with("said", &**text),
+            NotCommitted::Refused(_) | NotCommitted::Repeated(_) => self.evidence.clone(),
+        };
+        let evidence = self.with_task(evidence);
+        let findings = Findings { evidence, ..Findings::default() };
+        self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, findings), false)
+    }
+
+    /// The one place from which the change is sent.
+    fn send(&mut self, live: &Live, revision: Option<Revision>) -> Option<Command> {
+        self.uptime_before_secs = live.uptime_secs;
+        self.passed_ms = 0;
+        self.stage = Stage::Sending;
+        Some(Command::Ask(Ask::Send { place: self.place.clone(), change: self.operation.step.change.clone(), revision }))
+    }
+
+    fn sent(&mut self, answer: Answer, now_ms: u64) -> Option<Command> {
+        match answer {
+            Answer::Sent(Sent::Task(task)) => self.tasked(task, now_ms),
+            Answer::Sent(Sent::Done) => self.prove(Why::Sent),
+            Answer::Sent(Sent::No(cause)) => self.rejected(&cause, now_ms),
+            Answer::Sent(Sent::NotDelivered(cause)) => {
+                let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
+                self.end(Outcome::failed(Code::NotDelivered, findings), now_ms)
+            }
+            Answer::Sent(Sent::MayHaveRun(cause)) => self.resolve(cause),
+            // Whatever that was, it does not say that nothing was done.
+            other => self.resolve(cause_of(&other)),
+        }
+    }
+
+    /// The environment decided against it and nothing changed: a refusal where its cause is one of ours, otherwise a failure.
+    fn rejected(&mut self, cause: &Cause, now_ms: u64) -> Option<Command> {
+        let outcome = match check::rejection(&self.operation, cause) {
+            Some(refusal) => Outcome::refused(&refusal),
+            None => {
+                let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
+                Outcome::failed(Code::ChangeRejected, findings)
+            }
+        };
+        self.end(outcome, now_ms)
+    }
+
+    /// The task is known: it is written down before it is asked about.
+    fn tasked(&mut self, task: TaskId, now_ms: u64) -> Option<Command> {
+        self.task = Some(task.clone());
+        self.stage = Stage::Tasking(task.clone());
+        // What was held keeps its records: a task that turns up now is asked about without one.
+        if self.origin == Origin::Held {
+            return self.settle(task);
+        }
+        Some(Command::Commit(Box::new(Record::Tasked { id: self.operation.id.clone(), task, at_ms: now_ms })))
+    }
+
+    /// The answer was lost, or there was a crash: what became of it is found out by reading, never by sending again.
+    fn resolve(&mut self, cause: Cause) -> Option<Command> {
+        self.evidence = cause.onto(std::mem::take(&mut self.evidence));
+        self.prove(Why::Unknown { looks: 0 })
+    }
+
+    fn wait(&mut self, ms: u64) -> Option<Command> {
+        self.passed_ms = self.passed_ms.saturating_add(ms);
+        Some(Command::Wait(ms))
+    }
+
+    fn with_task(&self, evidence: Evidence) -> Evidence {
+        match &self.task {
+            Some(task) => evidence.with("task", task.as_str()),
+            None => evidence,
+        }
+    }
+
+    /// The outcome is known: it is written down before anybody is told.
+    fn end(&mut self, outcome: Outcome, now_ms: u64) -> Option<Command> {
+        let id = self.operation.id.clone();
+        let record = match (self.origin, outcome.end()) {
+            (Origin::Fresh | Origin::Open, _) => Record::Ended { id, outcome: outcome.clone(), at_ms: now_ms },
+            // Still nobody knows: what was held stays held, as it was.
+            (Origin::Held, End::Held | End::Refused | End::NotRun) => return self.close(outcome, true),
+            (Origin::Held, end) => {
+                let resolution = if end == End::Done { Resolution::Done } else { Resolution::Failed };
+                let reason = format!("read again: {}", outcome.code().map_or("it is as promised", |code| code.as_str()));
+                Record::Resolved { id, resolution, by: "converger".into(), reason: reason.into(), at_ms: now_ms }
+            }
+        };
+        self.stage = Stage::Ending(outcome);
+        Some(Command::Commit(Box::new(record)))
+    }
+
+    fn close(&mut self, outcome: Outcome, is_recorded: bool) -> Option<Command> {
+        self.stage = Stage::Ended { outcome, is_recorded };
+        None
+    }
+}
+
+/// The cause that an answer to something else amounts to.
+fn cause_of(answer: &Answer) -> Cause {
+    match answer {
+        Answer::Unread(cause) | Answer::NotThere(cause) => cause.clone(),
+        _ => Cause::new(Trouble::Other, "other-answer", "the answer belongs to another question"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Before the change is sent: the cluster, the run-state and the config are read anew, and every precondition must hold.
+//!
+//! A guest that is not where it was is followed once, and checked there from the start. What cannot be read after a few
+//! attempts is refused: reading twice is harmless, and one lost answer is no reason to give up a lane.
+
+use converger_core::apply::check::{self, Ready};
+use converger_core::apply::{Answer, Ask, ConfigRead, Evidence, Findings, Live, Outcome, Place};
+use converger_core::refusal::Refusal;
+
+use super::patience::next_ms;
+use super::{Command, Stage, State, cause_of};
+
+/// How often each reading is tried.
+const TRIES_MAX: u32 = 3;
+
+/// What is being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Checking {
+    read: Read,
+    tries: u32,
+    waiting: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Read {
+    Cluster,
+    Status,
+    Where,
+    Config(Box<Live>),
+}
+
+impl Checking {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    fn of(read: Read) -> Self {
+        Self { read, tries: 1, waiting: false }
+    }
+}
+
+impl State {
+    pub(super) fn check(&mut self) -> Option<Command> {
+        self.ask_for(Checking::of(Read::Cluster))
+    }
+
+    fn ask_for(&mut self, checking: Checking) -> Option<Command> {
+        let ask = match &checking.read {
+            Read::Cluster => Ask::Cluster,
+            Read::Status => Ask::Status(self.place.clone()),
+            Read::Where => Ask::Where(self.place.vmid),
+            Read::Config(_) => Ask::Config(self.place.clone()),
+        };
+        self.stage = Stage::Checking(checking);
+        Some(Command::Ask(ask))
+    }
+
+    pub(super) fn check_again(&mut self, checking: Checking) -> Option<Command> {
+        self.ask_for(Checking { waiting: false, ..checking })
+    }
+
+    pub(super) fn checked(&mut self, checking: Checking, answer: Answer, now_ms: u64) -> Option<Command> {
+        if checking.waiting {
+            return None;
+        }
+        match (&checking.read, answer) {
+            (Read::Cluster, Answer::Cluster(membership)) => match check::cluster(&membership, &self.place.node) {
+                Some(refusal) => self.refuse(&refusal, now_ms),
+                None => self.ask_for(Checking::of(Read::Status)),
+            },
+            (Read::Status, Answer::Status(live)) => self.ask_for(Checking::of(Read::Config(Box::new(live)))),
+            (Read::Config(live), Answer::Config(config)) => self.judge(live, &config, now_ms),
+            (Read::Status | Read::Config(_), Answer::NotThere(_)) => self.ask_for(Checking::of(Read::Where)),
+            (Read::Where, Answer::Where(found)) => self.follow(found, now_ms),
+            (_, other) => self.unread(checking, &other, now_ms),
+        }
+    }
+
+    fn judge(&mut self, live: &Live, config: &ConfigRead, now_ms: u64) -> Option<Command> {
+        // INVARIANT: what has no terms was found in the journal, and begins with reading what became of it. It never comes here,
+        // and if it did, it would be read and not sent.
+        let Some(terms) = &self.terms else { return self.resolve(cause_of(&Answer::Where(None))) };
+        match check::ready(&self.operation, terms, live, config) {
+            Ready::Go => self.send(live, config.revision.clone()),
+            Ready::Refused(refusal) => self.refuse(&refusal, now_ms),
+            Ready::AsWanted => {
+                let evidence = Evidence::default().with("found_so", "before anything was sent");
+                let observed = Evidence::default().with("run_state", &*live.word);
+                self.end(Outcome::Done(Findings { evidence, observed }), now_ms)
+            }
+        }
+    }
+
+    /// A guest may have been moved; it is the same guest if its marks say so, which is looked at again there.
+    fn follow(&mut self, found: Option<Place>, now_ms: u64) -> Option<Command> {
+        if let Some(refusal) = check::not_followed(&self.place, found.as_ref()) {
+            return self.refuse(&refusal, now_ms);
+        }
+        let Some(found) = found.filter(|_| self.moves == 0) else { return self.refuse(&check::moved(), now_ms) };
+        self.moves += 1;
+        self.place = found;
+        self.check()
+    }
+
+    fn unread(&mut self, checking: Checking, answer: &Answer, now_ms: u64) -> Option<Command> {
+        let cause = cause_of(answer);
+        if checking.tries < TRIES_MAX {
+            let ms = next_ms(0) * u64::from(checking.tries);
+            self.stage = Stage::Checking(Checking { tries: checking.tries + 1, waiting: true, ..checking });
+            return self.wait(ms);
+        }
+        let refused = Outcome::refused(&check::unread(&cause));
+        let said = cause.onto(Evidence::default());
+        self.end(refused.with_observed(said), now_ms)
+    }
+
+    fn refuse(&mut self, refusal: &Refusal, now_ms: u64) -> Option<Command> {
+        self.end(Outcome::refused(refusal), now_ms)
+    }
+}

@@ -1,0 +1,69 @@
+//! How long is waited for what: tunables with defaults that are shown, in milliseconds of waiting and never by a clock.
+
+use converger_core::action::Change;
+
+/// How long is waited for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For the task of a start or a stop.
+    pub task_ms: u64,
+    /// For the task of a shutdown or reboot beyond the time that the guest was given.
+    pub slack_ms: u64,
+    /// For the guest to be as promised, once the task has ended.
+    pub verify_ms: u64,
+    /// For a guest to come up again after a reboot: its task ends when it is down.
+    pub reboot_ms: u64,
+    /// For something that cannot be read to be readable again.
+    pub unread_ms: u64,
+    /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
+    /// half a minute after everybody has given up on it, so the sum is well above that.
+    pub looks_ms: &'static [u64],
+}
+
+/// The shortest wait before something is asked again.
+const WAIT_MS_MIN: u64 = 250;
+/// The longest.
+const WAIT_MS_MAX: u64 = 5_000;
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            task_ms: 600_000,
+            slack_ms: 60_000,
+            verify_ms: 10_000,
+            reboot_ms: 120_000,
+            unread_ms: 60_000,
+            looks_ms: &[500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000],
+        }
+    }
+}
+
+impl Patience {
+    /// For what was found in the journal: the connection of whoever sent it is long gone.
+    pub(super) fn for_recovery(self) -> Self {
+        Self { looks_ms: &[250, 500, 1_000], ..self }
+    }
+
+    /// How long the task of a change may take.
+    pub(super) fn of_task(&self, change: &Change) -> u64 {
+        match change {
+            Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
+                u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms)
+            }
+            Change::ConfigSet(_) | Change::Start | Change::Stop => self.task_ms,
+        }
+    }
+
+    /// How long a guest may take to be as promised.
+    pub(super) fn of_promise(&self, change: &Change) -> u64 {
+        match change {
+            Change::Reboot { .. } => self.reboot_ms,
+            Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop => self.verify_ms,
+        }
+    }
+}
+
+/// The next wait, after so much waiting: an eighth of it, so that what is waited for is noticed soon without asking often.
+pub(super) fn next_ms(waited_ms: u64) -> u64 {
+    (waited_ms / 8).clamp(WAIT_MS_MIN, WAIT_MS_MAX)
+}

@@ -1,0 +1,255 @@
+//! What became of the change: found out by reading, after a task has ended, an answer was lost, or there was a crash.
+//!
+//! The promise of the change decides, never what a task said. A task that failed while the promise holds is done, and the
+//! evidence says so: the declared state is reached, and the next plan finds nothing to do (S17 asks that a failed task is not
+//! taken for a good one, and it is not; it is what was read that counts). A lost answer is looked for in the node's list of
+//! tasks first, so that a task that is still at work is adopted and waited for.
+//!
+//! What never enters: sending. There is no way from here back to the change.
+
+use converger_core::apply::promise::{self, After, Kept};
+use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskSeen, Trouble};
+use converger_core::failure::Code;
+
+use super::patience::next_ms;
+use super::{Command, Stage, State, cause_of};
+
+/// How far the clocks of this machine and of a node may be apart before a task that has ended is not taken for ours.
+/// One that is still at work is, whenever it says that it began.
+const SKEW_SECS: u64 = 10;
+/// How far back tasks are listed.
+const LIST_SECS: u64 = 3600;
+/// How often a guest is followed to another node.
+const MOVES_MAX: u32 = 3;
+
+/// Why it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// The environment says that it is done.
+    Sent,
+    /// Its task ended well.
+    TaskEnded { warnings: u32 },
+    /// Its task ended with an error.
+    TaskFailed(Cause),
+    /// Nobody knows how its task ended.
+    TaskLost(Cause),
+    /// Nobody knows whether it arrived.
+    Unknown { looks: usize },
+}
+
+/// What is being read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Proving {
+    why: Why,
+    read: Read,
+    live: Option<Box<Live>>,
+    waited_ms: u64,
+    /// What was waited because nothing could be read.
+    unread_ms: u64,
+    waiting: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Tasks,
+    Status,
+    Config,
+    Where,
+}
+
+impl Proving {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+}
+
+impl State {
+    pub(super) fn prove(&mut self, why: Why) -> Option<Command> {
+        self.prove_again(Proving { why, read: Read::Status, live: None, waited_ms: 0, unread_ms: 0, waiting: true })
+    }
+
+    /// From the first reading on: what was read before a wait is old.
+    pub(super) fn prove_again(&mut self, proving: Proving) -> Option<Command> {
+        let has_tasks = self.operation.step.change.leads_to().is_some();
+        let read = match proving.why {
+            Why::Unknown { .. } if has_tasks => Read::Tasks,
+            _ => self.first_reading(),
+        };
+        self.look(Proving { read, live: None, waiting: false, ..proving })
+    }
+
+    fn first_reading(&self) -> Read {
+        if promise::proof(&self.operation).status { Read::Status } else { Read::Config }
+    }
+
+    /// What was found in the journal is first shown to be the same guest.
+    fn reads_config(&self) -> bool {
+        promise::proof(&self.operation).config || self.is_recovered()
+    }
+
+    fn look(&mut self, proving: Proving) -> Option<Command> {
+        let ask = match proving.read {
+            Read::Tasks => Ask::Tasks {
+                place: self.place.clone(),
+                change: self.operation.step.change.clone(),
+                since_secs: (self.intent_ms / 1000).saturating_sub(LIST_SECS),
+            },
+            Read::Status => Ask::Status(self.place.clone()),
+            Read::Config => Ask::Config(self.place.clone()),
+            Read::Where => Ask::Where(self.place.vmid),
+        };
+        self.stage = Stage::Proving(proving);
+        Some(Command::Ask(ask))
+    }
+
+    pub(super) fn proved(&mut self, proving: Proving, answer: Answer, now_ms: u64) -> Option<Command> {
+        if proving.waiting {
+            return None;
+        }
+        match (proving.read, answer) {
+            (Read::Tasks, Answer::Tasks(tasks)) => self.found(proving, &tasks, now_ms),
+            (Read::Status, Answer::Status(live)) if self.reads_config() => {
+                self.look(Proving { read: Read::Config, live: Some(Box::new(live)), ..proving })
+            }
+            (Read::Status, Answer::Status(live)) => {
+                let proving = Proving { live: Some(Box::new(live)), ..proving };
+                self.weigh(proving, None, now_ms)
+            }
+            (Read::Config, Answer::Config(config)) => self.weigh(proving, Some(&config), now_ms),
+            (Read::Status | Read::Config, Answer::NotThere(_)) => self.look(Proving { read: Read::Where, ..proving }),
+            (Read::Where, Answer::Where(Some(found))) if self.is_elsewhere(&found) => {
+                self.moves += 1;
+                self.place = found;
+                self.prove_again(proving)
+            }
+            (_, other) => self.not_proved(proving, &cause_of(&other), now_ms),
+        }
+    }
+
+    fn is_elsewhere(&self, found: &Place) -> bool {
+        self.moves < MOVES_MAX && found.kind == self.place.kind && found.vmid == self.place.vmid && found.node != self.place.node
+    }
+
+    /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
+    fn found(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
+        let intent_secs = self.intent_ms / 1000;
+        let fits = |seen: &&TaskSeen| !seen.has_ended || seen.started_secs.saturating_add(SKEW_SECS) >= intent_secs;
+        let mut candidates: Vec<&TaskSeen> = tasks.iter().filter(fits).collect();
+        candidates.sort_by(|left, right| left.task.cmp(&right.task));
+        candidates.dedup_by(|second, first| second.task == first.task);
+        match candidates.as_slice() {
+            [] => self.look(Proving { read: self.first_reading(), ..proving }),
+            [one] => {
+                let task = one.task.clone();
+                self.evidence = std::mem::take(&mut self.evidence).with("adopted", "found in the list of tasks");
+                self.tasked(task, now_ms)
+            }
+            several => {
+                let ids = several.iter().map(|seen| seen.task.as_str().into()).collect();
+                let evidence = self.evidence.clone().with("tasks", Fact::Words(ids));
+                let findings = Findings { evidence, ..Findings::default() };
+                self.end(Outcome::held(Code::OutcomeUnclear, Release::Person, findings), now_ms)
+            }
+        }
+    }
+
+    fn weigh(&mut self, proving: Proving, config: Option<&ConfigRead>, now_ms: u64) -> Option<Command> {
+        if let Some(found) = config.filter(|config| self.operation.guest.identity.as_ref().is_some_and(|own| *own != config.identity)) {
+            let marks = found.identity.marks().into_iter().filter_map(|(name, mark)| Some(format!("{name}: {}", mark?).into()));
+            let evidence = self.evidence.clone().with("other_guest", Fact::Words(marks.collect()));
+            let findings = Findings { evidence, ..Findings::default() };
+            return self.end(Outcome::held(Code::OutcomeUnclear, Release::Person, findings), now_ms);
+        }
+        let after = After {
+            live: proving.live.as_deref(),
+            config,
+            uptime_before_secs: self.uptime_before_secs,
+            passed_secs: self.passed_ms / 1000,
+        };
+        match promise::kept(&self.operation, after) {
+            Kept::Yes(seen) => self.kept(&proving.why, seen, now_ms),
+            Kept::No(seen) => self.not_kept(proving, seen, now_ms),
+            Kept::Unclear(seen) if promise::is_idempotent(&self.operation.step.change) => {
+                self.not_proved(proving, &Cause::new(Trouble::Other, "unclear", &shown(&seen)), now_ms)
+            }
+            // A reboot of which nothing from before is known cannot be told from none, however often it is read.
+            Kept::Unclear(seen) => self.unclear(&proving.why, seen, now_ms),
+        }
+    }
+
+    fn kept(&mut self, why: &Why, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let is_idempotent = promise::is_idempotent(&self.operation.step.change);
+        let evidence = self.with_task(self.evidence.clone());
+        let evidence = match why {
+            Why::Sent | Why::TaskEnded { warnings: 0 } => evidence,
+            Why::TaskEnded { warnings } => evidence.with("warnings", u64::from(*warnings)),
+            Why::TaskFailed(cause) => evidence.with("task_error", &*cause.text),
+            Why::TaskLost(_) | Why::Unknown { .. } if !is_idempotent => return self.unclear(why, observed, now_ms),
+            Why::TaskLost(cause) => evidence.with("task_lost", cause.word.as_str()),
+            Why::Unknown { .. } => evidence.with("found_so", "after the answer was lost"),
+        };
+        self.end(Outcome::Done(Findings { evidence, observed }), now_ms)
+    }
+
+    /// It is as if it had not been done, or not yet.
+    fn not_kept(&mut self, proving: Proving, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let change = &self.operation.step.change;
+        let evidence = self.with_task(self.evidence.clone());
+        match &proving.why {
+            Why::Sent | Why::TaskEnded { .. } if proving.waited_ms < self.patience.of_promise(change) => self.read_later(proving),
+            Why::Sent | Why::TaskEnded { .. } => self.end(Outcome::failed(Code::PromiseBroken, Findings { evidence, observed }), now_ms),
+            Why::TaskFailed(cause) if cause.trouble == Trouble::ShutdownTimeout => {
+                let findings = Findings { evidence: cause.onto(evidence), observed };
+                self.end(Outcome::held(Code::ShutdownTimeout, Release::Reading, findings), now_ms)
+            }
+            Why::TaskFailed(cause) => {
+                let findings = Findings { evidence: cause.onto(evidence), observed };
+                self.end(Outcome::failed(Code::TaskFailed, findings), now_ms)
+            }
+            Why::TaskLost(_) => self.unclear(&proving.why, observed, now_ms),
+            Why::Unknown { looks } => match self.patience.looks_ms.get(*looks).copied() {
+                Some(ms) => {
+                    let why = Why::Unknown { looks: looks + 1 };
+                    self.stage = Stage::Proving(Proving { why, waiting: true, ..proving });
+                    self.wait(ms)
+                }
+                None if promise::is_idempotent(change) => {
+                    self.end(Outcome::failed(Code::NotCarriedOut, Findings { evidence, observed }), now_ms)
+                }
+                None => self.unclear(&proving.why, observed, now_ms),
+            },
+        }
+    }
+
+    /// What was read does not settle it. What leads to the same twice is settled by the next reading that shows it.
+    fn unclear(&mut self, why: &Why, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let release = if promise::is_idempotent(&self.operation.step.change) { Release::Reading } else { Release::Person };
+        let evidence = self.with_task(self.evidence.clone());
+        let (code, evidence) = match why {
+            Why::TaskLost(cause) => (Code::TaskLost, cause.onto(evidence)),
+            _ => (Code::OutcomeUnclear, evidence),
+        };
+        self.end(Outcome::held(code, release, Findings { evidence, observed }), now_ms)
+    }
+
+    /// The reading gave nothing.
+    fn not_proved(&mut self, proving: Proving, cause: &Cause, now_ms: u64) -> Option<Command> {
+        if proving.unread_ms < self.patience.unread_ms {
+            let ms = next_ms(proving.unread_ms);
+            self.stage = Stage::Proving(Proving { unread_ms: proving.unread_ms.saturating_add(ms), waiting: true, ..proving });
+            return self.wait(ms);
+        }
+        let evidence = cause.onto(self.with_task(self.evidence.clone()));
+        self.hold(Code::OutcomeUnread, evidence, now_ms)
+    }
+
+    fn read_later(&mut self, proving: Proving) -> Option<Command> {
+        let ms = next_ms(proving.waited_ms);
+        self.stage = Stage::Proving(Proving { waited_ms: proving.waited_ms.saturating_add(ms), waiting: true, ..proving });
+        self.wait(ms)
+    }
+}
+
+fn shown(evidence: &Evidence) -> String {
+    evidence.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,80 @@
+//! While the task is at work: it is asked about with growing waits, until it has ended or patience has.
+//!
+//! A task that takes too long is never helped along: a graceful shutdown stays graceful (design 6.22), and the guest is held
+//! until a reading tells.
+
+use converger_core::apply::{Answer, Ask, Evidence, Findings, Outcome, Release, TaskId, TaskState};
+use converger_core::failure::Code;
+
+use super::patience::next_ms;
+use super::proving::Why;
+use super::{Command, Stage, State, cause_of};
+
+/// How often in a row a task may be unreadable.
+const UNREAD_MAX: u32 = 12;
+
+/// A task that is asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Settling {
+    task: TaskId,
+    waited_ms: u64,
+    /// Readings in a row that gave nothing.
+    unread: u32,
+    waiting: bool,
+}
+
+impl Settling {
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+}
+
+impl State {
+    pub(super) fn settle(&mut self, task: TaskId) -> Option<Command> {
+        self.poll(Settling { task, waited_ms: 0, unread: 0, waiting: true })
+    }
+
+    pub(super) fn poll(&mut self, settling: Settling) -> Option<Command> {
+        let ask = Ask::Task(settling.task.clone());
+        self.stage = Stage::Settling(Settling { waiting: false, ..settling });
+        Some(Command::Ask(ask))
+    }
+
+    pub(super) fn settled(&mut self, settling: Settling, answer: Answer, now_ms: u64) -> Option<Command> {
+        if settling.waiting {
+            return None;
+        }
+        match answer {
+            Answer::Task(TaskState::Running) => self.go_on(Settling { unread: 0, ..settling }, now_ms),
+            Answer::Task(TaskState::Ended { warnings }) => self.prove(Why::TaskEnded { warnings }),
+            Answer::Task(TaskState::Failed(cause)) => self.prove(Why::TaskFailed(cause)),
+            Answer::Task(TaskState::Lost(cause)) => self.prove(Why::TaskLost(cause)),
+            other => {
+                let unread = settling.unread + 1;
+                if unread < UNREAD_MAX {
+                    return self.go_on(Settling { unread, ..settling }, now_ms);
+                }
+                let evidence = cause_of(&other).onto(self.with_task(self.evidence.clone()));
+                self.hold(Code::OutcomeUnread, evidence, now_ms)
+            }
+        }
+    }
+
+    fn go_on(&mut self, settling: Settling, now_ms: u64) -> Option<Command> {
+        let ms = next_ms(settling.waited_ms);
+        let patience_ms = self.patience.of_task(&self.operation.step.change);
+        if settling.waited_ms >= patience_ms {
+            let code = if settling.unread > 0 { Code::OutcomeUnread } else { Code::TaskOverdue };
+            let evidence = self.with_task(self.evidence.clone()).with("waited_secs", settling.waited_ms / 1000);
+            return self.hold(code, evidence, now_ms);
+        }
+        self.stage = Stage::Settling(Settling { waited_ms: settling.waited_ms.saturating_add(ms), waiting: true, ..settling });
+        self.wait(ms)
+    }
+
+    /// Held until a reading tells.
+    pub(super) fn hold(&mut self, code: Code, evidence: Evidence, now_ms: u64) -> Option<Command> {
+        let findings = Findings { evidence, ..Findings::default() };
+        self.end(Outcome::held(code, Release::Reading, findings), now_ms)
+    }
+}
