@@ -55,7 +55,7 @@ pub(super) fn refusals() -> Result<String, Failure> {
             ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
         let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
     }
-    page.push_str("\n# Failure codes\n\nA failure is an inability: nothing was decided, and nothing was done.\n");
+    page.push_str("\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n");
     for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
         let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
         let _ = write!(page, "\n## {code}\n\n*{title}*\n\n{meaning}\n\n**Remedy.** {remedy}\n");
