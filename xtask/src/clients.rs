@@ -5,6 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
+use crate::ansible;
 use crate::lab::{self, Lab};
 use crate::python;
 use crate::shell::{self, Failure, Outcome};
@@ -19,7 +22,16 @@ pub(crate) fn ask() -> Outcome {
     for lab in &labs {
         python::run("proxmoxer_on_lab.py", &[&lab.room().display().to_string()])?;
     }
+    play(&labs)?;
     labs.iter().try_for_each(|lab| lab::all_understood(&lab.requests()?))
+}
+
+/// What is declared changes everything once and nothing the second time.
+fn play(labs: &[Lab]) -> Outcome {
+    let rooms: Vec<&Path> = labs.iter().map(Lab::room).collect();
+    shell::hush(&mut ansible::playbook("declared.yml", &rooms, &json!({ "again": false }))?)?;
+    shell::hush(&mut ansible::playbook("declared.yml", &rooms, &json!({ "again": true }))?)?;
+    shell::hush(&mut ansible::playbook("verbs.yml", &rooms, &json!({}))?)
 }
 
 fn start(flavour: &str) -> Result<Lab, Failure> {

@@ -3,6 +3,7 @@
 //! What never enters here: the tasks themselves. A line that knows how something is built, checked
 //! or generated belongs in the module named after that task.
 
+mod ansible;
 mod bench;
 mod ci;
 mod clients;

@@ -1,9 +1,9 @@
-//! A second opinion in another language: our formats, checked by Python packages that share no code
-//! with us.
+//! A second opinion in another language: our formats and our lab, checked by Python packages that
+//! share no code with us.
 //!
 //! The packages live in a venv of their own under `target/`, at the versions that
-//! `xtask/python/requirements.txt` pins. What never enters here: what the scripts check; each says
-//! that itself.
+//! `xtask/python/requirements.txt` pins, and Ansible's collection beside them. What never enters
+//! here: what the scripts check; each says that itself.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,15 +13,20 @@ use crate::shell::{self, Failure, Outcome};
 
 const SCRIPTS: &str = "xtask/python";
 const PINS: &str = "xtask/python/requirements.txt";
+const BUNDLE: &str = "xtask/python/bundle.txt";
+const WHEELS: &str = "target/ci-wheels";
 const VENV: &str = "target/ci-venv";
+/// Where Ansible looks for collections.
+pub(crate) const COLLECTIONS: &str = "target/ci-venv/collections";
 /// A copy of the pins, written last: a venv that was interrupted half-way has none and is made
 /// again.
 const STAMP: &str = "target/ci-venv/requirements.txt";
-const PYTHON: &str = "target/ci-venv/bin/python";
+pub(crate) const PYTHON: &str = "target/ci-venv/bin/python";
 
 /// Make the venv, unless it is there and holds exactly what is pinned.
 pub(crate) fn ready() -> Outcome {
-    let pins = fs::read_to_string(PINS).map_err(|error| failed("read", PINS, &error))?;
+    let read = |path: &str| fs::read_to_string(path).map_err(|error| failed("read", path, &error));
+    let pins = read(PINS)? + &read(BUNDLE)?;
     if !stands(&pins) {
         make(&pins)?;
     }
@@ -35,7 +40,7 @@ pub(crate) fn run(script: &str, arguments: &[&str]) -> Outcome {
 }
 
 /// Neither PYTHONPATH (`-E`) nor the user's own packages (`-s`) may stand in for the pinned ones.
-fn python(arguments: &[&str]) -> Command {
+pub(crate) fn python(arguments: &[&str]) -> Command {
     shell::command(PYTHON, &[&["-E", "-s"], arguments].concat())
 }
 
@@ -46,15 +51,25 @@ fn stands(pins: &str) -> bool {
 }
 
 fn make(pins: &str) -> Outcome {
-    remove_venv()?;
+    remove(VENV)?;
     shell::run(&mut shell::command("python3", &["-m", "venv", VENV]))?;
     shell::run(&mut python(&["-m", "pip", "install", "--quiet", "--no-input", "--requirement", PINS]))?;
+    collection()?;
     fs::write(STAMP, pins).map_err(|error| failed("write", STAMP, &error))
 }
 
-fn remove_venv() -> Outcome {
-    match fs::remove_dir_all(VENV) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", VENV, &error)),
+/// The bundle is large and most of it is of no use here: it is fetched, one collection taken out, and thrown away.
+fn collection() -> Outcome {
+    remove(WHEELS)?;
+    let fetch = ["-m", "pip", "download", "--quiet", "--no-input", "--no-deps", "--require-hashes"];
+    shell::run(&mut python(&[&fetch[..], &["--dest", WHEELS, "--requirement", BUNDLE]].concat()))?;
+    run("collection.py", &[WHEELS, COLLECTIONS])?;
+    remove(WHEELS)
+}
+
+fn remove(directory: &str) -> Outcome {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("remove", directory, &error)),
         _ => Ok(()),
     }
 }

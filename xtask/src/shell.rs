@@ -55,6 +55,19 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     ended(&line, status)
 }
 
+/// Run it as `run` does, but show what it says only if it fails.
+pub(crate) fn hush(command: &mut Command) -> Outcome {
+    let line = line(command);
+    eprintln!("$ {line}");
+    let started = Instant::now();
+    let output = command.output().map_err(|error| not_started(&line, &error))?;
+    eprintln!("  {:.1} s", started.elapsed().as_secs_f32());
+    if !output.status.success() {
+        eprint!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    }
+    ended(&line, output.status)
+}
+
 /// Run it quietly and take what it says; its complaints are shown only if it fails.
 pub(crate) fn capture(command: &mut Command) -> Result<String, Failure> {
     let line = line(command);
@@ -103,6 +116,8 @@ mod tests {
     fn a_failing_command_is_named_with_its_status() {
         let failure = run(&mut command("sh", &["-c", "exit 7"])).unwrap_err();
         assert_eq!(failure.to_string(), "`sh -c exit 7` failed (exit status: 7); what it said stands above");
+        assert_eq!(hush(&mut command("sh", &["-c", "exit 7"])).unwrap_err(), failure);
+        assert_eq!(hush(&mut command("sh", &["-c", "echo unheard"])), Ok(()));
     }
 
     #[test]

@@ -4,6 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Such an image is always that large.
+const CLOUD_INIT_BYTES: u64 = 4 << 20;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Storage {
     /// `dir`, `nfs`, `lvmthin`, `zfspool`, ...
@@ -59,6 +62,18 @@ impl Storages {
         let stem = free.unwrap_or_default();
         let id = self.volume_id(storage, vmid, &stem, format);
         self.volumes.insert(id.clone(), Volume { vmid, bytes, format: format.to_owned(), base: None });
+        Ok(id)
+    }
+
+    /// Make the image with a guest's first settings. There is one of it, so that a second is refused.
+    pub(crate) fn allocate_cloud_init(&mut self, storage: &str, vmid: u32, format: Option<String>) -> Result<String, String> {
+        let default = if self.find(storage)?.has_files() { "qcow2" } else { "raw" };
+        let format = format.unwrap_or_else(|| default.to_owned());
+        let id = self.volume_id(storage, vmid, &format!("vm-{vmid}-cloudinit"), &format);
+        if self.volumes.contains_key(&id) {
+            return Err(format!("disk image '{}' already exists", self.path(&id)));
+        }
+        self.volumes.insert(id.clone(), Volume { vmid, bytes: CLOUD_INIT_BYTES, format, base: None });
         Ok(id)
     }
 

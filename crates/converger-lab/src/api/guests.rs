@@ -37,6 +37,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("POST", "/nodes/{node}/{kind}/{vmid}/template", create::template),
     ("GET", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::read),
     ("POST", "/nodes/{node}/{kind}/{vmid}/migrate", migrate::migrate),
+    ("PUT", "/nodes/{node}/{kind}/{vmid}/unlink", config::unlink),
     ("PUT", "/nodes/{node}/{kind}/{vmid}/resize", disk::resize),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_disk", disk::move_disk),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_volume", disk::move_disk),

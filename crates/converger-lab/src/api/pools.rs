@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Call, Route, cluster};
+use super::{Call, Route, cluster, storage};
 use crate::access::Pool;
 use crate::respond::{Data, Fail};
 use crate::schema::split_list;
@@ -58,17 +58,19 @@ fn summary(name: &str, pool: &Pool) -> Value {
     entry
 }
 
-/// Members are shown whoever asks, without tags and locks.
+/// Members are shown whoever asks, guests without tags and locks, then storages once each.
 fn members(world: &World, call: &Call, pool: &Pool) -> Value {
-    let guests = pool.guests.iter().filter_map(|vmid| world.guests.get(vmid));
+    let wanted = |kind: &str| call.text("type").is_none_or(|wanted| wanted == kind);
+    let guests = pool.guests.iter().filter_map(|vmid| world.guests.get(vmid)).filter(|guest| wanted(guest.kind.name()));
     let view = world.views.of(&call.entry);
     let row = |guest| {
         let mut json = Vec::new();
         cluster::write_row(world, view, guest, None, &mut json);
         serde_json::from_slice::<Value>(&json).unwrap_or_default()
     };
-    let members: Vec<Value> = guests.map(|guest| without(row(guest), &["tags", "lock", "hastate"])).collect();
-    let mut entry = json!({ "members": members });
+    let guests = guests.map(|guest| without(row(guest), &["tags", "lock", "hastate"]));
+    let storages = pool.storages.iter().filter(|_| wanted("storage")).filter_map(|name| storage::member(world, call, name));
+    let mut entry = json!({ "members": guests.chain(storages).collect::<Vec<Value>>() });
     if let Some(comment) = &pool.comment {
         entry["comment"] = json!(comment);
     }
@@ -103,28 +105,25 @@ fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
 fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_lock(world, call, "update pools")?;
     let name = named(world, call)?.0.clone();
-    let ids: Vec<u32> = call.text("vms").map(split_list).into_iter().flatten().filter_map(|id| id.parse().ok()).collect();
+    let words = |key: &str| -> Vec<String> { call.text(key).map(split_list).into_iter().flatten().map(str::to_owned).collect() };
+    let ids: Vec<u32> = words("vms").iter().filter_map(|id| id.parse().ok()).collect();
+    let storages = words("storage");
     let remove = call.flag("delete");
     for vmid in &ids {
-        may_add(world, call, &name, *vmid)?;
+        may_change_guest(world, call, &name, *vmid)?;
+    }
+    for storage in &storages {
+        may_change_storage(world, call, &name, storage)?;
     }
     if call.flag("allow-move") {
         world.access.pools.values_mut().for_each(|pool| pool.guests.retain(|vmid| !ids.contains(vmid)));
     }
     let Some(pool) = world.access.pools.get_mut(&name) else { return Ok(Data::null()) };
-    for vmid in ids {
-        if remove {
-            pool.guests.remove(&vmid)
-        } else {
-            pool.guests.insert(vmid)
-        };
-    }
-    for storage in call.text("storage").map(split_list).into_iter().flatten() {
-        if remove {
-            pool.storages.remove(storage)
-        } else {
-            pool.storages.insert(storage.to_owned())
-        };
+    pool.guests.retain(|vmid| !ids.contains(vmid));
+    pool.storages.retain(|storage| !storages.contains(storage));
+    if !remove {
+        pool.guests.extend(ids);
+        pool.storages.extend(storages);
     }
     if let Some(comment) = call.text("comment") {
         pool.comment = Some(comment.to_owned());
@@ -132,24 +131,55 @@ fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(Data::null())
 }
 
-fn may_add(world: &World, call: &Call, name: &str, vmid: u32) -> Result<(), Fail> {
+fn refused<T>(why: impl std::fmt::Display) -> Result<T, Fail> {
+    Err(Fail::died(format!("update pools failed: {why}")))
+}
+
+fn may_change_guest(world: &World, call: &Call, name: &str, vmid: u32) -> Result<(), Fail> {
     world.access.need_any(&call.who, &format!("/vms/{vmid}"), &["Permissions.Modify", "VM.Allocate"])?;
-    let other = world.access.pools.iter().find(|(other, pool)| *other != name && pool.guests.contains(&vmid));
-    match other {
-        Some((other, _)) if !call.flag("allow-move") && !call.flag("delete") => {
-            Err(Fail::died(format!("update pools failed: VM {vmid} belongs already to pool '{other}' and cannot be added to '{name}'")))
+    let owner = world.access.pools.iter().find(|(_, pool)| pool.guests.contains(&vmid)).map(|(owner, _)| owner.as_str());
+    match owner {
+        Some(owner) if owner == name => {
+            if call.flag("delete") {
+                Ok(())
+            } else {
+                refused(format!("VM {vmid} is already a pool member"))
+            }
         }
+        _ if call.flag("delete") => refused(format!("VM {vmid} is not a pool member")),
+        Some(owner) if call.flag("allow-move") => world.access.need(&call.who, &format!("/pool/{owner}"), "Pool.Allocate"),
+        Some(owner) => {
+            let way_out = if world.flavour.major() >= 8 { " and allow-move is not set" } else { "" };
+            refused(format!("VM {vmid} belongs already to pool '{owner}'{way_out}"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A storage can be in many pools.
+fn may_change_storage(world: &World, call: &Call, name: &str, storage: &str) -> Result<(), Fail> {
+    world.access.need_any(&call.who, &format!("/storage/{storage}"), &["Permissions.Modify", "Datastore.Allocate"])?;
+    let member = world.access.pools.get(name).is_some_and(|pool| pool.storages.contains(storage));
+    match (member, call.flag("delete")) {
+        (true, false) => refused(format!("Storage '{storage}' is already a pool member")),
+        (false, true) => refused(format!("Storage '{storage}' is not a pool member")),
         _ => Ok(()),
     }
 }
 
+/// Only an empty pool can go; members that no longer exist do not count.
 fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_lock(world, call, "delete pool")?;
     let (name, pool) = named(world, call)?;
-    if !pool.guests.is_empty() || !pool.storages.is_empty() {
-        return Err(Fail::died(format!("delete pool failed: pool '{name}' is not empty")));
+    let not_empty = |content: String| Err(Fail::died(format!("delete pool failed: pool '{name}' is not empty (contains {content})")));
+    if let Some(vmid) = pool.guests.iter().find(|vmid| world.guests.contains_key(vmid)) {
+        return not_empty(format!("VM {vmid}"));
+    }
+    if let Some(storage) = pool.storages.iter().find(|storage| world.storages.all.contains_key(*storage)) {
+        return not_empty(format!("storage '{storage}'"));
     }
     let name = name.clone();
     world.access.pools.remove(&name);
+    world.access.grants.retain(|grant| grant.path != format!("/pool/{name}"));
     Ok(Data::null())
 }

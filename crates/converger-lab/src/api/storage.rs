@@ -193,6 +193,13 @@ pub(super) fn resources(world: &World, call: &Call) -> Vec<Value> {
     pairs.map(|(name, storage, node)| resource(world, call, name, storage, node)).collect()
 }
 
+/// A storage as a pool shows it: once, on the entry node where it is there.
+pub(super) fn member(world: &World, call: &Call, name: &str) -> Option<Value> {
+    let storage = world.storages.all.get(name)?;
+    let elsewhere = storage.nodes.as_ref().filter(|nodes| !nodes.contains(&call.entry)).and_then(|nodes| nodes.first());
+    Some(resource(world, call, name, storage, elsewhere.unwrap_or(&call.entry)))
+}
+
 fn resource(world: &World, call: &Call, name: &str, storage: &Storage, node: &str) -> Value {
     let known = world.views.heard(&call.entry, node, world.now_ms).is_some();
     json!({ "id": format!("storage/{node}/{name}"), "type": "storage", "storage": name, "node": node, "plugintype": storage.kind,

@@ -33,7 +33,26 @@ impl Drive {
     }
 
     pub(crate) fn is_cdrom(&self) -> bool {
-        self.options.get("media").is_some_and(|media| media == "cdrom") || self.file == "none" || self.file == "cdrom"
+        let media = self.options.get("media").is_some_and(|media| media == "cdrom");
+        media || self.file == "none" || self.file == "cdrom" || self.is_cloud_init()
+    }
+
+    /// The image with the guest's first settings: shown as a CD, but a volume of the guest's own.
+    pub(crate) fn is_cloud_init(&self) -> bool {
+        let Some((_, rest)) = self.file.split_once(':') else { return false };
+        let stem = rest.rsplit('/').next().and_then(|name| name.split('.').next()).unwrap_or_default();
+        let owner = |stem: &str| stem.strip_prefix("vm-").and_then(|rest| rest.strip_suffix("-cloudinit")).map(str::to_owned);
+        stem == "cloudinit" || owner(stem).is_some_and(|vmid| vmid.parse::<u32>().is_ok())
+    }
+
+    /// Whether the volume comes, is copied and goes with the guest; other CDs only lie in the drive.
+    pub(crate) fn is_owned(&self) -> bool {
+        !self.is_cdrom() || self.is_cloud_init()
+    }
+
+    /// The storage on which such an image is still to be made.
+    pub(crate) fn wants_cloud_init(&self) -> Option<&str> {
+        self.file.split_once(':').filter(|(_, rest)| *rest == "cloudinit").map(|(storage, _)| storage)
     }
 
     /// Storage and size of a disk that is still to be made.
@@ -128,6 +147,20 @@ mod tests {
         assert_eq!(Drive::parse("dir1:1.5,format=raw").wanted(), Some(("dir1", 1_610_612_736)));
         assert_eq!(Drive::parse("dir1:100/vm-100-disk-0.qcow2,size=1G").wanted(), None);
         assert_eq!(Drive::parse("none,media=cdrom").wanted(), None);
+    }
+
+    #[test]
+    fn an_image_of_first_settings_is_a_cd_that_belongs_to_the_guest() {
+        for file in ["tank:cloudinit", "tank:vm-100-cloudinit,media=cdrom", "dir1:100/vm-100-cloudinit.qcow2"] {
+            let drive = Drive::parse(file);
+            assert!(drive.is_cloud_init() && drive.is_cdrom() && drive.is_owned(), "{file}");
+        }
+        for file in ["dir1:iso/cloudinit-tools.iso,media=cdrom", "none,media=cdrom", "dir1:vm-x-cloudinit,media=cdrom"] {
+            let drive = Drive::parse(file);
+            assert!(!drive.is_cloud_init() && drive.is_cdrom() && !drive.is_owned(), "{file}");
+        }
+        assert_eq!(Drive::parse("tank:cloudinit").wants_cloud_init(), Some("tank"));
+        assert_eq!(Drive::parse("tank:vm-100-cloudinit").wants_cloud_init(), None);
     }
 
     #[test]

@@ -150,7 +150,7 @@ pub(crate) fn apply_pending(world: &mut World, vmid: u32) {
     }
 }
 
-/// One key takes effect. A disk that leaves is set aside, or destroyed where that was asked.
+/// One key takes effect. A disk that leaves is set aside, or destroyed where that was asked; an image of first settings always is.
 pub(super) fn apply_one(world: &mut World, vmid: u32, key: &str) {
     let Some(guest) = world.guest_mut(vmid) else { return };
     let deletion = guest.deletions.remove(key);
@@ -164,8 +164,8 @@ pub(super) fn apply_one(world: &mut World, vmid: u32, key: &str) {
     }
     let disk = before.filter(|_| is_disk_key(guest.kind, key)).map(|before| Drive::parse(&before));
     let replaced = |drive: &Drive| value.as_ref().is_none_or(|value| Drive::parse(value).file != drive.file);
-    if let Some(drive) = disk.filter(|drive| !drive.is_cdrom() && replaced(drive)) {
-        if deletion == Some(true) {
+    if let Some(drive) = disk.filter(|drive| drive.is_owned() && replaced(drive)) {
+        if deletion == Some(true) || drive.is_cloud_init() {
             world.storages.volumes.remove(&drive.file);
         } else {
             guest.add_unused(&drive.file);

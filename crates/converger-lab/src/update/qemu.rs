@@ -237,6 +237,11 @@ pub(crate) fn make_disk(world: &mut World, vmid: u32, value: &str) -> Result<Str
     let mut drive = Drive::parse(value);
     let format = drive.options.remove("format");
     drive.options.remove("import-from");
+    if let Some(storage) = drive.wants_cloud_init() {
+        drive.file = world.storages.allocate_cloud_init(storage, vmid, format)?;
+        drive.options.insert("media".to_owned(), "cdrom".to_owned());
+        return Ok(drive.print());
+    }
     if let Some((storage, bytes)) = drive.wanted() {
         let storage = storage.to_owned();
         let format = format.unwrap_or_else(|| "raw".to_owned());

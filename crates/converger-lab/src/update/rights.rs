@@ -65,6 +65,9 @@ fn qemu(world: &World, call: &Call, vmid: u32, key: &str, value: &str) -> Result
         return if allowed { Ok(()) } else { Err(Fail::died(format!("only root can set '{key}' config"))) };
     };
     world.access.need(&call.who, &format!("/vms/{vmid}"), privilege)?;
+    if is_disk_key(Kind::Qemu, key) && Drive::parse(value).is_cloud_init() {
+        world.access.need(&call.who, &format!("/vms/{vmid}"), "VM.Config.Cloudinit")?;
+    }
     if key == "startup" {
         world.access.need(&call.who, "/", "Sys.Modify")?;
     }

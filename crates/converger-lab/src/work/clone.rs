@@ -123,7 +123,11 @@ pub(super) fn finish(world: &mut World, cloning: &Cloning) -> Result<(), String>
 
 fn copy_disks(world: &mut World, cloning: &Cloning, section: &mut Section) -> Result<(), String> {
     let disks: Vec<(String, Drive)> = drives(cloning.kind, section).map(|(key, drive)| (key.clone(), drive)).collect();
-    for (key, mut drive) in disks.into_iter().filter(|(_, drive)| !drive.is_cdrom()) {
+    for (key, mut drive) in disks.into_iter().filter(|(_, drive)| drive.is_owned()) {
+        if drive.is_cloud_init() {
+            copy_cloud_init(world, cloning, &key, drive, section)?;
+            continue;
+        }
         let base = drive.file.clone();
         let volume = world.storages.volumes.get(&base).cloned();
         let volume = volume.unwrap_or(Volume { vmid: cloning.source, bytes: drive.bytes(), format: "raw".to_owned(), base: None });
@@ -137,6 +141,16 @@ fn copy_disks(world: &mut World, cloning: &Cloning, section: &mut Section) -> Re
         drive.set_bytes(volume.bytes);
         section.insert(key, drive.print());
     }
+    Ok(())
+}
+
+/// The image of first settings is never linked: the clone gets one of its own, to be filled at its start.
+fn copy_cloud_init(world: &mut World, cloning: &Cloning, key: &str, mut drive: Drive, section: &mut Section) -> Result<(), String> {
+    let storage = cloning.storage.clone().or_else(|| drive.storage().map(str::to_owned)).unwrap_or_default();
+    drive.file = world.storages.allocate_cloud_init(&storage, cloning.target, None)?;
+    let bytes = world.storages.volumes.get(&drive.file).map_or(0, |volume| volume.bytes);
+    drive.set_bytes(bytes);
+    section.insert(key.to_owned(), drive.print());
     Ok(())
 }
 

@@ -36,7 +36,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, vmid: u32, purge: bool) -> Re
 /// Every volume that the guest names and owns.
 fn volumes(guest: &Guest) -> Vec<String> {
     let named = guest.sections().flatten().filter(|(key, _)| is_disk_key(guest.kind, key) || is_unused_key(key));
-    let drives = named.map(|(_, value)| Drive::parse(value)).filter(|drive| !drive.is_cdrom() && !drive.file.starts_with('/'));
+    let drives = named.map(|(_, value)| Drive::parse(value)).filter(|drive| drive.is_owned() && !drive.file.starts_with('/'));
     drives.map(|drive| drive.file).collect()
 }
 

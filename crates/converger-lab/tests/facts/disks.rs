@@ -112,3 +112,40 @@ fn destroying_takes_permissions_pool_and_firewall_along() {
     lab.done("POST", "/nodes/pve1/qemu", "vmid=100&name=other");
     assert!(lab.get(&format!("{GUEST}/firewall/options")).get("enable").is_none());
 }
+
+#[test]
+fn an_image_of_first_settings_is_made_once_copied_to_clones_and_goes_with_its_guest() {
+    let mut lab = Lab::new(SMALL);
+    let volumes = |lab: &mut Lab| -> Vec<String> {
+        let content = lab.get("/nodes/pve1/storage/tank/content");
+        let ids = content.as_array().into_iter().flatten().filter_map(|volume| volume["volid"].as_str().map(str::to_owned));
+        ids.filter(|id| id.ends_with("cloudinit")).collect()
+    };
+    lab.done("PUT", &format!("{GUEST}/config"), "ide2=tank%3Acloudinit");
+    assert_eq!(lab.get(&format!("{GUEST}/config"))["ide2"], "tank:vm-100-cloudinit,media=cdrom");
+    let second = lab.error("PUT", &format!("{GUEST}/config"), "ide0=tank%3Acloudinit");
+    assert!(second.starts_with("500 disk image '") && second.ends_with("vm-100-cloudinit' already exists"), "{second}");
+    lab.done("POST", &format!("{GUEST}/clone"), "newid=300");
+    assert_eq!(lab.get("/nodes/pve1/qemu/300/config")["ide2"], "tank:vm-300-cloudinit,media=cdrom,size=4M");
+    assert_eq!(volumes(&mut lab), ["tank:vm-100-cloudinit", "tank:vm-300-cloudinit"]);
+    lab.done("PUT", &format!("{GUEST}/config"), "delete=ide2");
+    lab.done("DELETE", "/nodes/pve1/qemu/300", "");
+    assert_eq!(volumes(&mut lab), Vec::<String>::new(), "deleting the drive or the guest destroys the image");
+    assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None, "it is never set aside");
+}
+
+#[test]
+fn to_unlink_a_disk_sets_it_aside_and_to_force_that_destroys_it() {
+    let mut lab = Lab::new(SMALL);
+    let unlink = format!("{GUEST}/unlink");
+    lab.done("PUT", &unlink, "idlist=scsi0");
+    let config = lab.get(&format!("{GUEST}/config"));
+    assert_eq!((config.get("scsi0"), &config["unused0"]), (None, &"tank:vm-100-disk-0".into()));
+    lab.done("PUT", &unlink, "idlist=unused0&force=1");
+    assert_eq!(lab.get(&format!("{GUEST}/config")).get("unused0"), None);
+    assert_eq!(lab.error("PUT", &unlink, "idlist=banana7"), "400 Parameter verification failed.");
+    assert_eq!(
+        lab.error("PUT", "/nodes/pve1/qemu/999/unlink", "idlist=scsi0"),
+        "500 Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist"
+    );
+}

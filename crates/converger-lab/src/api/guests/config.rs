@@ -45,6 +45,14 @@ pub(super) fn put(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(Data::null().after(waited_ms + took_ms))
 }
 
+/// The same for keys that only go.
+pub(super) fn unlink(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
+    let values = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
+    let (who, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
+    put(world, &Call { method: call.method, values, who, entry, node, kind: call.kind })
+}
+
 /// A task does it; with a delay given, the call waits that long and returns nothing if the task ended well.
 pub(super) fn post(world: &mut World, call: &Call) -> Result<Data, Fail> {
     debug_assert!(call.kind == Kind::Qemu, "containers have no such method");

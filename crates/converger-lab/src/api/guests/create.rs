@@ -130,7 +130,7 @@ fn complete_lxc(call: &Call, section: &mut Section) -> Result<(), Fail> {
 
 fn storages_exist(world: &World, kind: Kind, section: &Section) -> Result<(), Fail> {
     let disks = section.iter().filter(|(key, _)| is_disk_key(kind, key)).map(|(_, value)| Drive::parse(value));
-    for drive in disks.filter(|drive| !drive.is_cdrom()) {
+    for drive in disks.filter(Drive::is_owned) {
         if let Some(storage) = drive.storage() {
             world.storages.find(storage).map_err(Fail::died)?;
         }

@@ -1,0 +1,44 @@
+//! Ansible on labs of ours: how a playbook is called. Each lab is a host, named after its room.
+//!
+//! What never enters here: what a playbook does; `xtask/ansible` says that.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::python;
+use crate::shell::Failure;
+
+const PLAYBOOKS: &str = "xtask/ansible";
+
+/// `xtask/ansible/<book>` for the labs in these rooms, which are neighbours; `more` holds further variables.
+pub(crate) fn playbook(book: &str, rooms: &[&Path], more: &Value) -> Result<Command, Failure> {
+    let root = env::current_dir().map_err(|error| Failure::new(format!("cannot tell where this is: {error}")))?;
+    let hosts: Vec<&str> = rooms.iter().filter_map(|room| room.file_name()?.to_str()).collect();
+    let parent = rooms.first().and_then(|room| room.parent()).map(|parent| root.join(parent)).unwrap_or_default();
+    // Paths are absolute, because Ansible looks for relative ones beside the playbook.
+    let ways = json!({ "rooms": parent, "ansible_python_interpreter": root.join(python::PYTHON) }).to_string();
+    let more = more.to_string();
+    let (inventory, path) = (format!("{},", hosts.join(",")), format!("{PLAYBOOKS}/{book}"));
+    let labs = format!("@{PLAYBOOKS}/labs.yml");
+    let mut command = python::python(&["-m", "ansible", "playbook", "-i", &inventory, "-e", &labs, "-e", &ways, "-e", &more, &path]);
+    surroundings(&mut command, &root, &parent);
+    Ok(command)
+}
+
+/// Nothing of the user's own Ansible counts, and nothing is left in the user's home.
+fn surroundings(command: &mut Command, root: &Path, parent: &Path) {
+    let kept: Vec<(String, String)> =
+        env::vars().filter(|(name, _)| name.starts_with("ANSIBLE_") || name.starts_with("PROXMOX_")).collect();
+    for (name, _) in kept {
+        command.env_remove(name);
+    }
+    let paths: [(&str, PathBuf); 3] = [
+        ("ANSIBLE_CONFIG", root.join(PLAYBOOKS).join("ansible.cfg")),
+        ("ANSIBLE_HOME", parent.join("ansible")),
+        ("ANSIBLE_COLLECTIONS_PATH", root.join(python::COLLECTIONS)),
+    ];
+    command.envs(paths).env("LC_ALL", "C.UTF-8");
+}
