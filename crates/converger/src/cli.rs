@@ -88,6 +88,25 @@ Examples:
 A plan that was made from a recorded observation is never carried out: a recording shows how
 things were and not how they are. Exit code 3.")]
     Apply(Reading),
+    /// Show what was done and what is under way, and say what became of what is held
+    #[command(subcommand)]
+    Ops(Ops),
+    /// Let nothing be changed in an environment until it is thawed
+    #[command(after_help = "\
+Examples:
+  converger freeze lab --reason \"storage move until Friday\"
+  converger thaw lab")]
+    Freeze(Freezing),
+    /// End a freeze
+    Thaw(Place),
+    /// Leave a guest alone until it is released
+    #[command(after_help = "\
+Examples:
+  converger hold lab 101 --reason \"debugging, ask Ann\"
+  converger release lab 101")]
+    Hold(Holding),
+    /// End a hold
+    Release(Holding),
     /// Serve a Proxmox VE look-alike on this machine, to try things on
     #[command(after_help = "\
 Examples:
@@ -291,6 +310,102 @@ pub(crate) struct Pinning {
 fn vmid(text: &str) -> Result<Vmid, String> {
     let number = text.parse().ok().and_then(Vmid::new);
     number.ok_or_else(|| format!("an id of a guest is a number between {} and {}", Vmid::MIN, Vmid::MAX))
+}
+
+/// An environment, and where it is written.
+#[derive(Args, Debug)]
+pub(crate) struct Place {
+    /// The environment
+    pub(crate) environment: String,
+    /// Environments, limits and the state directory [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Why an environment is frozen.
+#[derive(Args, Debug)]
+pub(crate) struct Freezing {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
+}
+
+/// A guest that is held or released.
+#[derive(Args, Debug)]
+pub(crate) struct Holding {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The guest's id
+    #[arg(value_parser = vmid)]
+    pub(crate) vmid: Vmid,
+    /// Why, for those who ask; a hold needs one
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+}
+
+/// What is asked of the journal.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ops {
+    /// List operations, newest first
+    List(Listing),
+    /// Show one with all that is known of it
+    Show(Showing),
+    /// Say what became of one that is held
+    #[command(after_help = "\
+Examples:
+  converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs, task log looked at\"")]
+    Resolve(Resolving),
+}
+
+/// Which operations are listed.
+#[derive(Args, Debug)]
+pub(crate) struct Listing {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Only those that are held
+    #[arg(long)]
+    pub(crate) held: bool,
+    /// Only those without an end
+    #[arg(long, conflicts_with = "held")]
+    pub(crate) open: bool,
+    /// Only those of this guest
+    #[arg(long, value_parser = vmid)]
+    pub(crate) vmid: Option<Vmid>,
+    /// At most so many
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) limit: u32,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which operation is shown.
+#[derive(Args, Debug)]
+pub(crate) struct Showing {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Its id
+    pub(crate) id: String,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What became of an operation.
+#[derive(Args, Debug)]
+pub(crate) struct Resolving {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// Its id
+    pub(crate) id: String,
+    /// What became of it
+    #[arg(long, value_parser = ["done", "failed", "not-run"])]
+    pub(crate) r#as: String,
+    /// How you know
+    #[arg(long)]
+    pub(crate) reason: String,
 }
 
 /// What is examined.

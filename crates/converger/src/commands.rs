@@ -6,6 +6,9 @@ mod doctor;
 mod explain;
 mod init;
 mod lab;
+mod memory;
+mod ops;
+mod people;
 mod pin;
 mod schema;
 mod spine;
@@ -35,6 +38,11 @@ pub(crate) fn run(command: Command) -> End {
         Command::Plan { reading, out } => plan_command(&reading, out),
         Command::Observe { source, out, json } => observe_command(&source, out, json),
         Command::Apply(reading) => apply_command(&reading),
+        Command::Ops(which) => ops::ops(&which),
+        Command::Freeze(freezing) => people::freeze(&freezing),
+        Command::Thaw(place) => people::thaw(&place),
+        Command::Hold(holding) => people::hold(&holding),
+        Command::Release(holding) => people::release(&holding),
         Command::Lab(lab) => lab::lab(&lab),
         Command::Doctor(visit) => doctor::visit(&visit),
         Command::Init(adoption) => init::init(&adoption),
@@ -66,6 +74,10 @@ pub(crate) enum Message {
 impl Stop {
     pub(crate) fn input(message: impl Into<String>) -> Self {
         Self { end: End::Input, message: Message::Sentence(message.into()), help: None, code: None }
+    }
+
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { end: End::Refused, message: Message::Sentence(message.into()), help: None, code: None }
     }
 
     pub(crate) fn faults(laid: String) -> Self {

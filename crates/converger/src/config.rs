@@ -30,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) circumstances: Circumstances,
     /// How the environment is reached, where that is written.
     pub(crate) connection: Option<Connection>,
+    /// Where what must survive the program is kept, where that is written.
+    pub(crate) state: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -41,6 +43,14 @@ struct File {
     limits: LimitsTable,
     #[serde(default)]
     freeze: Freeze,
+    #[serde(default)]
+    store: StoreTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoreTable {
+    directory: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -144,6 +154,7 @@ fn built_in() -> Config {
         limits: Limits::default(),
         circumstances: Circumstances::default(),
         connection: None,
+        state: None,
     }
 }
 
@@ -168,6 +179,7 @@ fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Confi
         limits: limits(&file.limits)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
+        state: file.store.directory.map(|directory| room.join(directory)),
     })
 }
 

@@ -17,6 +17,8 @@ pub(crate) enum End {
     Refused,
     /// Something would be done.
     ChangesPending,
+    /// It is not known what became of something.
+    Held,
     /// Evidence or the contract is broken.
     Broken,
 }
@@ -29,6 +31,7 @@ impl End {
             Self::Input => 2,
             Self::Refused => 3,
             Self::ChangesPending => 4,
+            Self::Held => 5,
             Self::Broken => 6,
         })
     }

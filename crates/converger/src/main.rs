@@ -9,6 +9,7 @@ mod files;
 mod host;
 mod progress;
 mod render;
+mod state;
 
 use std::process::ExitCode;
 

@@ -12,8 +12,25 @@ use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
 
-const SUBCOMMANDS: [&str; 12] =
-    ["apply", "audit", "completions", "contract", "doctor", "explain", "init", "lab", "observe", "pin", "plan", "schema"];
+const SUBCOMMANDS: [&str; 17] = [
+    "apply",
+    "audit",
+    "completions",
+    "contract",
+    "doctor",
+    "explain",
+    "freeze",
+    "hold",
+    "init",
+    "lab",
+    "observe",
+    "ops",
+    "pin",
+    "plan",
+    "release",
+    "schema",
+    "thaw",
+];
 
 /// One container named `dns`, with this status.
 fn current(status: &str) -> String {

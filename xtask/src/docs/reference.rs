@@ -11,8 +11,25 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 12] =
-    ["doctor", "init", "pin", "observe", "audit", "plan", "apply", "lab", "explain", "contract", "schema", "completions"];
+const COMMANDS: [&str; 17] = [
+    "doctor",
+    "init",
+    "pin",
+    "observe",
+    "audit",
+    "plan",
+    "apply",
+    "ops",
+    "freeze",
+    "thaw",
+    "hold",
+    "release",
+    "lab",
+    "explain",
+    "contract",
+    "schema",
+    "completions",
+];
 
 /// What the program prints for these arguments. It is built as `ci` builds it, so that nothing is built twice.
 fn converger(arguments: &[&str]) -> Result<String, Failure> {
@@ -55,7 +72,9 @@ pub(super) fn refusals() -> Result<String, Failure> {
             ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
         let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
     }
-    page.push_str("\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n");
+    page.push_str(
+        "\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n",
+    );
     for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
         let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
         let _ = write!(page, "\n## {code}\n\n*{title}*\n\n{meaning}\n\n**Remedy.** {remedy}\n");

@@ -7,6 +7,7 @@ use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
 use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_tag};
 use crate::marks::{self, Marks};
+use crate::moment;
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
 
 const KEYS: [&str; 9] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged"];
@@ -122,12 +123,7 @@ pub(crate) fn text<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str) ->
 /// `2026-11-15T12:00:00Z`: the shape is checked, so that an age can be judged from it later.
 fn taken_at<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.text("`taken_at`")? else { return Ok(None) };
-    let pattern = "dddd-dd-ddTdd:dd:ddZ";
-    let part = |at: usize| found.get(at..at + 2).and_then(|digits| digits.parse::<u8>().ok()).unwrap_or(u8::MAX);
-    let is_time = (1..=12).contains(&part(5)) && (1..=31).contains(&part(8)) && part(11) < 24 && part(14) < 60 && part(17) <= 60;
-    let fits = found.len() == pattern.len()
-        && found.bytes().zip(pattern.bytes()).all(|(byte, want)| if want == b'd' { byte.is_ascii_digit() } else { byte == want });
-    if fits && is_time {
+    if moment::read(&found).is_some() {
         return Ok(Some(found.into()));
     }
     reader.refuse(Diagnostic::new(span, format!("{} is not a time", quoted(&found))).help("write it as 2026-11-15T12:00:00Z, in UTC"))

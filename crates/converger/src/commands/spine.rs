@@ -44,7 +44,11 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
 }
 
 pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Config, Stop> {
-    config::load(look.config.as_deref(), environment).map_err(Stop::input)
+    load(look.config.as_deref(), environment)
+}
+
+pub(super) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Stop> {
+    config::load(named, environment).map_err(Stop::input)
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {

@@ -2,7 +2,7 @@
 //!
 //! Only as much of X.509 is read as stands before the dates, each element bounded by the one around it.
 
-use crate::proxmox::time::civil_secs;
+use converger_core::moment::civil_secs;
 
 /// From when until when a certificate is valid, seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::theirs;
 use crate::proxmox::client::{Distrust, Trust};
 use crate::proxmox::codec::{Cause, Failure, Shown, Version};
 use crate::proxmox::observe;
-use crate::proxmox::time;
+use converger_core::moment;
 
 /// A certificate that ends sooner is worth a word: Proxmox renews its own two weeks before.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
@@ -75,7 +75,7 @@ fn tls(gathered: &Gathered, seen: &EndpointSeen) -> Option<Finding> {
     };
     let mut found = format!("trusted by {by}; it shows {shown}");
     let Some(validity) = seen.validity else { return Some(Finding::new("tls", Level::Ok, found)) };
-    found.push_str(&format!(", valid until {}", time::date(validity.until_secs)));
+    found.push_str(&format!(", valid until {}", moment::date(validity.until_secs)));
     let left_secs = validity.until_secs.saturating_sub(gathered.now_secs);
     if left_secs > ENDS_SOON_SECS {
         return Some(Finding::new("tls", Level::Ok, found));

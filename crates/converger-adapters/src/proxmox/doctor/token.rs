@@ -5,7 +5,7 @@ use super::gather::{Answers, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::TokenId;
 use crate::proxmox::codec::{Cause, Permissions, TokenState, User};
-use crate::proxmox::time;
+use converger_core::moment;
 
 /// A token or user that ends sooner is worth a word.
 const ENDS_SOON_SECS: u64 = 14 * 86_400;
@@ -86,7 +86,7 @@ fn expiry(gathered: &Gathered, user: &User) -> Option<Finding> {
     let Some((secs, who)) = soonest else {
         return Some(Finding::new("token-expiry", Level::Ok, "neither the token nor its user expires"));
     };
-    let found = format!("{who} expires on {}", time::date(secs));
+    let found = format!("{who} expires on {}", moment::date(secs));
     let is_soon = secs.saturating_sub(gathered.now_secs) <= ENDS_SOON_SECS;
     if !is_soon {
         return Some(Finding::new("token-expiry", Level::Ok, found));

@@ -1,0 +1,90 @@
+//! Times as artifacts write them: UTC to the second, as `2026-11-15T12:00:00Z`. The clock itself is read outside and handed in.
+
+/// The seconds since 1970 in UTC, as `2026-11-15T12:00:00Z`.
+#[must_use]
+pub fn written(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = civil(days);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+/// The day in UTC, as `2026-11-15`.
+#[must_use]
+pub fn date(seconds: u64) -> String {
+    written(seconds).chars().take_while(|own| *own != 'T').collect()
+}
+
+/// The seconds since 1970 of a time that [`written`] gave.
+#[must_use]
+pub fn read(text: &str) -> Option<u64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let parts = |text: &str, mark: char| -> Option<[u64; 3]> {
+        let parts: Vec<u64> = text.split(mark).map(|part| part.parse().ok()).collect::<Option<_>>()?;
+        parts.try_into().ok()
+    };
+    let seconds = civil_secs(parts(date, '-')?, parts(time, ':')?)?;
+    (written(seconds) == text).then_some(seconds)
+}
+
+/// The seconds from 1970 to a date and time of day in UTC.
+#[must_use]
+pub fn civil_secs([year, month, day]: [u64; 3], [hour, minute, second]: [u64; 3]) -> Option<u64> {
+    let is_date = (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
+    let is_time = hour < 24 && minute < 60 && second <= 60;
+    (is_date && is_time).then(|| days(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// The date of a day since 1970, by counting in years that begin in March: then the leap day is the last of its year.
+fn civil(days: u64) -> (u64, u64, u64) {
+    const ERA: u64 = 146_097;
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / ERA, shifted % ERA);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let march_month = (5 * of_year + 2) / 153;
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
+    (era * 400 + year + u64::from(month <= 2), month, of_year - (153 * march_month + 2) / 5 + 1)
+}
+
+/// The days from 1970 to a date: [`civil`] the other way round.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let year = year - u64::from(month <= 2);
+    let (era, of_era) = (year / 400, year % 400);
+    let march_month = (month + 9) % 12;
+    let of_year = (153 * march_month + 2) / 5 + day - 1;
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_in_utc_and_read_back() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_794_770_467, "2026-11-15T19:21:07Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(written(seconds), text);
+            assert_eq!(read(text), Some(seconds));
+        }
+        for bad in [
+            "",
+            "2026-11-15",
+            "2026-11-15T19:21:07",
+            "2026-11-15T19:21:07+00:00",
+            "2026-02-30T00:00:00Z",
+            "26-11-15T19:21:07Z",
+            "2026-1-15T1:1:7Z",
+        ] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        for day in (0..60_000).step_by(17) {
+            let (year, month, date) = civil(day);
+            assert_eq!(days(year, month, date), day, "{year}-{month}-{date}");
+        }
+    }
+}

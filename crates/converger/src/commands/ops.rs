@@ -1,0 +1,178 @@
+//! `converger ops`: what was done, what is under way, what is held, and a person's word on that.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use converger_core::apply::{
+    Evidence, Fact, History, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
+};
+use converger_core::moment;
+use converger_store::{Batch, Filter, Standing, Store};
+use serde_json::{Value as Json, json};
+
+use super::memory::{self, Memory};
+use super::{Stop, shown, spine};
+use crate::cli::{Listing, Ops, Place, Resolving, Showing};
+use crate::exit::End;
+use crate::render::{self, styled, theirs};
+use crate::state;
+
+pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
+    match ops {
+        Ops::List(listing) => list(listing),
+        Ops::Show(showing) => show(showing),
+        Ops::Resolve(resolving) => resolve(resolving),
+    }
+}
+
+fn open(place: &Place) -> Result<Memory, Stop> {
+    memory::open(place.config.as_deref(), &spine::environment(&place.environment)?)
+}
+
+fn list(listing: &Listing) -> Result<End, Stop> {
+    let memory = open(&listing.place)?;
+    let environment = Some(spine::environment(&listing.place.environment)?);
+    let standing = match (listing.held, listing.open) {
+        (true, _) => Some(Standing::Held),
+        (_, true) => Some(Standing::Open),
+        _ => None,
+    };
+    let filter = Filter { environment, vmid: listing.vmid, standing, ..Filter::default() };
+    let histories = memory.wait(memory.store.operations(filter, listing.limit)).map_err(|error| memory::failed(&error))?;
+    let written = if listing.json {
+        histories.iter().try_for_each(|history| writeln!(io::stdout(), "{}", as_json(history)))
+    } else {
+        let lines: String = histories.iter().map(line).collect();
+        write!(anstream::stdout(), "{}", if lines.is_empty() { "no operations\n".to_owned() } else { lines })
+    };
+    let is_held = histories.iter().any(|history| history.progress().is_held());
+    shown(written, if is_held { End::Held } else { End::Done })
+}
+
+fn show(showing: &Showing) -> Result<End, Stop> {
+    let memory = open(&showing.place)?;
+    let history = find(&memory, &showing.id)?;
+    let written =
+        if showing.json { writeln!(io::stdout(), "{}", as_json(&history)) } else { write!(anstream::stdout(), "{}", text(&history)) };
+    shown(written, End::Done)
+}
+
+fn find(memory: &Memory, id: &str) -> Result<History, Stop> {
+    let unknown = || Stop::input(format!("there is no operation `{}`", id.escape_debug())).help("`converger ops list` shows them");
+    let id = OperationId::new(id).ok_or_else(unknown)?;
+    memory.wait(memory.store.operation(id)).map_err(|error| memory::failed(&error))?.ok_or_else(unknown)
+}
+
+/// A person says what became of an operation that is held; it is kept with their name and their reason.
+fn resolve(resolving: &Resolving) -> Result<End, Stop> {
+    if !is_remark(&resolving.reason) {
+        return Err(Stop::input("the reason is empty or longer than 4096 bytes").help("say with --reason how you know"));
+    }
+    let memory = open(&resolving.place)?;
+    let history = find(&memory, &resolving.id)?;
+    let id = history.id().clone();
+    let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
+    let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
+    let record =
+        Record::Resolved { id, resolution, by: state::actor().into(), reason: resolving.reason.as_str().into(), at_ms: state::now_ms() };
+    let _ = memory.commit(Batch::from(record))?;
+    let guest = history.operation.guest.vmid;
+    shown(
+        writeln!(anstream::stdout(), "operation {} is resolved as {}; guest {guest} is free again", resolving.id, resolution.word()),
+        End::Done,
+    )
+}
+
+fn utc(at_ms: u64) -> String {
+    moment::written(at_ms / 1000)
+}
+
+/// How it stands, in a word.
+fn standing(history: &History) -> &'static str {
+    match (&history.resolved, &history.ended) {
+        (Some(resolved), _) => resolved.resolution.word(),
+        (None, Some((outcome, _))) => outcome.end().word(),
+        (None, None) => "under way",
+    }
+}
+
+fn line(history: &History) -> String {
+    let operation = &history.operation;
+    let code =
+        history.ended.as_ref().and_then(|(outcome, _)| outcome.code()).map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
+    let style = if history.progress().is_held() { render::RED } else { render::BOLD };
+    format!(
+        "{}  {}  {} {} {}  {}  {}{code}\n",
+        utc(history.at_ms),
+        operation.id.as_str(),
+        operation.guest.vmid,
+        operation.guest.kind,
+        theirs(&operation.guest.name),
+        operation.step.change.word(),
+        styled(style, standing(history)),
+    )
+}
+
+fn text(history: &History) -> String {
+    let operation = &history.operation;
+    let mut text = line(history);
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<10}")));
+    };
+    row("plan", operation.plan.to_string());
+    row("run", operation.run.as_str().to_owned());
+    row("node", operation.guest.node.as_str().to_owned());
+    if let Some((task, at_ms)) = &history.task {
+        row("task", format!("{} since {}", theirs(task.as_str()), utc(*at_ms)));
+    }
+    if let Some((outcome, at_ms)) = &history.ended {
+        row("ended", format!("{} at {}", outcome.end().word(), utc(*at_ms)));
+        facts(&outcome.findings().evidence).into_iter().for_each(|fact| row("because", fact));
+        facts(&outcome.findings().observed).into_iter().for_each(|fact| row("observed", fact));
+        if let (Outcome::Held { release, .. }, None) = (outcome, &history.resolved) {
+            row("next", next(*release, operation.id.as_str()));
+        }
+    }
+    if let Some(resolved) = &history.resolved {
+        let by = format!("{} by {}: {}", resolved.resolution.word(), theirs(&resolved.by), theirs(&resolved.reason));
+        row("resolved", by);
+    }
+    text
+}
+
+/// What releases an operation that is held.
+fn next(release: Release, id: &str) -> String {
+    let person = format!("look at the guest, then `converger ops resolve {id} --as done|failed|not-run --reason \"...\"`");
+    match release {
+        Release::Reading => format!("the next apply reads the guest again and finds out; or {person}"),
+        Release::Person => person,
+    }
+}
+
+fn facts(evidence: &Evidence) -> Vec<String> {
+    evidence.iter().map(|(key, fact)| format!("{}: {}", key.as_str(), fact_text(fact))).collect()
+}
+
+fn fact_text(fact: &Fact) -> String {
+    match fact {
+        Fact::Number(number) => number.to_string(),
+        Fact::Text(text) => theirs(text),
+        Fact::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// The operation and its end as they are stored, and what the journal has beside them.
+fn as_json(history: &History) -> Json {
+    let stored = |bytes: io::Result<Vec<u8>>| bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null);
+    let resolved = history.resolved.as_ref().map(|resolved| {
+        json!({ "resolution": resolved.resolution.word(), "by": resolved.by, "reason": resolved.reason, "at_ms": resolved.at_ms })
+    });
+    json!({
+        "schema": "converger.history/1",
+        "operation": stored(write_operation(&history.operation)),
+        "at_ms": history.at_ms,
+        "task": history.task.as_ref().map(|(task, at_ms)| json!({ "id": task.as_str(), "at_ms": at_ms })),
+        "ended": history.ended.as_ref().map(|(outcome, at_ms)| json!({ "outcome": stored(write_outcome(outcome)), "at_ms": at_ms })),
+        "resolved": resolved,
+    })
+}

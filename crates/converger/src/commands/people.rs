@@ -1,0 +1,63 @@
+//! What people say to the program beside a plan: freeze and thaw an environment, hold and release a guest.
+//!
+//! What they say is in the store before the command ends, and a running apply finds it before its next intent.
+
+use std::io::Write as _;
+
+use converger_core::apply::{Freeze, Hold, is_remark};
+use converger_core::guest::EnvironmentName;
+use converger_store::{Batch, Write};
+
+use super::{Stop, memory, shown, spine};
+use crate::cli::{Freezing, Holding, Place};
+use crate::exit::End;
+use crate::state;
+
+pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
+    let environment = known(&freezing.place)?;
+    let (by, reason) = remark(&freezing.reason)?;
+    let freeze = Freeze { environment: environment.clone(), by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
+    write(&freezing.place, Write::Freeze(freeze), &format!("{environment} is frozen: nothing is changed there until `converger thaw`"))
+}
+
+pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
+    let environment = known(place)?;
+    let thaw = Write::Thaw { environment: environment.clone(), by: state::actor().into(), at_ms: state::now_ms() };
+    write(place, thaw, &format!("{environment} is thawed"))
+}
+
+pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
+    let environment = known(&holding.place)?;
+    let (by, reason) = remark(holding.reason.as_deref().unwrap_or_default())?;
+    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
+    let said = format!("guest {} of {environment} is held: it is left alone until `converger release {}`", holding.vmid, holding.vmid);
+    write(&holding.place, Write::Hold(hold), &said)
+}
+
+pub(super) fn release(holding: &Holding) -> Result<End, Stop> {
+    let environment = known(&holding.place)?;
+    let (by, at_ms) = (state::actor().into(), state::now_ms());
+    let release = Write::Release { environment: environment.clone(), vmid: holding.vmid, by, at_ms };
+    write(&holding.place, release, &format!("guest {} of {environment} is released", holding.vmid))
+}
+
+/// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
+fn known(place: &Place) -> Result<EnvironmentName, Stop> {
+    let environment = spine::environment(&place.environment)?;
+    spine::load(place.config.as_deref(), &environment)?.connection.ok_or_else(|| spine::unconfigured(&environment))?;
+    Ok(environment)
+}
+
+fn remark(reason: &str) -> Result<(String, String), Stop> {
+    if !is_remark(reason) {
+        return Err(Stop::input("the reason is empty or longer than 4096 bytes").help("say why with --reason: others will ask"));
+    }
+    Ok((state::actor(), reason.to_owned()))
+}
+
+fn write(place: &Place, write: Write, said: &str) -> Result<End, Stop> {
+    let environment = spine::environment(&place.environment)?;
+    let memory = memory::open(place.config.as_deref(), &environment)?;
+    let _ = memory.commit(Batch::from(write))?;
+    shown(writeln!(anstream::stdout(), "{said}"), End::Done)
+}

@@ -1,0 +1,55 @@
+//! Where the program keeps what must survive it: the state directory, the store in it, and who is acting.
+//!
+//! What never enters here: what is written into the store.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use converger_store::{OpenError, Settings, SqliteStore};
+
+/// The state directory: as configured, or where the system keeps such things for this user.
+///
+/// # Errors
+/// Nothing says where it is.
+pub(crate) fn directory(configured: Option<&Path>) -> Result<PathBuf, String> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let own = || set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
+    configured.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY")).or_else(own).ok_or_else(|| {
+        "nothing says where the state is kept; write `[store]` with `directory = \"...\"` into converger.toml, or set HOME".to_owned()
+    })
+}
+
+/// Opens the store. A disk in doubt ends the process at once: what was acknowledged must be true (S18).
+///
+/// # Errors
+/// What is wrong with the directory or the file.
+pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
+    if let Some(parent) = directory.parent() {
+        // Only the last part is made by the store, with its own permissions; what leads there is made here.
+        let _ = std::fs::create_dir_all(parent);
+    }
+    SqliteStore::open(
+        directory,
+        Settings::new(|cause| {
+            eprintln!(
+                "error: the disk of the state is in doubt ({cause}); the program ends now, and finds out at its next start what is there"
+            );
+            std::process::abort();
+        }),
+    )
+}
+
+/// Who is acting: the user and the machine, for people who read the journal later.
+pub(crate) fn actor() -> String {
+    let word = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    let user = word("USER").or_else(|| word("LOGNAME")).unwrap_or_else(|| "somebody".into());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok();
+    let whole = host.filter(|host| !host.is_empty()).map_or(user.clone(), |host| format!("{user}@{host}"));
+    whole.chars().filter(|character| !character.is_control()).collect()
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    u64::try_from(since).unwrap_or(u64::MAX)
+}
