@@ -27,7 +27,7 @@ pub use event::{
 };
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};
-pub use promise::{Kept, Promise};
+pub use promise::{Kept, Promise, Readings};
 pub use reason::{Cause, classify};
 pub use request::{BASE, HttpRequest, Method, percent_encode};
 pub use upid::Upid;

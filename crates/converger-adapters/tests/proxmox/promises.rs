@@ -1,8 +1,8 @@
 //! Every change promises something that is read afterwards, and no answer to the change itself keeps it.
 
 use converger_adapters::proxmox::codec::{
-    CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpAnswer, Kept, Migration, Read, SnapshotName, Write, decode,
-    encode,
+    CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, Event, Failure, GuestPath, HttpAnswer, Kept, Migration, Read, SnapshotName,
+    Write, decode, encode,
 };
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
 use converger_core::normalize::{Field, Value, Words};
@@ -18,10 +18,21 @@ fn guest() -> GuestPath {
     GuestPath { node: node("n1"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") }
 }
 
-/// Asks what the promise asks for, is given this, and judges.
-fn kept(write: &Write, answer: &HttpAnswer) -> Kept {
-    let proof = Command::Read(write.proof());
-    write.promise().check(&decode(&proof, answer))
+/// What the proofs of a change read like in these answers.
+fn readings(write: &Write, answers: &[HttpAnswer]) -> Vec<Result<Event, Failure>> {
+    let proofs = write.proofs();
+    assert_eq!(proofs.len(), answers.len(), "{proofs:?}");
+    proofs.into_iter().zip(answers).map(|(proof, answer)| decode(&Command::Read(proof), answer)).collect()
+}
+
+/// Asks what the promise asks for, before and after, is given this, and judges.
+fn kept_from(write: &Write, before: &[HttpAnswer], after: &[HttpAnswer]) -> Kept {
+    write.promise(&readings(write, before)).check(&readings(write, after))
+}
+
+/// The same where nothing before matters.
+fn kept(write: &Write, after: &HttpAnswer) -> Kept {
+    kept_from(write, &[raw(595, "nobody was asked")], std::slice::from_ref(after))
 }
 
 fn status(word: &str) -> HttpAnswer {
@@ -42,8 +53,8 @@ fn is_unclear(kept: &Kept) -> bool {
 
 #[test]
 fn power_is_kept_by_the_state_of_the_guest() {
-    let up = [Write::Start(guest()), Write::RebootQemu { node: node("n1"), vmid: guest().vmid, timeout_secs: 5 }];
-    let down = [Write::Stop(guest()), Write::Shutdown { guest: guest(), timeout_secs: 5 }];
+    let up = vec![Write::Start(guest())];
+    let down = vec![Write::Stop(guest()), Write::Shutdown { guest: guest(), timeout_secs: 5 }];
     for (writes, wanted, other) in [(up, "running", "stopped"), (down, "stopped", "running")] {
         for write in writes {
             assert_eq!(kept(&write, &status(wanted)), Kept::Yes);
@@ -84,15 +95,24 @@ fn snapshots_are_kept_by_the_list_of_them() {
     let name = SnapshotName::new("s1").expect("a name");
     let list = |rows: &str| success(&format!(r#"[{rows}{{"name":"current","parent":"s1"}}]"#));
     let create = Write::SnapshotCreate { guest: guest(), name: name.clone(), description: "".into() };
-    assert_eq!(kept(&create, &list(r#"{"name":"s1"},"#)), Kept::Yes);
-    assert!(is_no(&kept(&create, &list(r#"{"name":"s1","snapstate":"prepare"},"#))));
-    assert!(is_no(&kept(&create, &list(""))));
+    let created = |before: &str, after: &str| kept_from(&create, &[list(before)], &[list(after)]);
+    assert_eq!(created("", r#"{"name":"s1"},"#), Kept::Yes);
+    assert!(is_no(&created("", r#"{"name":"s1","snapstate":"prepare"},"#)));
+    assert!(is_no(&created("", "")));
+    let old = r#"{"name":"s1","snaptime":5},"#;
+    assert!(is_no(&created(old, old)), "that one was there before");
+    assert_eq!(created(old, r#"{"name":"s1","snaptime":9},"#), Kept::Yes);
+    assert!(is_unclear(&kept(&create, &list(old))), "what was there before was not read");
     let delete = Write::SnapshotDelete { guest: guest(), name: name.clone() };
     assert_eq!(kept(&delete, &list("")), Kept::Yes);
     assert!(is_no(&kept(&delete, &list(r#"{"name":"s1","snapstate":"delete"},"#))));
     let rollback = Write::SnapshotRollback { guest: guest(), name };
-    assert_eq!(kept(&rollback, &list(r#"{"name":"s1"},"#)), Kept::Yes);
-    assert!(is_no(&kept(&rollback, &success(r#"[{"name":"s1"},{"name":"current"}]"#))));
+    let elsewhere = || success(r#"[{"name":"s1"},{"name":"s2"},{"name":"current","parent":"s2"}]"#);
+    let back = || list(r#"{"name":"s1"},"#);
+    assert_eq!(kept_from(&rollback, &[elsewhere()], &[back()]), Kept::Yes);
+    assert!(is_no(&kept_from(&rollback, &[elsewhere()], &[elsewhere()])));
+    assert!(is_unclear(&kept_from(&rollback, &[back()], &[back()])), "it looks the same whether or not it was rolled back");
+    assert!(is_unclear(&kept(&rollback, &back())));
 }
 
 #[test]
@@ -100,18 +120,22 @@ fn a_copy_is_there_when_it_is_no_longer_locked() {
     let to = Vmid::new(200).expect("an id");
     let name = GuestName::new("copy").expect("a name");
     let write = Write::Clone { guest: guest(), to, name, target: Some(node("n2")), disks: CloneDisks::Linked };
-    assert_eq!(encode(&Command::Read(write.proof())).path(), "/api2/extjs/nodes/n2/qemu/200/pending");
-    assert_eq!(kept(&write, &success(r#"[{"key":"name","value":"copy"}]"#)), Kept::Yes);
-    assert!(is_no(&kept(&write, &success(r#"[{"key":"name","value":"copy"},{"key":"lock","value":"clone"}]"#))));
-    assert!(is_no(&kept(&write, &success(r#"[{"key":"name","value":"other"}]"#))));
-    assert!(is_no(&kept(&write, &gone())));
-    assert!(is_unclear(&kept(&write, &raw(596, ""))));
+    assert_eq!(encode(&Command::Read(write.proofs()[0].clone())).path(), "/api2/extjs/nodes/n2/qemu/200/pending");
+    let copied = |after: HttpAnswer| kept_from(&write, &[gone()], &[after]);
+    assert_eq!(copied(success(r#"[{"key":"name","value":"copy"}]"#)), Kept::Yes);
+    assert!(is_no(&copied(success(r#"[{"key":"name","value":"copy"},{"key":"lock","value":"clone"}]"#))));
+    assert!(is_no(&copied(success(r#"[{"key":"name","value":"other"}]"#))));
+    assert!(is_no(&copied(gone())));
+    assert!(is_unclear(&copied(raw(596, ""))));
+    let there = || success(r#"[{"key":"name","value":"copy"}]"#);
+    assert!(is_unclear(&kept_from(&write, &[there()], &[there()])), "somebody had the id before");
+    assert!(is_unclear(&kept(&write, &there())), "whether somebody had the id before was not read");
 }
 
 #[test]
 fn a_guest_that_moved_is_where_it_was_sent() {
     let write = Write::Migrate { node: node("n1"), vmid: guest().vmid, target: node("n2"), mode: Migration::LxcOffline };
-    assert_eq!(write.proof(), Read::GuestStatus(GuestPath { node: node("n2"), kind: Kind::Lxc, ..guest() }));
+    assert_eq!(write.proofs(), [Read::GuestStatus(GuestPath { node: node("n2"), kind: Kind::Lxc, ..guest() })]);
     assert_eq!(kept(&write, &status("stopped")), Kept::Yes);
     assert!(is_no(&kept(&write, &gone())));
     assert!(is_unclear(&kept(&write, &raw(595, ""))));
@@ -129,10 +153,33 @@ fn a_disk_that_grew_has_its_size() {
 }
 
 #[test]
-fn a_guest_that_was_removed_is_gone_and_silence_does_not_say_so() {
+fn g2_a_guest_that_was_removed_is_gone_and_silence_does_not_say_so() {
     let write = Write::Delete(guest());
-    assert_eq!(kept(&write, &gone()), Kept::Yes);
-    assert!(is_no(&kept(&write, &status("stopped"))));
-    assert!(is_unclear(&kept(&write, &raw(595, "No route to host"))));
-    assert!(is_unclear(&kept(&write, &failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)"))));
+    let free = || success("\"100\"");
+    let taken = || {
+        let body = r#"{"success":0,"status":"400","message":"Parameter verification failed.\n","errors":{"vmid":"VM 100 already exists"},"data":null}"#;
+        HttpAnswer { body: body.into(), ..success("null") }
+    };
+    let kept = |there: HttpAnswer, id: HttpAnswer| kept_from(&write, &[status("stopped"), taken()], &[there, id]);
+    assert_eq!(kept(gone(), free()), Kept::Yes);
+    assert!(is_no(&kept(status("stopped"), taken())));
+    assert!(is_no(&kept(status("stopped"), free())), "the list of ids can be empty in silence");
+    assert!(is_unclear(&kept(gone(), taken())), "it may have moved to another node");
+    assert!(is_unclear(&kept(raw(595, "No route to host"), free())));
+    assert!(is_unclear(&kept(gone(), raw(596, ""))));
+    assert!(is_unclear(&kept(failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)"), free())));
+}
+
+#[test]
+fn a_reboot_is_kept_by_another_process() {
+    let write = Write::RebootQemu { node: node("n1"), vmid: guest().vmid, timeout_secs: 5 };
+    let runs = |pid: &str| success(&format!(r#"{{"status":"running","qmpstatus":"running"{pid}}}"#));
+    let kept = |before: HttpAnswer, after: HttpAnswer| kept_from(&write, &[before], &[after]);
+    assert_eq!(kept(runs(",\"pid\":7"), runs(",\"pid\":\"9\"")), Kept::Yes);
+    assert!(is_no(&kept(runs(",\"pid\":7"), runs(",\"pid\":7"))), "it was running all the time");
+    assert!(is_no(&kept(runs(",\"pid\":7"), status("stopped"))), "it is down and not up again");
+    assert!(is_unclear(&kept(runs(",\"pid\":7"), runs(""))));
+    assert!(is_unclear(&kept(runs(",\"pid\":7"), raw(595, "No route to host"))));
+    assert!(is_unclear(&kept(status("stopped"), runs(",\"pid\":9"))), "it did not run before");
+    assert!(is_unclear(&kept(raw(596, ""), runs(",\"pid\":9"))));
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::claims::Tally;
 use crate::forms::{Meaning, forms};
-use crate::spine::{ask, call, declared, kept, path, verdict};
+use crate::spine::{ask, call, declared, path, readings, verdict};
 use crate::way::Way;
 
 /// Random values for each field, kind, release and run-state.
@@ -112,11 +112,13 @@ fn set(case: &Case, way: &Way<()>, changes: &[FieldChange]) -> Write {
 /// Whether the value now waits for a restart, as was foreseen.
 fn write(case: &Case, way: &Way<()>, changes: &[FieldChange], tally: &mut Tally) -> bool {
     let write = set(case, way, changes);
-    assert!(matches!(kept(way, &write), Kept::No(_)), "{}: kept before it is written", case.shown());
+    let before = readings(way, &write);
+    let kept = |readings: &[_]| write.promise(&before).check(readings);
+    assert!(matches!(kept(&before), Kept::No(_)), "{}: kept before it is written", case.shown());
     assert_eq!(call(way, Command::Write(write.clone())), Ok(Event::Accepted(Accepted::Done)), "{}", case.shown());
     let waits = case.running && changes[0].effect == Effect::AtRestart;
     let expected = if waits { Kept::AtRestart([case.rule.field].into()) } else { Kept::Yes };
-    assert_eq!(kept(way, &write), expected, "{}: {:?}", case.shown(), way.lab().world.truth(100));
+    assert_eq!(kept(&readings(way, &write)), expected, "{}: {:?}", case.shown(), way.lab().world.truth(100));
     tally.count(match (case.value.is_null(), waits) {
         (false, false) => ("written", "in effect"),
         (false, true) => ("written", "at the next start"),
@@ -317,6 +319,7 @@ fn a_write_on_an_older_reading_is_refused_and_changes_nothing() {
         let failure = call(&way, Command::Write(write.clone())).expect_err("refused");
         assert_eq!((failure.cause, failure.delivery), (Cause::Changed, Delivery::No), "{}: {failure}", case.shown());
         assert_eq!(way.lab().world.truth(100), before);
-        assert!(matches!(kept(&way, &write), Kept::No(_)));
+        let read = readings(&way, &write);
+        assert!(matches!(write.promise(&read).check(&read), Kept::No(_)));
     }
 }

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use converger_adapters::proxmox::client::Session;
-use converger_adapters::proxmox::codec::{Command, Event, Failure, GuestPath, Kept, Read, Write};
+use converger_adapters::proxmox::codec::{Command, Event, Failure, GuestPath, Read, Write};
 use converger_adapters::proxmox::observe::{self, Needs, Question, Taken, Unread};
 use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::Notation;
@@ -75,7 +75,7 @@ pub(crate) fn ask<B: Bystander>(way: &Way<B>, read: Read) -> Result<Event, Failu
     call(way, Command::Read(read))
 }
 
-/// Whether a change's promise is kept now.
-pub(crate) fn kept<B: Bystander>(way: &Way<B>, write: &Write) -> Kept {
-    write.promise().check(&ask(way, write.proof()))
+/// What the proofs of a change read like now.
+pub(crate) fn readings<B: Bystander>(way: &Way<B>, write: &Write) -> Vec<Result<Event, Failure>> {
+    write.proofs().into_iter().map(|proof| ask(way, proof)).collect()
 }

@@ -130,6 +130,8 @@ pub struct GuestStatus {
     pub lock: Option<Box<str>>,
     /// Seconds since its process was started; also counts while it is paused.
     pub uptime_secs: Option<u64>,
+    /// The id of its process on the node, while it has one.
+    pub pid: Option<u64>,
     /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
     pub ha: Option<Option<Box<str>>>,
 }
@@ -373,6 +375,8 @@ struct StatusRow<'a> {
     #[serde(borrow, default)]
     uptime: Scalar<'a>,
     #[serde(borrow, default)]
+    pid: Scalar<'a>,
+    #[serde(borrow, default)]
     ha: HaOfStatus<'a>,
 }
 
@@ -391,6 +395,7 @@ fn guest_status(row: StatusRow<'_>) -> GuestStatus {
         name: row.name.word(),
         lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
+        pid: row.pid.number(),
         ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.word()),
     }
 }
