@@ -190,6 +190,11 @@ impl Guest {
         self.lock().map(|lock| format!("{} is locked ({lock})", self.kind.word()))
     }
 
+    /// Whether it is no longer what somebody read under that digest. No digest asks for nothing.
+    pub(crate) fn is_other(&self, digest: Option<&str>) -> bool {
+        digest.is_some_and(|digest| !digest.is_empty() && digest != self.digest())
+    }
+
     /// The id among the resources of high availability: `vm:100`.
     pub(crate) fn service(&self) -> String {
         format!("{}:{}", self.kind.service(), self.vmid)

@@ -20,6 +20,8 @@ pub struct Truth {
     pub name: Option<String>,
     /// The word of its process; `None`: it is stopped.
     pub process: Option<String>,
+    /// The id of its process.
+    pub pid: Option<u32>,
     /// Keys in effect.
     pub config: BTreeMap<String, String>,
     /// Keys that wait for the next start.
@@ -76,6 +78,7 @@ impl World {
             node: guest.node.clone(),
             name: guest.get(guest.kind.name_key()).map(str::to_owned),
             process: guest.process.as_ref().map(|process| process.word.clone()),
+            pid: guest.process.as_ref().map(|process| process.pid),
             config: guest.main.clone(),
             pending: guest.pending.clone(),
             pending_delete: guest.deletions.keys().cloned().collect(),

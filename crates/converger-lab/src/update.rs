@@ -73,15 +73,18 @@ fn words(call: &Call) -> String {
     pairs.iter().map(|(key, value)| format!("-{key} {}", shown(key, value))).collect::<Vec<_>>().join(" ")
 }
 
+/// What containers say where QEMU says that the checksum is another.
+pub(crate) const MODIFIED: &str = "detected modified configuration - file changed by other user? Try again.";
+
 /// Whether the guest is there, is what the caller believes it to be, and is free.
 pub(crate) fn guard(world: &World, node: &str, update: &Update) -> Result<(), Fail> {
     let missing = || Fail::died(update.kind.missing(node, update.vmid));
     let guest = world.guest_on(node, update.kind, update.vmid).ok_or_else(missing)?;
-    let changed = update.digest.as_ref().is_some_and(|digest| !digest.is_empty() && *digest != guest.digest());
+    let changed = guest.is_other(update.digest.as_deref());
     match (update.kind, guest.locked(), changed) {
         (Kind::Qemu, _, true) => Err(Fail::died(world.flavour.mismatch())),
         (_, Some(locked), _) => Err(Fail::died(locked)),
-        (Kind::Lxc, None, true) => Err(Fail::died("detected modified configuration - file changed by other user? Try again.")),
+        (Kind::Lxc, None, true) => Err(Fail::died(MODIFIED)),
         _ => Ok(()),
     }
 }

@@ -41,8 +41,11 @@ pub(crate) fn may_take_space(world: &World, who: &Who, drive: &Drive) -> Result<
     world.access.need(who, &format!("/storage/{storage}"), "Datastore.AllocateSpace")
 }
 
-pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, text: &str) -> Result<u64, String> {
+pub(super) fn begin_resize(world: &mut World, id: TaskId, vmid: u32, key: &str, text: &str, digest: Option<&str>) -> Result<u64, String> {
     let Some(guest) = world.guests.get(&vmid) else { return Err(format!("guest {vmid} vanished")) };
+    if guest.kind == Kind::Qemu && guest.is_other(digest) {
+        return Err(world.flavour.mismatch().to_owned());
+    }
     if let Some(locked) = guest.locked() {
         return Err(locked);
     }

@@ -1,6 +1,6 @@
 //! Snapshots, clones, templates, sizes.
 
-use crate::lab::{Lab, SMALL};
+use crate::lab::{Lab, SMALL, data};
 
 const GUEST: &str = "/nodes/pve1/qemu/100";
 
@@ -50,6 +50,24 @@ fn sizes_grow_absolutely_or_by_more_and_never_shrink() {
     assert_eq!(lab.error("PUT", container, "disk=rootfs&size=4G"), "500 disk is already at specified size");
     assert_eq!(lab.error("PUT", container, "disk=rootfs&size=1G"), "500 unable to shrink disk size");
     assert_eq!(lab.task("PUT", container, "disk=rootfs&size=5G"), "OK");
+}
+
+#[test]
+fn a_disk_does_not_grow_on_an_older_reading() {
+    for flavour in [7, 8, 9] {
+        for (guest, disk, text) in [("qemu/100", "scsi0", "checksum mis"), ("lxc/200", "rootfs", "detected modified configuration")] {
+            let mut lab = Lab::new(&format!("flavour: {flavour}\n{SMALL}"));
+            let path = format!("/nodes/pve1/{guest}");
+            let digest = lab.get(&format!("{path}/config"))["digest"].as_str().unwrap_or_default().to_owned();
+            lab.done("PUT", &format!("{path}/config"), "onboot=1");
+            let answer = lab.ask("PUT", &format!("{path}/resize"), &format!("disk={disk}&size=20G&digest={digest}"));
+            let upid = data(&answer).as_str().map(str::to_owned);
+            let error = upid.map_or(answer.reason, |upid| lab.wait(&upid));
+            assert!(error.contains(&text.replace("mis", if flavour == 7 { "miss" } else { "mis" })), "{flavour} {guest}: {error}");
+            let size = lab.get(&format!("{path}/config"))[disk].clone();
+            assert!(!size.as_str().unwrap_or_default().contains("20G"), "{flavour} {guest}: {size}");
+        }
+    }
 }
 
 #[test]

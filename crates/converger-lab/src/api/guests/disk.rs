@@ -8,6 +8,7 @@ use crate::flavour::Flavour;
 use crate::guest::Kind;
 use crate::guest::drive::Drive;
 use crate::respond::{Data, Fail};
+use crate::update;
 use crate::work::{self, Move, Work};
 use crate::world::World;
 
@@ -15,12 +16,13 @@ pub(super) fn resize(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let vmid = call.guest(world)?.vmid;
     let key = call.text("disk").unwrap_or_default().to_owned();
     let size = call.text("size").unwrap_or_default().to_owned();
+    let digest = call.text("digest").map(str::to_owned);
     match call.kind {
         Kind::Lxc => may_grow(world, call, &key, &size)?,
         Kind::Qemu if world.flavour == Flavour::V7 => return resize_at_once(world, call, &key, &size),
         Kind::Qemu => {}
     }
-    let work = Work::Resize { vmid, key, size };
+    let work = Work::Resize { vmid, key, size, digest };
     Ok(world.fork(Fork::holding(&call.node, &call.who, "resize", vmid, work)).into())
 }
 
@@ -38,6 +40,9 @@ fn may_grow(world: &World, call: &Call, key: &str, size: &str) -> Result<(), Fai
 /// The disk that is to grow, by somebody who may take space where it lies.
 fn growing(world: &World, call: &Call, key: &str) -> Result<Drive, Fail> {
     let guest = call.guest(world)?;
+    if guest.is_other(call.text("digest")) {
+        return Err(Fail::died(if call.kind == Kind::Lxc { update::MODIFIED } else { world.flavour.mismatch() }));
+    }
     if let Some(locked) = guest.locked() {
         return Err(Fail::died(locked));
     }
