@@ -2,6 +2,8 @@
 //!
 //! Neither crate knows the other; here they meet, without sockets and on a virtual clock.
 
+mod actions;
+mod actuator;
 mod claims;
 mod days;
 mod fields;

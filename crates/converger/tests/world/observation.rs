@@ -257,7 +257,7 @@ fn unreached(tally: &Tally) -> Vec<String> {
 }
 
 #[test]
-fn an_observation_never_claims_more_than_the_truth() {
+fn g2_an_observation_never_claims_more_than_the_truth() {
     let worlds = worlds();
     let (wrong, tally) = judge_all(worlds);
     for ((about, which), count) in &tally.0 {
