@@ -3,6 +3,7 @@
 //! Everything that others wrote (names, notes, tags) is escaped before it is shown. Styles are stripped by the stream
 //! where it is not a terminal, or where `NO_COLOR` is set.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use converger_core::normalize::{Effect, Value};
 use converger_core::observe::{Observation, Pending, Status};
 use converger_core::plan::{Plan, Step, Verdict};
 use converger_core::policy::Limits;
-use converger_core::refusal::{Datum, Reach, Refusal};
+use converger_core::refusal::{Code, Datum, Reach, Refusal};
 use converger_core::safety::Judged;
 
 use crate::cli::Look;
@@ -69,9 +70,10 @@ pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: b
     if summary.guests > 0 {
         writeln!(out)?;
     }
+    let mut told = Told::default();
     for (guest, verdict) in plan.guests() {
         if shows_converged || !matches!(verdict, Verdict::Converged { .. }) {
-            out.write_all(guest_text(plan, guest, verdict).as_bytes())?;
+            out.write_all(guest_text(plan, guest, verdict, &mut told).as_bytes())?;
         }
     }
     if !shows_converged {
@@ -110,7 +112,7 @@ fn summary_line(judged: &Judged, summary: &Summary) -> String {
     }
 }
 
-fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
+fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict, told: &mut Told) -> String {
     let name = plan.name_of(guest).map_or("(no name)".to_owned(), theirs);
     let title = format!("{} {} {}", guest.vmid, guest.kind, styled(BOLD, name));
     match verdict {
@@ -122,14 +124,19 @@ fn guest_text(plan: &Plan, guest: &DesiredGuest, verdict: &Verdict) -> String {
             let steps: String = steps.iter().map(step_text).collect();
             format!("{} {title}\n{steps}", styled(YELLOW, "~"))
         }
-        Verdict::Refused(refusals) => format!("{} {title} {}", styled(RED, "!"), refused(refusals)),
+        Verdict::Refused(refusals) => format!("{} {title} {}", styled(RED, "!"), refused(refusals, told)),
     }
 }
 
+/// Codes whose remedy stands in a report already: for the next guest it is the same.
+#[derive(Default)]
+pub(crate) struct Told(BTreeSet<Code>);
+
 /// That a guest is refused, with its own causes; those of the whole run are only named, and said once at the end.
-pub(crate) fn refused(refusals: &[Refusal]) -> String {
+pub(crate) fn refused(refusals: &[Refusal], told: &mut Told) -> String {
     let own = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Guest);
-    let causes: String = own.map(|cause| refusal(cause).lines().map(|line| format!("    {line}\n")).collect::<String>()).collect();
+    let causes = own.map(|cause| if told.0.insert(cause.code()) { refusal(cause) } else { happened(cause) });
+    let causes: String = causes.flat_map(|cause| cause.lines().map(|line| format!("    {line}\n")).collect::<Vec<_>>()).collect();
     let shared = refusals.iter().filter(|refusal| refusal.code().entry().reach == Reach::Run).map(|refusal| refusal.code().word());
     let shared: Vec<&str> = shared.collect();
     let note = if shared.is_empty() { String::new() } else { styled(DIM, format!(" with the whole run: {}", shared.join(", "))) };
@@ -193,10 +200,15 @@ fn word(value: &impl serde::Serialize) -> String {
 
 /// A refusal: code, what happened, evidence, remedy.
 pub(crate) fn refusal(refusal: &Refusal) -> String {
+    format!("{}  {} {}\n", happened(refusal), styled(CYAN, "remedy:"), refusal.code().entry().remedy)
+}
+
+/// The same without its remedy.
+fn happened(refusal: &Refusal) -> String {
     let entry = refusal.code().entry();
     let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", datum_text(datum))).collect();
     let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
-    format!("{}: {}{evidence}\n  {} {}\n", styled(RED.bold(), entry.word), entry.title, styled(CYAN, "remedy:"), entry.remedy)
+    format!("{}: {}{evidence}\n", styled(RED.bold(), entry.word), entry.title)
 }
 
 fn datum_text(datum: &Datum) -> String {
@@ -222,9 +234,14 @@ pub(crate) fn reading(report: &Report, token: &str) -> String {
     for passed in &report.passed_over {
         let _ = writeln!(text, "{} {passed}", styled(YELLOW.bold(), "passed over:"));
     }
-    for note in &report.notes {
+    let mut notes = report.notes.iter().peekable();
+    while let Some(note) = notes.next() {
         let _ = writeln!(text, "{} {} ({})", styled(YELLOW.bold(), "note:"), note.text, note.reason.word());
-        let _ = writeln!(text, "  {} {}", styled(CYAN, "remedy:"), note.remedy(token));
+        let remedy = note.remedy(token);
+        // What helps several of them is said once, after the last.
+        if notes.peek().is_none_or(|next| next.remedy(token) != remedy) {
+            let _ = writeln!(text, "  {} {remedy}", styled(CYAN, "remedy:"));
+        }
     }
     text
 }

@@ -7,6 +7,7 @@ mod absence;
 mod causes;
 mod detail;
 mod needs;
+mod notes;
 mod rows;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,7 +54,7 @@ pub struct Taken {
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Unread {
     /// A reading that everything rests on failed.
-    #[error("{place}: {what} cannot be read: {failure}; {remedy}")]
+    #[error("{place}: {what} cannot be read: {}", failure.without_place(place))]
     Failed {
         /// Who was asked.
         place: String,
@@ -65,7 +66,7 @@ pub enum Unread {
         remedy: String,
     },
     /// Another cluster answered.
-    #[error("{place} is in the cluster `{}`, not in `{}`; check the address, or the name that is pinned", Shown(found), Shown(wanted))]
+    #[error("{place} is in the cluster `{}`, not in `{}`", Shown(found), Shown(wanted))]
     OtherCluster {
         /// Who was asked.
         place: String,
@@ -85,18 +86,32 @@ impl Unread {
             Self::OtherCluster { .. } => Code::OtherCluster,
         }
     }
+
+    /// What to do about it, where that can be said better than the table of codes does.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        match self {
+            Self::Failed { failure, remedy, .. } if matches!(failure.cause, Cause::Forbidden | Cause::Unauthenticated) => Some(remedy),
+            Self::Failed { .. } | Self::OtherCluster { .. } => None,
+        }
+    }
 }
 
 /// What to do about a failure that leaves no reading.
 pub(super) fn remedy(failure: &Failure, token: &str) -> String {
     let fixed = match failure.cause {
         Cause::Forbidden => {
+            let user = token.split_once('!').map_or(token, |(user, _)| user);
             return format!(
-                "let the token read the cluster: pveum acl modify / --tokens '{token}' --roles PVEAuditor (and its user likewise, if \
-                 the token has privilege separation)"
+                "let the token read the cluster, on a node: pveum acl modify / --users '{user}' --tokens '{token}' --roles PVEAuditor"
             );
         }
-        Cause::Unauthenticated => return format!("check the secret of the token {token}, and that neither token nor user has expired"),
+        Cause::Unauthenticated => {
+            return format!(
+                "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
+                 does not say which"
+            );
+        }
         Cause::ClusterDown => "the cluster's file system is down: look at pve-cluster on the node",
         Cause::Redirected => "redirects are not followed: name the address of the API itself",
         Cause::Malformed | Cause::NotImplemented => "check that this is the address of Proxmox VE's API",
@@ -163,6 +178,8 @@ struct Reading<'q> {
     lacks: bool,
     /// Sorted by name.
     nodes: Vec<Node>,
+    /// Nodes that did not answer when they were asked, with what came instead.
+    silent: BTreeMap<usize, String>,
     guests: Vec<ObservedGuest>,
     notes: Vec<Note>,
 }
@@ -187,7 +204,7 @@ impl<'q> Reading<'q> {
             Some(rows::listed(resource, index, online))
         });
         let guests = rows.collect();
-        Self { question, quorate: cluster.quorate, complete: true, lacks: false, nodes, guests, notes }
+        Self { question, quorate: cluster.quorate, complete: true, lacks: false, nodes, silent: BTreeMap::new(), guests, notes }
     }
 
     async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
@@ -196,17 +213,16 @@ impl<'q> Reading<'q> {
             return;
         }
         let mut outcomes = detail::read(session, wanted).await;
-        let mut silent = BTreeSet::new();
         for row in &mut self.guests {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
-            if let Some(note) = apply(row, outcome) {
-                silent.extend((note.reason == Reason::NodeSilent).then_some(row.node));
-                self.notes.push(note);
+            match apply(row, outcome) {
+                Some(note) if note.reason == Reason::NodeSilent => drop(self.silent.entry(row.node).or_insert(note.text)),
+                note => self.notes.extend(note),
             }
         }
         // A node that does not answer is not online, whatever the cluster thinks of it.
-        for index in silent {
-            if let Some(node) = self.nodes.get_mut(index) {
+        for index in self.silent.keys() {
+            if let Some(node) = self.nodes.get_mut(*index) {
                 node.online = false;
             }
         }
@@ -229,8 +245,8 @@ impl<'q> Reading<'q> {
         }
         if unlisted.len() > absence::PROOFS_MAX {
             self.complete = false;
-            let text = format!("{} guests are not listed; that is too many at once to believe", unlisted.len());
-            self.notes.push(Note::of_all(Reason::NotProven, text));
+            let text = format!("{} guests are not listed; that is too many at once to believe that they are gone", unlisted.len());
+            self.notes.push(Note::of_all(Reason::ListShrunken, text));
             return;
         }
         let nodes = &self.nodes;
@@ -261,12 +277,15 @@ impl<'q> Reading<'q> {
         for row in &mut self.guests {
             let is_online = self.nodes.get(row.node).is_some_and(|node| node.online);
             if !is_online && matches!(row.status, Status::Known(_)) {
-                row.status = rows::unknown(Reason::NodeOffline);
+                let reason = if self.silent.contains_key(&row.node) { Reason::NodeSilent } else { Reason::NodeOffline };
+                row.status = rows::unknown(reason);
             }
         }
     }
 
     fn taken(mut self) -> Taken {
+        let in_scope = self.guests.iter().filter(|row| self.question.scope.has(row.vmid));
+        self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
         let observation = Observation {
@@ -294,11 +313,11 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
         }
     };
     let strange = detailed.config.config.as_ref().err().cloned();
-    let listed = row.name.clone();
+    let listed = row.name.clone().unwrap_or_default();
     let reason = rows::complete(row, detailed)?;
     let text = match (reason, strange) {
         (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
-        _ => format!("guest {}: it is listed as {listed:?} and is {:?}", row.vmid, row.name),
+        _ => format!("guest {}: the list calls it {listed:?}, and its node {:?}", row.vmid, row.name.as_deref().unwrap_or_default()),
     };
     Some(Note::of_guest(row.vmid, reason, text))
 }

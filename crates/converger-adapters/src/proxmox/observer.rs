@@ -70,16 +70,24 @@ pub enum ProxmoxError {
     /// The runtime cannot be set up.
     #[error("cannot set up input and output")]
     Runtime(#[from] std::io::Error),
-    /// No endpoint answered.
-    #[error("no endpoint answers: {}", texts(.0).join("; "))]
+    /// With no endpoint there was a connection.
+    #[error("{}", unanswered(.0))]
     NoAnswer(Vec<Failure>),
     /// The endpoint that answered gave no reading.
     #[error(transparent)]
     Unread(#[from] Unread),
 }
 
+fn unanswered(failures: &[Failure]) -> String {
+    match failures {
+        [failure] => failure.text.to_string(),
+        several => format!("none of {} endpoints can be asked\n  {}", several.len(), texts(several).join("\n  ")),
+    }
+}
+
+/// What happened at each, with the code under which more is said about it.
 fn texts(failures: &[Failure]) -> Vec<String> {
-    failures.iter().map(|failure| failure.text.to_string()).collect()
+    failures.iter().map(|failure| format!("{} ({})", failure.text, failure.cause.code().word())).collect()
 }
 
 impl ProxmoxError {
@@ -94,6 +102,13 @@ impl ProxmoxError {
             }),
             Self::Unread(unread) => Some(unread.code()),
         }
+    }
+
+    /// What to do about it, where it has a code.
+    #[must_use]
+    pub fn remedy(&self) -> Option<&str> {
+        let own = if let Self::Unread(unread) = self { unread.remedy() } else { None };
+        own.or_else(|| self.code().map(|code| code.entry().remedy.trim_end_matches('.')))
     }
 }
 

@@ -52,7 +52,7 @@ fn another_certificate_than_the_pinned_ones_is_not_trusted() {
     let server = start(|_| Reply::Answer(success("null")));
     let shown = server.fingerprint.to_string();
     let pins = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
-    check_untrusted(&server, pins, &Distrust::NotPinned, &["none of the 1 that are pinned", &shown, "pvenode cert info"]);
+    check_untrusted(&server, pins, &Distrust::NotPinned, &["not the one that is pinned", &shown]);
 }
 
 /// Shows a certificate without having its key.
@@ -92,9 +92,9 @@ fn authorities_of_a_file_are_trusted_and_no_others() {
     );
     check_untrusted(&serve(&own.issue("pve9.example", |_| {})), trust.clone(), &other_name, &["for another name"]);
     let expired = own.issue("127.0.0.1", |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
-    check_untrusted(&serve(&expired), trust.clone(), &Distrust::Expired, &["has expired", "renew it"]);
+    check_untrusted(&serve(&expired), trust.clone(), &Distrust::Expired, &["has expired"]);
     let early = own.issue("127.0.0.1", |params| params.not_before = rcgen::date_time_ymd(2900, 1, 1));
-    check_untrusted(&serve(&early), trust, &Distrust::NotYetValid, &["not valid yet", "clocks"]);
+    check_untrusted(&serve(&early), trust, &Distrust::NotYetValid, &["not valid yet", "clock"]);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_server_that_does_not_speak_tls_is_told_nothing() {
     let endpoint = Endpoint::new(&format!("https://{address}"), trust).expect("an address");
     let client = Client::new(endpoint, &token(), Bounds { ..bounds() }).expect("a client");
     let failure = ask(&client).expect_err("no TLS");
-    assert_eq!((failure.cause, failure.delivery), (Cause::Untrusted, Delivery::NotDelivered));
+    assert_eq!((failure.cause, failure.delivery), (Cause::NotTls, Delivery::NotDelivered));
     let heard = plain.join().expect("ended");
     assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS stands");
 }

@@ -87,7 +87,8 @@ fn report(adoption: &Adoption, environment: &EnvironmentName, scaffold: &Scaffol
         }
         Scaffold::Refused { refusals, guests } => {
             let mut text = format!("{environment} {}\n\n", styled(render::DIM, "· nothing is written"));
-            guests.iter().for_each(|guest| text.push_str(&unadopted_text(guest)));
+            let mut told = render::Told::default();
+            guests.iter().for_each(|guest| text.push_str(&unadopted_text(guest, &mut told)));
             refusals.iter().for_each(|cause| text.push_str(&render::refusal(cause)));
             let _ = writeln!(text, "\n{} the same command, once this is resolved or without these guests", styled(render::CYAN, "next:"));
             text
@@ -107,8 +108,8 @@ fn adopted_text(guest: &Adopted) -> String {
     text
 }
 
-fn unadopted_text(guest: &Unadopted) -> String {
-    format!("{} {} {}", styled(render::RED, "!"), guest.vmid, render::refused(&guest.refusals))
+fn unadopted_text(guest: &Unadopted, told: &mut render::Told) -> String {
+    format!("{} {} {}", styled(render::RED, "!"), guest.vmid, render::refused(&guest.refusals, told))
 }
 
 fn report_json(environment: &EnvironmentName, scaffold: &Scaffold) -> Json {

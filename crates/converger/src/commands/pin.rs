@@ -106,7 +106,8 @@ fn report(pinning: &Pinning, desired: &Desired, pinned: &Pinned, changes: bool) 
     let count = u64::try_from(pinned.guests.len()).unwrap_or(u64::MAX);
     let head = styled(render::DIM, format!("· {} looked at", counted(count, "guest")));
     let mut text = format!("{} {head}\n\n", styled(render::BOLD, desired.environment()));
-    pinned.guests.iter().for_each(|guest| text.push_str(&guest_text(guest, pinning.check)));
+    let mut told = render::Told::default();
+    pinned.guests.iter().for_each(|guest| text.push_str(&guest_text(guest, pinning.check, &mut told)));
     for cause in &pinned.refusals {
         let _ = write!(text, "\n{}", render::refusal(cause));
     }
@@ -114,7 +115,7 @@ fn report(pinning: &Pinning, desired: &Desired, pinned: &Pinned, changes: bool) 
     text
 }
 
-fn guest_text(guest: &GuestPin, is_check: bool) -> String {
+fn guest_text(guest: &GuestPin, is_check: bool, told: &mut render::Told) -> String {
     let name = guest.name.as_deref().map_or("(no name)".to_owned(), theirs);
     let title = format!("{} {} {}", guest.vmid, guest.kind, styled(render::BOLD, name));
     let would = |done: &str, would: &str| if is_check { would.to_owned() } else { done.to_owned() };
@@ -128,7 +129,7 @@ fn guest_text(guest: &GuestPin, is_check: bool) -> String {
         }
         Outcome::Unchanged => (styled(render::GREEN, "="), "pinned already".to_owned()),
         Outcome::Unmarked => (styled(render::YELLOW, "-"), "has no birth marks; only its name tells it apart".to_owned()),
-        Outcome::Refused(refusals) => (styled(render::RED, "!"), render::refused(refusals).trim_end().to_owned()),
+        Outcome::Refused(refusals) => (styled(render::RED, "!"), render::refused(refusals, told).trim_end().to_owned()),
     };
     let mut text = format!("{sign} {title} {note}\n");
     if let Outcome::Replaced(_, differences) = &guest.outcome {

@@ -100,9 +100,9 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
 
 fn unread(error: &ProxmoxError) -> Stop {
     let stop = Stop::failed(error.to_string()).code(error.code());
-    match error.code() {
-        Some(code) => stop.help(format!("{} (`converger explain {}` says more)", code.entry().remedy.trim_end_matches('.'), code.word())),
-        None => stop,
+    match (error.code(), error.remedy()) {
+        (Some(code), Some(remedy)) => stop.help(format!("{remedy} (`converger explain {}` says more)", code.word())),
+        _ => stop,
     }
 }
 

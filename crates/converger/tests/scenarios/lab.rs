@@ -60,7 +60,8 @@ impl Lab {
     /// The requests since it was last asked for them. They come from several lanes at once, so that their order means nothing.
     pub(crate) fn requests(&mut self) -> Vec<Record> {
         let mut world = self.world.lock();
-        let records: Vec<Record> = world.records().cloned().collect();
+        let named = |record: &Record| Record { entry: format!("{}{}", self.prefix, record.entry), ..record.clone() };
+        let records: Vec<Record> = world.records().map(named).collect();
         world.clear_records();
         self.now_ms = records.iter().map(|record| record.at_ms).fold(self.now_ms, u64::max);
         records

@@ -1,4 +1,5 @@
-//! What is said when an exchange does not come to an answer: what happened, where, and what to do.
+//! What is said when an exchange does not come to an answer: what happened, and where. What to do about it stands in the table of
+//! failure codes.
 
 use std::error::Error;
 
@@ -36,25 +37,17 @@ pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
 }
 
 pub(super) fn too_slow(scene: &Scene<'_>) -> Failure {
-    let text = format!("{}: no whole answer came within {} s; look at the load of the node", scene.place, scene.deadline_secs);
+    let text = format!("{}: no whole answer came within {} s", scene.place, scene.deadline_secs);
     Failure::lost(sent(scene.request), Cause::TooSlow, text)
 }
 
 pub(super) fn too_large(scene: &Scene<'_>, bytes_max: usize) -> Failure {
-    let text = format!(
-        "{}: the answer is larger than {} MiB, which no answer of Proxmox is; check what is behind this address",
-        scene.place,
-        bytes_max >> 20
-    );
+    let text = format!("{}: the answer is larger than {} MiB, which no answer of Proxmox is", scene.place, bytes_max >> 20);
     Failure::lost(sent(scene.request), Cause::TooLarge, text)
 }
 
 pub(super) fn encoded(scene: &Scene<'_>, encoding: &str) -> Failure {
-    let text = format!(
-        "{}: the answer is compressed (`{}`) although that was not asked for; check what is behind this address",
-        scene.place,
-        encoding.escape_debug()
-    );
+    let text = format!("{}: the answer is compressed (`{}`), which was not asked for", scene.place, encoding.escape_debug());
     Failure::lost(sent(scene.request), Cause::Compressed, text)
 }
 
@@ -94,12 +87,12 @@ fn deepest(error: &Transport) -> String {
 
 fn unconnected(error: &Transport, place: &str) -> String {
     if error.is_timeout() {
-        return format!("{place}: nobody answers; check the address, the port (8006) and what is between");
+        return format!("{place}: nobody answers");
     }
     if error.is_dns() {
-        return format!("{place}: the name is not known ({}); check the address", deepest(error));
+        return format!("{place}: the name is not known ({})", deepest(error));
     }
-    format!("{place}: no connection ({}); check the address, the port (8006) and whether pveproxy runs", deepest(error))
+    format!("{place}: no connection ({})", deepest(error))
 }
 
 fn cause(distrust: &Distrust) -> Cause {
@@ -107,33 +100,27 @@ fn cause(distrust: &Distrust) -> Cause {
         Distrust::NotPinned => Cause::PinMismatch,
         Distrust::Expired | Distrust::NotYetValid => Cause::CertificateExpired,
         Distrust::OtherName(_) => Cause::CertificateOtherName,
-        Distrust::WithoutKey | Distrust::UnknownIssuer | Distrust::Certificate(_) | Distrust::Protocol(_) => Cause::Untrusted,
+        Distrust::WithoutKey | Distrust::UnknownIssuer | Distrust::Certificate(_) => Cause::Untrusted,
+        Distrust::Protocol(_) => Cause::NotTls,
     }
 }
 
 fn untrusted(distrust: &Distrust, scene: &Scene<'_>) -> String {
     let place = scene.place;
-    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!(" It shows the fingerprint {fingerprint}."));
+    let shown = scene.watch.fingerprint().map_or_else(String::new, |fingerprint| format!("; it shows the fingerprint {fingerprint}"));
     let what = match distrust {
-        Distrust::Protocol(error) => {
-            return format!("{place}: TLS could not be set up ({error}); check that this is the port of Proxmox's API (8006)");
-        }
-        Distrust::NotPinned => {
-            let count = if let Trust::Fingerprints(pins) = scene.trust { pins.len() } else { 0 };
-            return format!(
-                "{place}: the certificate is none of the {count} that are pinned.{shown} If it was renewed, compare it with \
-                 `pvenode cert info` on the node and add it to the pins; otherwise somebody else answers here"
-            );
-        }
-        Distrust::Certificate(fault) => return format!("{place}: the certificate cannot be trusted ({fault}).{shown}"),
-        Distrust::WithoutKey => "whoever answers shows a pinned certificate and does not have its key; find out who it is",
-        Distrust::Expired => "the certificate has expired; renew it on the node",
-        Distrust::NotYetValid => "the certificate is not valid yet; compare the clocks of both machines",
-        Distrust::OtherName(_) => "the certificate is for another name; use a name that it is for, or pin its fingerprint",
-        Distrust::UnknownIssuer => {
-            "the certificate is from an authority that is not trusted; name the file of the cluster's own (/etc/pve/pve-root-ca.pem on a \
-             node), or pin the fingerprint"
-        }
+        Distrust::Protocol(error) => return format!("{place}: whoever answers does not speak TLS as it must be spoken ({error})"),
+        Distrust::NotPinned => match scene.trust {
+            Trust::Fingerprints(pins) if pins.len() > 1 => &format!("the certificate is none of the {} that are pinned", pins.len()),
+            _ => "the certificate is not the one that is pinned",
+        },
+        Distrust::Certificate(fault) => &format!("the certificate cannot be trusted ({fault})"),
+        Distrust::WithoutKey => "whoever answers shows a pinned certificate and does not have its key",
+        Distrust::Expired => "the certificate has expired",
+        Distrust::NotYetValid => "the certificate is not valid yet, by the clock of this machine",
+        Distrust::OtherName(names) if names.is_empty() => "the certificate is for another name",
+        Distrust::OtherName(names) => &format!("the certificate is for another name: {}", names.join(", ").escape_debug()),
+        Distrust::UnknownIssuer => "the certificate is from an authority that is not trusted",
     };
-    format!("{place}: {what}.{shown}")
+    format!("{place}: {what}{shown}")
 }

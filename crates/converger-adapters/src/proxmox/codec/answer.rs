@@ -59,6 +59,13 @@ impl Failure {
         Self { delivery, cause, status: None, text: text.into(), errors: BTreeMap::new() }
     }
 
+    /// The words for it, without the place that some of them begin with: for where the place stands already.
+    #[must_use]
+    pub fn without_place(&self, place: &str) -> String {
+        let text = self.to_string();
+        text.strip_prefix(&format!("{place}: ")).map_or(text.clone(), str::to_owned)
+    }
+
     pub(super) fn malformed(effect: Effect, status: u16, text: impl Into<Box<str>>) -> Self {
         let delivery = match effect {
             Effect::None => Delivery::NotDelivered,

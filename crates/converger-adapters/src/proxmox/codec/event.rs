@@ -239,7 +239,8 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
 
 /// The data of an answer to a reading, which always has some.
 fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
-    answer::data(Effect::None, answer)?.ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer holds nothing"))
+    answer::data(Effect::None, answer)?
+        .ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has"))
 }
 
 /// `data: null` is success too: some calls act before they answer.

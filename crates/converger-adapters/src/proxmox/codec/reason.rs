@@ -18,6 +18,8 @@ pub enum Cause {
     CertificateOtherName,
     /// Its certificate is none of those that are pinned.
     PinMismatch,
+    /// Whoever answered does not speak TLS as it must be spoken.
+    NotTls,
     /// The answer did not come in time.
     TooSlow,
     /// The answer is larger than anything that is read.
@@ -105,7 +107,7 @@ impl Cause {
             Self::Forbidden => Code::TokenForbidden,
             Self::Interrupted => Code::AnswerInterrupted,
             Self::ClusterDown => Code::ClusterDown,
-            Self::Malformed | Self::NotImplemented => Code::NotProxmox,
+            Self::Malformed | Self::NotImplemented | Self::NotTls => Code::NotProxmox,
             Self::Redirected => Code::Redirected,
             _ => Code::EnvironmentUnreadable,
         }
@@ -114,7 +116,8 @@ impl Cause {
     /// Whether there never was a connection over which anything was asked.
     #[must_use]
     pub fn is_no_connection(self) -> bool {
-        matches!(self, Self::Unreachable | Self::Untrusted | Self::CertificateExpired | Self::CertificateOtherName | Self::PinMismatch)
+        let is_distrust = matches!(self, Self::Untrusted | Self::CertificateExpired | Self::CertificateOtherName | Self::PinMismatch);
+        is_distrust || matches!(self, Self::Unreachable | Self::NotTls)
     }
 }
 
@@ -211,6 +214,7 @@ impl Cause {
             Self::CertificateExpired => "certificate-expired",
             Self::CertificateOtherName => "certificate-other-name",
             Self::PinMismatch => "pin-mismatch",
+            Self::NotTls => "not-tls",
             Self::TooSlow => "too-slow",
             Self::TooLarge => "too-large",
             Self::Compressed => "compressed",

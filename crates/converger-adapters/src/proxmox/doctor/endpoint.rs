@@ -4,7 +4,7 @@ use super::finding::{Finding, Level, Where, listed};
 use super::gather::{EndpointSeen, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::{Distrust, Trust};
-use crate::proxmox::codec::{Cause, Failure, Shown, Version};
+use crate::proxmox::codec::{Cause, Shown, Version};
 use crate::proxmox::observe;
 use converger_core::moment;
 
@@ -44,21 +44,15 @@ fn reach(gathered: &Gathered, seen: &EndpointSeen, silent: Level) -> Finding {
     let remedy = || observe::remedy(failure, gathered.token.as_str());
     match failure.cause {
         Cause::Unauthenticated => Finding::new("endpoint", Level::Ok, "it answers"),
-        Cause::Unreachable => Finding::new("endpoint", silent, without_place(failure, &seen.place))
+        Cause::Unreachable => Finding::new("endpoint", silent, failure.without_place(&seen.place))
             .remedy("look at it there")
             .line(Where::Node, "systemctl status pveproxy"),
         cause if cause.is_no_connection() => {
             Finding::new("endpoint", Level::Fail, "there is somebody, who is not trusted, so that nothing was said")
         }
-        Cause::TooSlow | Cause::Interrupted => Finding::new("endpoint", silent, without_place(failure, &seen.place)).remedy(remedy()),
-        _ => Finding::new("endpoint", Level::Fail, without_place(failure, &seen.place)).remedy(remedy()),
+        Cause::TooSlow | Cause::Interrupted => Finding::new("endpoint", silent, failure.without_place(&seen.place)).remedy(remedy()),
+        _ => Finding::new("endpoint", Level::Fail, failure.without_place(&seen.place)).remedy(remedy()),
     }
-}
-
-/// The place stands beside the sentence already.
-fn without_place(failure: &Failure, place: &str) -> String {
-    let text = failure.to_string();
-    text.strip_prefix(&format!("{place}: ")).map_or(text.clone(), str::to_owned)
 }
 
 /// Whom was trusted, and what was shown.

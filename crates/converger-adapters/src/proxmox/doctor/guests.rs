@@ -9,7 +9,7 @@ use super::finding::{Finding, Level, Where, counted, listed};
 use super::gather::{Answers, DETAILS_MAX, Gathered};
 use super::{theirs, untold};
 use crate::proxmox::codec::{Cause, Shown};
-use crate::proxmox::observe::{self, Reason, Taken, Unread};
+use crate::proxmox::observe::{self, Note, Reason, Taken, Unread};
 
 /// States in which high availability has its hands on a guest.
 const MOVING: [&str; 6] = ["fence", "recovery", "migrate", "relocate", "freeze", "request_start_balance"];
@@ -79,7 +79,11 @@ fn missing(gathered: &Gathered, answers: &Answers, observation: &Observation, ro
         Finding::new("guests", Level::Warn, format!("{guests} not there: {}", listed(&unseen)))
             .remedy("take them out of desired.yaml, or check the environment and their ids")
     } else {
-        let why = answers.reading.iter().flat_map(|taken| &taken.notes).find(|note| note.vmid.is_none_or(|vmid| unseen.contains(&vmid)));
+        let is_about_them = |note: &&Note| match note.vmid {
+            Some(vmid) => unseen.contains(&vmid),
+            None => matches!(note.reason, Reason::ListEmpty | Reason::ListShrunken),
+        };
+        let why = answers.reading.iter().flat_map(|taken| &taken.notes).find(is_about_them);
         let why = why.map_or_else(String::new, |note| format!(" ({})", Shown(&note.text)));
         Finding::new("guests", Level::Warn, format!("{guests} not seen, and not proven to be absent: {}{why}", listed(&unseen)))
             .remedy("see `may-read`; if that is in order, take a new reading")

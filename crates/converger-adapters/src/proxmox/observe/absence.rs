@@ -29,7 +29,10 @@ pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmi
     match session.call(&Command::Read(Read::PermissionsOn(vmid))).await {
         Ok(Event::Permissions(granted)) if granted.has(&format!("/vms/{vmid}"), "VM.Audit") => {}
         Ok(_) => {
-            return doubt(Reason::NotPermitted, format!("the token has no VM.Audit on /vms/{vmid}, so that it would not see the guest"));
+            return doubt(
+                Reason::NotPermitted,
+                format!("guest {vmid} is not listed, and without VM.Audit on /vms/{vmid} the token would not see it"),
+            );
         }
         Err(failure) => return doubt(Reason::NotProven, format!("what the token may do on /vms/{vmid}: {failure}")),
     }
@@ -41,8 +44,8 @@ pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmi
         let guest = GuestPath { node: node.name.clone(), kind, vmid };
         match session.call(&Command::Read(Read::GuestStatus(guest))).await {
             Err(failure) if failure.cause == Cause::NoSuchGuest => {}
-            Err(failure) => return doubt(Reason::NotProven, format!("node {}: {failure}", node.name.as_str())),
-            Ok(_) => return doubt(Reason::Moved, format!("guest {vmid} is not listed, but it is on node {}", node.name.as_str())),
+            Err(failure) => return doubt(Reason::NotProven, format!("whether guest {vmid} is on node {}: {failure}", node.name.as_str())),
+            Ok(_) => return doubt(Reason::ListShrunken, format!("guest {vmid} is not listed, but it is on node {}", node.name.as_str())),
         }
     }
     None

@@ -35,13 +35,15 @@ pub enum Reason {
     NotProven,
     /// The list holds no guest at all.
     ListEmpty,
+    /// The list lacks a guest that is there, or more guests than can have vanished.
+    ListShrunken,
     /// The cluster's state could not be read again at the end.
     ClusterUnread,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NotReported,
@@ -56,6 +58,7 @@ impl Reason {
         Self::Hidden,
         Self::NotProven,
         Self::ListEmpty,
+        Self::ListShrunken,
         Self::ClusterUnread,
     ];
 
@@ -77,33 +80,42 @@ impl Reason {
             Self::Hidden => "hidden",
             Self::NotProven => "absence-not-proven",
             Self::ListEmpty => "list-empty",
+            Self::ListShrunken => "list-shrunken",
             Self::ClusterUnread => "cluster-unread",
         }
     }
 
-    /// What to do about it, with `<vmid>` and `<token>` where those belong.
+    /// What to do about it, with `<vmid>`, `<user>` and `<token>` where those belong.
     #[must_use]
     pub fn remedy(self) -> &'static str {
         match self {
             Self::NodeOffline => "bring the node back, or wait until it is; its guests are left alone until then",
             Self::NodeSilent => "look at pvedaemon and pveproxy on the node, and at its load",
             Self::NotReported => "wait half a minute; if it stays so, look at pvestatd on the node",
-            Self::RunStateUnclear => "look at the guest: it is neither running nor stopped",
-            Self::NotPermitted => "give the token VM.Audit on the guest: pveum acl modify /vms/<vmid> --tokens <token> --roles PVEAuditor",
+            Self::RunStateUnclear => "look at the guest: it is neither running nor stopped, and is left alone until it is one of them",
+            Self::NotPermitted => {
+                "let the token see the guest, on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
+            }
             Self::Moved => "it was moved or replaced while it was read; take a new reading",
             Self::Gone => "it was removed while it was read; take a new reading",
-            Self::Renamed => "it was renamed or replaced while it was read; take a new reading",
+            Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading then",
             Self::NotUnderstood => "its config holds a value that this version does not know; look at the key that is named",
             Self::Malformed => "look at what is between here and the node",
-            Self::Unreadable => "read what Proxmox said about it",
+            Self::Unreadable => "read what Proxmox said, and look at the guest there",
             Self::Hidden => {
-                "a guest has this id and the token may not see it: pveum acl modify /vms/<vmid> --tokens <token> --roles PVEAuditor"
+                "somebody has this id, and the token may not see who. Let it, on a node: \
+                 pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
             }
-            Self::NotProven => "take a new reading; if it stays so, look at the cluster's state",
+            Self::NotProven => {
+                "bring the node back, or wait until it answers; a guest that is known to be gone is taken out of the declared state"
+            }
             Self::ListEmpty => {
                 "if there are guests, pmxcfs is restarting or the token may see none: take a new reading, or give it PVEAuditor"
             }
-            Self::ClusterUnread => "take a new reading",
+            Self::ListShrunken => {
+                "take a new reading; if it stays so, look at pve-cluster on the node, and check that this is the right cluster and what the token may see"
+            }
+            Self::ClusterUnread => "quorum is not taken for granted, so that the whole run is refused; take a new reading",
         }
     }
 
@@ -135,7 +147,9 @@ impl Note {
     #[must_use]
     pub fn remedy(&self, token: &str) -> String {
         let vmid = self.vmid.map_or_else(|| "<vmid>".to_owned(), |vmid| vmid.to_string());
-        self.reason.remedy().replace("<vmid>", &vmid).replace("<token>", &format!("'{token}'"))
+        let user = token.split_once('!').map_or(token, |(user, _)| user);
+        let remedy = self.reason.remedy().replace("<vmid>", &vmid);
+        remedy.replace("<user>", &format!("'{user}'")).replace("<token>", &format!("'{token}'"))
     }
 
     pub(super) fn of_guest(vmid: Vmid, reason: Reason, text: impl Into<String>) -> Self {
@@ -144,5 +158,26 @@ impl Note {
 
     pub(super) fn of_all(reason: Reason, text: impl Into<String>) -> Self {
         Self { vmid: None, reason, text: text.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_there_once_and_has_its_own_word() {
+        assert_eq!(Reason::ALL.len(), Reason::ClusterUnread as usize + 1);
+        for (index, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(index, *reason as usize, "{}", reason.word());
+            assert_eq!(Reason::ALL.iter().filter(|other| other.word() == reason.word()).count(), 1, "{}", reason.word());
+        }
+    }
+
+    #[test]
+    fn a_line_to_type_names_guest_user_and_token() {
+        let note = Note::of_guest(Vmid::new(101).expect("an id"), Reason::Hidden, "");
+        let line = "pveum acl modify /vms/101 --users 'svc@pve' --tokens 'svc@pve!probe' --roles PVEAuditor";
+        assert!(note.remedy("svc@pve!probe").ends_with(line), "{}", note.remedy("svc@pve!probe"));
     }
 }
