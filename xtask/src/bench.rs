@@ -4,6 +4,7 @@
 //! The works themselves live in the benches of core and in the program; here they are built, run
 //! and judged. What never enters here: how a work is done, and any number of another run.
 
+mod ansible;
 mod build;
 mod child;
 mod live;
@@ -47,6 +48,7 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     yaml(&programs, &mut report)?;
     start_up(&programs, &mut report)?;
     live::audits(&programs, &mut report)?;
+    ansible::noop(&programs, &mut report)?;
     if wish.callgrind {
         instructions(&programs, &mut report)?;
     }

@@ -101,7 +101,7 @@ fn not_started(line: &str, error: &std::io::Error) -> Failure {
 }
 
 /// The command as a person would type it; the toolchain's own path to cargo is noise.
-fn line(command: &Command) -> String {
+pub(crate) fn line(command: &Command) -> String {
     let program = command.get_program().to_string_lossy();
     let program = program.strip_suffix("/bin/cargo").map_or(program.as_ref(), |_| "cargo");
     let arguments = command.get_args().map(|argument| argument.to_string_lossy());

@@ -43,8 +43,16 @@ pub(super) fn output(program: &Path, arguments: &[&str]) -> Result<Value, Failur
 /// Run a program to its end in a directory, its output thrown away, and see what it cost. It must
 /// end with one of these codes, so that the cost of a failure is never taken for that of the work.
 pub(super) fn cost(program: &Path, arguments: &[&str], directory: &str, codes: &[i32]) -> Result<Cost, Failure> {
-    let failed = |sentence: String| Failure::new(format!("`{} {}` {sentence}", program.display(), arguments.join(" ")));
-    let mut command = quiet(program, arguments, directory);
+    let mut command = shell::command(program, arguments);
+    command.current_dir(directory);
+    cost_of(command, codes)
+}
+
+/// The same for any command; what its own children cost is in it as far as it has waited for them.
+pub(super) fn cost_of(mut command: Command, codes: &[i32]) -> Result<Cost, Failure> {
+    let line = shell::line(&command);
+    let failed = |sentence: String| Failure::new(format!("`{line}` {sentence}"));
+    command.stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().map_err(|error| failed(format!("could not be started: {error}")))?;
     let used = child.wait4().map_err(|error| failed(format!("could not be waited for: {error}")))?;
     if !used.status.code().is_some_and(|code| codes.contains(&code)) {
@@ -52,12 +60,6 @@ pub(super) fn cost(program: &Path, arguments: &[&str], directory: &str, codes: &
     }
     let cpu = used.rusage.utime + used.rusage.stime;
     Ok(Cost { cpu_ms: cpu.as_secs_f64() * 1000.0, peak_bytes: used.rusage.maxrss as f64 })
-}
-
-fn quiet(program: &Path, arguments: &[&str], directory: &str) -> Command {
-    let mut command = shell::command(program, arguments);
-    command.current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null());
-    command
 }
 
 /// The instructions of a whole run, by callgrind.
