@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::flavour::Flavour;
 use crate::respond::Fail;
+pub(crate) use roles::is_built_in;
 pub(crate) use ticket::Tickets;
 
 /// The user who needs no permission.
@@ -46,7 +47,15 @@ pub(crate) struct User {
     pub(crate) enabled: bool,
     pub(crate) expire_s: u64,
     pub(crate) password: Option<String>,
+    /// Name, address and what else is known of the person.
+    pub(crate) details: BTreeMap<String, String>,
+}
+
+/// Users who get the same.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
     pub(crate) comment: Option<String>,
+    pub(crate) members: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +98,7 @@ pub(crate) type Privileges = BTreeMap<String, bool>;
 pub(crate) struct Access {
     pub(crate) users: BTreeMap<String, User>,
     pub(crate) tokens: BTreeMap<String, Token>,
-    pub(crate) groups: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) groups: BTreeMap<String, Group>,
     pub(crate) roles: roles::Roles,
     pub(crate) grants: BTreeSet<Grant>,
     pub(crate) pools: BTreeMap<String, Pool>,
@@ -186,8 +195,8 @@ impl Access {
     }
 
     fn groups_of<'a>(&'a self, grantee: &'a Grantee) -> impl Iterator<Item = Grantee> + 'a {
-        let member = move |members: &BTreeSet<String>| matches!(grantee, Grantee::User(user) if members.contains(user));
-        self.groups.iter().filter(move |(_, members)| member(members)).map(|(group, _)| Grantee::Group(group.clone()))
+        let member = move |group: &Group| matches!(grantee, Grantee::User(user) if group.members.contains(user));
+        self.groups.iter().filter(move |(_, group)| member(group)).map(|(group, _)| Grantee::Group(group.clone()))
     }
 
     /// Whether one answer on `/vms` holds for every guest, so that a list need not ask for each.
@@ -245,7 +254,8 @@ mod tests {
     fn access() -> Access {
         let mut access = Access::new(Flavour::V9);
         access.users.insert("ops@pve".to_owned(), User { enabled: true, ..User::default() });
-        access.groups.insert("team".to_owned(), BTreeSet::from(["ops@pve".to_owned()]));
+        let team = Group { members: BTreeSet::from(["ops@pve".to_owned()]), ..Group::default() };
+        access.groups.insert("team".to_owned(), team);
         let token = |separated| Token { secret: "s".to_owned(), separated, expire_s: 0, comment: None };
         access.tokens.insert("ops@pve!own".to_owned(), token(true));
         access.tokens.insert("ops@pve!full".to_owned(), token(false));

@@ -102,6 +102,11 @@ fn of_release(flavour: Flavour) -> Roles {
     ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect()
 }
 
+/// Whether a role comes with Proxmox, so that nobody may change it.
+pub(crate) fn is_built_in(role: &str) -> bool {
+    ROLES.iter().any(|(name, _)| *name == role)
+}
+
 fn privileges(flavour: Flavour) -> Vec<&'static str> {
     let eight = if flavour >= Flavour::V8 { SINCE_EIGHT } else { &[] };
     let nine = if flavour >= Flavour::V9 { SINCE_NINE } else { UNTIL_EIGHT };

@@ -1,6 +1,11 @@
-//! `/access`: permissions, tickets, users, tokens, roles, entries.
+//! `/access`: permissions, tickets, entries; users, groups, roles and tokens have rooms of their own.
 //!
 //! What never enters here: the sums over them (see `crate::access`).
+
+mod groups;
+mod roles;
+mod tokens;
+mod users;
 
 use std::collections::BTreeSet;
 
@@ -8,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::pools::need_lock;
 use super::{Call, Route, nodes::subdirs};
-use crate::access::{Grant, Grantee, Privileges, Token, User, Who};
+use crate::access::{Access, Grant, Grantee, Privileges, Who};
 use crate::respond::{Data, Fail};
 use crate::schema::split_list;
 use crate::world::World;
@@ -19,20 +24,29 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/access/ticket", nothing),
     ("POST", "/access/ticket", login),
     ("GET", "/access/domains", domains),
-    ("GET", "/access/roles", roles),
-    ("GET", "/access/roles/{roleid}", role),
+    ("GET", "/access/roles", roles::list),
+    ("POST", "/access/roles", roles::create),
+    ("GET", "/access/roles/{roleid}", roles::read),
+    ("PUT", "/access/roles/{roleid}", roles::update),
+    ("DELETE", "/access/roles/{roleid}", roles::delete),
     ("GET", "/access/acl", acl),
     ("PUT", "/access/acl", set_acl),
-    ("GET", "/access/groups", groups),
-    ("GET", "/access/users", users),
-    ("POST", "/access/users", add_user),
-    ("GET", "/access/users/{userid}", user),
-    ("DELETE", "/access/users/{userid}", delete_user),
-    ("GET", "/access/users/{userid}/token", tokens),
-    ("GET", "/access/users/{userid}/token/{tokenid}", token),
-    ("POST", "/access/users/{userid}/token/{tokenid}", add_token),
-    ("DELETE", "/access/users/{userid}/token/{tokenid}", delete_token),
-    ("PUT", "/access/password", nothing),
+    ("GET", "/access/groups", groups::list),
+    ("POST", "/access/groups", groups::create),
+    ("GET", "/access/groups/{groupid}", groups::read),
+    ("PUT", "/access/groups/{groupid}", groups::update),
+    ("DELETE", "/access/groups/{groupid}", groups::delete),
+    ("GET", "/access/users", users::list),
+    ("POST", "/access/users", users::create),
+    ("GET", "/access/users/{userid}", users::read),
+    ("PUT", "/access/users/{userid}", users::update),
+    ("DELETE", "/access/users/{userid}", users::delete),
+    ("PUT", "/access/password", users::password),
+    ("GET", "/access/users/{userid}/token", tokens::list),
+    ("GET", "/access/users/{userid}/token/{tokenid}", tokens::read),
+    ("POST", "/access/users/{userid}/token/{tokenid}", tokens::create),
+    ("PUT", "/access/users/{userid}/token/{tokenid}", tokens::update),
+    ("DELETE", "/access/users/{userid}/token/{tokenid}", tokens::delete),
 ];
 
 /// Paths that a dump of permissions looks at, besides those that have entries and those of members of pools.
@@ -112,20 +126,6 @@ fn domains(_: &mut World, _: &Call) -> Result<Data, Fail> {
     .into())
 }
 
-fn roles(world: &mut World, _: &Call) -> Result<Data, Fail> {
-    let privileges = |held: &BTreeSet<String>| held.iter().cloned().collect::<Vec<_>>().join(",");
-    let special = |role: &str| u8::from(role.starts_with("PVE") || role == "Administrator" || role == "NoAccess");
-    let entry = |(role, held): (&String, &std::sync::Arc<BTreeSet<String>>)| json!({ "roleid": role, "privs": privileges(held), "special": special(role) });
-    Ok(json!(world.access.roles.iter().map(entry).collect::<Vec<_>>()).into())
-}
-
-fn role(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let name = call.text("roleid").unwrap_or_default();
-    let Some(held) = world.access.roles.get(name) else { return Err(Fail::died(format!("role '{name}' does not exist"))) };
-    let entries: Map<String, Value> = held.iter().map(|privilege| (privilege.clone(), json!(1))).collect();
-    Ok(Value::Object(entries).into())
-}
-
 fn acl(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let seen = |grant: &&Grant| world.access.has(&call.who, &grant.path, "Permissions.Modify");
     let entry = |grant: &Grant| {
@@ -140,19 +140,24 @@ fn acl(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 fn set_acl(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "ACL update")?;
     let items = |name: &str| call.text(name).map(split_list).into_iter().flatten().map(str::to_owned).collect::<Vec<_>>();
-    let path = call.text("path").unwrap_or("/").to_owned();
-    let propagate = call.text("propagate") != Some("0");
     let users = items("users").into_iter().map(Grantee::User);
     let groups = items("groups").into_iter().map(Grantee::Group);
     let tokens = items("tokens").into_iter().map(Grantee::Token);
     let grantees: Vec<Grantee> = users.chain(groups).chain(tokens).collect();
+    if grantees.is_empty() {
+        let text = "either 'users', 'groups' or 'tokens' is required";
+        return Err(Fail::Params(["users", "groups", "tokens"].map(|name| (name.to_owned(), text.to_owned())).into(), 0));
+    }
+    need_lock(world, call, "ACL update")?;
+    let path = call.text("path").unwrap_or("/").to_owned();
+    let propagate = call.text("propagate") != Some("0");
     for role in items("roles") {
         if !world.access.roles.contains_key(&role) {
             return Err(Fail::died(format!("ACL update failed: role '{role}' does not exist")));
         }
         for grantee in &grantees {
+            exists(&world.access, grantee)?;
             let same = |grant: &Grant| grant.path == path && grant.grantee == *grantee && grant.role == role;
             world.access.grants.retain(|grant| !same(grant));
             if !call.flag("delete") {
@@ -163,115 +168,15 @@ fn set_acl(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(Data::null())
 }
 
-fn groups(world: &mut World, _: &Call) -> Result<Data, Fail> {
-    let users = |members: &BTreeSet<String>| members.iter().cloned().collect::<Vec<_>>().join(",");
-    let entry = |(group, members): (&String, &BTreeSet<String>)| json!({ "groupid": group, "users": users(members) });
-    Ok(json!(world.access.groups.iter().map(entry).collect::<Vec<_>>()).into())
-}
-
-fn user_entry(id: &str, user: &User) -> Value {
-    let mut entry = json!({ "userid": id, "enable": u8::from(user.enabled), "expire": user.expire_s,
-        "realm-type": id.rsplit('@').next().unwrap_or_default() });
-    if let Some(comment) = &user.comment {
-        entry["comment"] = json!(comment);
-    }
-    entry
-}
-
-fn users(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let audit = world.access.need_any(&call.who, "/access/groups", &["User.Modify", "Sys.Audit"]).is_ok();
-    let seen = world.access.users.iter().filter(|(id, _)| audit || **id == call.who.user);
-    Ok(json!(seen.map(|(id, user)| user_entry(id, user)).collect::<Vec<_>>()).into())
-}
-
-fn user(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let id = call.text("userid").unwrap_or_default();
-    match world.access.users.get(id) {
-        Some(user) => {
-            let tokens = tokens_of(world, id).map(|(name, token)| (name.to_owned(), token_entry(token))).collect::<Map<_, _>>();
-            let mut entry = user_entry(id, user);
-            entry["tokens"] = Value::Object(tokens);
-            Ok(entry.into())
+fn exists(access: &Access, grantee: &Grantee) -> Result<(), Fail> {
+    let missing = match grantee {
+        Grantee::User(id) if !access.users.contains_key(id) => format!("user '{id}' does not exist"),
+        Grantee::Group(id) if !access.groups.contains_key(id) => format!("group '{id}' does not exist"),
+        Grantee::Token(id) if !access.tokens.contains_key(id) => {
+            let (user, token) = id.split_once('!').unwrap_or((id, ""));
+            tokens::missing(user, token)
         }
-        None => Err(Fail::died(format!("no such user ('{id}')"))),
-    }
-}
-
-fn add_user(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "create user")?;
-    let id = call.text("userid").unwrap_or_default().to_owned();
-    if world.access.users.contains_key(&id) {
-        return Err(Fail::died(format!("create user failed: user '{id}' already exists")));
-    }
-    let own = |name: &str| call.text(name).map(str::to_owned);
-    let enabled = call.text("enable") != Some("0");
-    let user = User { enabled, expire_s: call.number("expire").unwrap_or(0), password: own("password"), comment: own("comment") };
-    world.access.users.insert(id, user);
-    Ok(Data::null())
-}
-
-fn delete_user(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "delete user")?;
-    let id = call.text("userid").unwrap_or_default();
-    world.access.users.remove(id);
-    world.access.tokens.retain(|token, _| !token.starts_with(&format!("{id}!")));
-    Ok(Data::null())
-}
-
-fn token_entry(token: &Token) -> Value {
-    let mut entry = json!({ "privsep": u8::from(token.separated), "expire": token.expire_s });
-    if let Some(comment) = &token.comment {
-        entry["comment"] = json!(comment);
-    }
-    entry
-}
-
-fn tokens(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let own = tokens_of(world, call.text("userid").unwrap_or_default());
-    let entry = |(name, token): (&str, &Token)| {
-        let mut entry = token_entry(token);
-        entry["tokenid"] = json!(name);
-        entry
+        _ => return Ok(()),
     };
-    Ok(json!(own.map(entry).collect::<Vec<_>>()).into())
-}
-
-fn tokens_of<'w>(world: &'w World, user: &str) -> impl Iterator<Item = (&'w str, &'w Token)> {
-    let prefix = format!("{user}!");
-    world.access.tokens.iter().filter_map(move |(id, token)| id.strip_prefix(&prefix).map(|name| (name, token)))
-}
-
-fn token_id(call: &Call) -> String {
-    let text = |name: &str| call.text(name).unwrap_or_default();
-    format!("{}!{}", text("userid"), text("tokenid"))
-}
-
-fn token(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let id = token_id(call);
-    match world.access.tokens.get(&id) {
-        Some(token) => Ok(token_entry(token).into()),
-        None => Err(Fail::died(format!("no such token '{id}'"))),
-    }
-}
-
-/// The secret is shown once, here.
-fn add_token(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "generating token")?;
-    let id = token_id(call);
-    if world.access.tokens.contains_key(&id) {
-        return Err(Fail::died("generating token failed: Token already exists."));
-    }
-    let secret = world.random.uuid();
-    let separated = call.text("privsep") != Some("0");
-    let expire_s = call.number("expire").unwrap_or(0);
-    let token = Token { secret: secret.clone(), separated, expire_s, comment: call.text("comment").map(str::to_owned) };
-    let info = token_entry(&token);
-    world.access.tokens.insert(id.clone(), token);
-    Ok(json!({ "full-tokenid": id, "value": secret, "info": info }).into())
-}
-
-fn delete_token(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    need_lock(world, call, "deleting token")?;
-    world.access.tokens.remove(&token_id(call));
-    Ok(Data::null())
+    Err(Fail::died(format!("ACL update failed: {missing}")))
 }

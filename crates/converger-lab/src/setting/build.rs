@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::access::{Grant, Grantee, Pool, Token, User};
+use crate::access::{Grant, Grantee, Group, Pool, Token, User};
 use crate::engine::Event;
 use crate::fault::Faults;
 use crate::guest::drive::{self, Drive};
@@ -105,10 +105,11 @@ fn people(world: &mut World, setting: &Setting) -> Result<(), String> {
     let access = &mut world.access;
     for (id, user) in &setting.users {
         let (password, expire_s) = (user.password.clone(), user.expire_s);
-        access.users.insert(id.clone(), User { enabled: !user.disabled, expire_s, password, comment: None });
+        access.users.insert(id.clone(), User { enabled: !user.disabled, expire_s, password, ..User::default() });
     }
     for (group, members) in &setting.groups {
-        access.groups.insert(group.clone(), members.iter().cloned().collect());
+        let members = members.iter().cloned().collect();
+        access.groups.insert(group.clone(), Group { members, ..Group::default() });
     }
     for (role, privileges) in &setting.roles {
         access.roles.insert(role.clone(), std::sync::Arc::new(privileges.iter().cloned().collect()));

@@ -11,6 +11,7 @@ mod disks;
 mod faults;
 mod flavours;
 mod lab;
+mod people;
 mod pools;
 mod shapes;
 mod tasks;
