@@ -74,6 +74,8 @@ pub enum Code {
     Superseded,
     /// The request was carried out before.
     RequestRepeated,
+    /// There is no room for more steps.
+    QueueFull,
 }
 
 impl Code {
@@ -113,7 +115,7 @@ mod tests {
             assert_eq!(refusal::Code::find(entry.word), None, "{} is a refusal too", entry.word);
             assert!(entry.remedy.ends_with('.') && entry.meaning.ends_with('.') && !entry.title.ends_with('.'), "{}", entry.word);
         }
-        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::RequestRepeated));
-        assert_eq!(TABLE.len(), Code::RequestRepeated as usize + 1);
+        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::QueueFull));
+        assert_eq!(TABLE.len(), Code::QueueFull as usize + 1);
     }
 }

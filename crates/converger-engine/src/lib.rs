@@ -4,9 +4,12 @@
 //! request or one durable commit per transition. Whoever drives it (the driver here, or a simulation with a virtual clock)
 //! carries the command out and feeds back what came of it.
 //!
+//! [`schedule`] says which operation comes next, as another one.
+//!
 //! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
 
 pub mod operation;
+pub mod schedule;
 
 #[cfg(test)]
 mod testing;

@@ -13,7 +13,7 @@ use converger_core::normalize::{Field, Value, Words};
 use converger_core::observe::{Config, Ha, Pending, Status};
 use converger_core::plan::{Plan, Verdict};
 use converger_core::policy::Rules;
-use converger_core::testing::World;
+use converger_core::testing::{Rng, World};
 use serde_json::{Value as Json, json};
 
 /// A step and its terms.
@@ -148,4 +148,13 @@ pub(crate) fn ended() -> Answer {
 
 pub(crate) fn seen(name: &str, started_secs: u64, has_ended: bool) -> TaskSeen {
     TaskSeen { task: task_id(name), started_secs, has_ended }
+}
+
+/// Runs a case; a panic names its seed.
+pub(crate) fn with_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
+    let ran = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
+    if let Err(panic) = ran {
+        eprintln!("seed {seed}");
+        std::panic::resume_unwind(panic);
+    }
 }

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 32] = [
+pub static TABLE: [Entry; 33] = [
     entry(
         Code::EndpointUnreachable,
         "endpoint-unreachable",
@@ -178,7 +178,7 @@ pub static TABLE: [Entry; 32] = [
         "shutdown-timeout",
         "the guest did not go down in the time that it was given",
         "A graceful shutdown is never followed by a hard stop. The request stays with the guest, which may still go down.",
-        "Look into the guest. It is read again at the next run; give it more time with `stop_timeout_secs`, or declare `stop: hard`.",
+        "Look into the guest. It is read again at the next run; give it more time with `stop_timeout`, or declare `stop: hard`.",
     ),
     entry(
         Code::TaskOverdue,
@@ -249,5 +249,12 @@ pub static TABLE: [Entry; 32] = [
         "the same request was carried out before",
         "The idempotency key stands for an operation that exists already, and a request acts once.",
         "Look at the first operation, which the evidence names; use a new key for a new request.",
+    ),
+    entry(
+        Code::QueueFull,
+        "queue-full",
+        "more steps wait than are kept",
+        "Every queue has a bound, and a plan that does not fit into it is not begun at all.",
+        "Wait until what is under way has ended, then apply again; or narrow the plan with `--only`.",
     ),
 ];

@@ -141,15 +141,6 @@ fn any(rng: &mut Rng) -> State {
     rng.pick(&FRESH).expect("operations").clone()
 }
 
-/// Runs a case; a panic names its seed.
-fn with_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
-    let ran = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
-    if let Err(panic) = ran {
-        eprintln!("seed {seed}");
-        std::panic::resume_unwind(panic);
-    }
-}
-
 #[test]
 fn whatever_is_answered_it_sends_once_records_legally_and_ends() {
     for seed in 0..20_000 {

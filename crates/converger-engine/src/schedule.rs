@@ -1,0 +1,442 @@
+//! Which operation comes next, as a pure state machine: lanes that are first in, first out per guest, limits per node and
+//! overall, and `after` across guests.
+//!
+//! How to drive it: feed [`Event::Submit`] with the steps of a plan (what was found in the journal first), begin each
+//! operation that a [`Command::Begin`] names, and feed [`Event::Ended`] for it. It is done when [`State::is_idle`].
+//!
+//! What holds in every order of events: no two operations of a guest are under way at once (G12), a guest that is stuck
+//! blocks only itself and what waits for it (L4), and what comes after a step that did not end well is never begun (S16).
+//! The same events give the same commands.
+//!
+//! What never enters: what an operation does (`operation`), clocks, and the journal.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use converger_core::apply::{End, Evidence, Fact, Operation, OperationId, RunId, Source};
+use converger_core::failure::Code;
+use converger_core::guest::{NodeName, Vmid};
+
+#[cfg(test)]
+mod tests;
+
+/// How much may be under way at once. Nothing is unlimited, and zero counts as one: a limit is no way to stop a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// On one node.
+    pub per_node: u32,
+    /// In all.
+    pub overall: u32,
+}
+
+impl Default for Limits {
+    /// A node starts a few guests at once without its other guests noticing.
+    fn default() -> Self {
+        Self { per_node: 4, overall: 40 }
+    }
+}
+
+/// The most steps that are kept at once.
+pub const QUEUE_MAX: usize = 65_536;
+
+/// One step as far as its place in the order goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// The operation.
+    pub id: OperationId,
+    /// Its run.
+    pub run: RunId,
+    /// The guest whose lane it is in.
+    pub vmid: Vmid,
+    /// The node that it is counted on.
+    pub node: NodeName,
+    /// Guests whose power steps of the same submission come first.
+    pub wait: Box<[Vmid]>,
+    /// Whether it changes the run-state: what others wait for.
+    pub is_power: bool,
+    /// Whether it follows from the declared state, so that a newer one may take its place.
+    pub is_convergent: bool,
+}
+
+impl Item {
+    /// The place of an operation.
+    #[must_use]
+    pub fn of(operation: &Operation) -> Self {
+        Self {
+            id: operation.id.clone(),
+            run: operation.run.clone(),
+            vmid: operation.guest.vmid,
+            node: operation.guest.node.clone(),
+            wait: operation.step.wait.clone(),
+            is_power: operation.step.change.leads_to().is_some(),
+            is_convergent: operation.source == Source::Convergent,
+        }
+    }
+
+    /// The place of an operation that was found in the journal: it reads only, and waits for nobody.
+    #[must_use]
+    pub fn of_recovered(operation: &Operation) -> Self {
+        // Nothing newer takes its place either: what became of it must be found out.
+        Self { wait: Box::new([]), is_convergent: false, ..Self::of(operation) }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Steps are to be carried out, those of one guest in this order. Ids that are known already are left out.
+    Submit(Vec<Item>),
+    /// An operation that was begun has ended.
+    Ended {
+        /// Which.
+        id: OperationId,
+        /// How.
+        end: End,
+    },
+    /// Nothing new is begun from now on; what is under way goes on to its end.
+    Stop(Code),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Its turn has come.
+    Begin(OperationId),
+    /// Its turn will never come.
+    NotRun {
+        /// Which.
+        id: OperationId,
+        /// Why.
+        code: Code,
+        /// What that rests on.
+        evidence: Evidence,
+    },
+}
+
+/// What goes on with the rest when a step does not end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The guest's other steps and what waits for them are not run; other guests go on.
+    GoOn,
+    /// Nothing new is begun.
+    Stop,
+}
+
+/// The order of everything that is under way or waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    limits: Limits,
+    on_failure: OnFailure,
+    stopped: Option<Code>,
+    made: u64,
+    entries: BTreeMap<u64, Entry>,
+    places: BTreeMap<OperationId, u64>,
+    lanes: BTreeMap<Vmid, Lane>,
+    /// Who waits for an operation of another guest.
+    waiters: BTreeMap<u64, Vec<u64>>,
+    /// What could begin now if there is room, by node.
+    ready: BTreeMap<NodeName, BTreeSet<u64>>,
+    /// What has not ended, by node.
+    left: BTreeMap<NodeName, usize>,
+    busy: BTreeMap<NodeName, u32>,
+    busy_overall: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    item: Item,
+    /// How many operations of other guests it still waits for.
+    waits: usize,
+    is_begun: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Lane {
+    /// What waits for its turn.
+    queue: VecDeque<u64>,
+    busy: bool,
+}
+
+impl State {
+    /// An empty schedule.
+    #[must_use]
+    pub fn new(limits: Limits, on_failure: OnFailure) -> Self {
+        Self {
+            limits: Limits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
+            on_failure,
+            stopped: None,
+            made: 0,
+            entries: BTreeMap::new(),
+            places: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            waiters: BTreeMap::new(),
+            ready: BTreeMap::new(),
+            left: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            busy_overall: 0,
+        }
+    }
+
+    /// Whether nothing is under way and nothing waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many are under way.
+    #[must_use]
+    pub fn under_way(&self) -> u32 {
+        self.busy_overall
+    }
+
+    /// Whether nothing new is begun any more.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+}
+
+/// One transition. An event about an operation that is not under way changes nothing.
+#[must_use]
+pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
+    let mut commands = Vec::new();
+    match event {
+        Event::Submit(items) => state.submit(items, &mut commands),
+        Event::Ended { id, end } => state.ended(&id, end, &mut commands),
+        Event::Stop(code) => state.stop(code, &mut commands),
+    }
+    state.begin_what_fits(&mut commands);
+    (state, commands)
+}
+
+impl State {
+    fn submit(&mut self, items: Vec<Item>, commands: &mut Vec<Command>) {
+        let new: Vec<Item> = items.into_iter().filter(|item| !self.places.contains_key(&item.id)).collect();
+        let refusal = match self.stopped {
+            Some(code) => Some(code),
+            None if self.entries.len() + new.len() > QUEUE_MAX => Some(Code::QueueFull),
+            None => None,
+        };
+        if let Some(code) = refusal {
+            let not_run = |item: Item| Command::NotRun { id: item.id, code, evidence: Evidence::default() };
+            commands.extend(new.into_iter().map(not_run));
+            return;
+        }
+        self.supersede(&new, commands);
+        let first = self.made;
+        for item in new {
+            self.add(item);
+        }
+        self.wire(first, commands);
+        let heads: Vec<Vmid> = self.entries.range(first..).map(|(_, entry)| entry.item.vmid).collect();
+        for vmid in heads {
+            self.offer(vmid);
+        }
+    }
+
+    /// A newer plan for a guest takes the place of what still waits for it, unless a person asked for that once.
+    fn supersede(&mut self, new: &[Item], commands: &mut Vec<Command>) {
+        let guests: BTreeSet<Vmid> = new.iter().filter(|item| item.is_convergent).map(|item| item.vmid).collect();
+        let runs: BTreeSet<&RunId> = new.iter().map(|item| &item.run).collect();
+        let is_old = |place: &u64| self.entries.get(place).is_some_and(|entry| entry.item.is_convergent && !runs.contains(&entry.item.run));
+        let queues = guests.iter().filter_map(|vmid| self.lanes.get(vmid)).flat_map(|lane| lane.queue.iter().copied());
+        let old: Vec<Drop> = queues.filter(is_old).map(|place| Drop::new(place, Code::Superseded)).collect();
+        self.drop_queued(old, commands);
+    }
+
+    fn add(&mut self, item: Item) {
+        let place = self.made;
+        // A second item of one submission with the same id is left out like one that is known.
+        if self.places.contains_key(&item.id) {
+            return;
+        }
+        self.made += 1;
+        self.places.insert(item.id.clone(), place);
+        self.lanes.entry(item.vmid).or_default().queue.push_back(place);
+        *self.left.entry(item.node.clone()).or_default() += 1;
+        self.entries.insert(place, Entry { item, waits: 0, is_begun: false });
+    }
+
+    /// Each step that waits for a guest waits for the power steps of that guest in the same submission. That those are not
+    /// there means that they were left out of it, and that nobody sees to what the step relies on.
+    fn wire(&mut self, first: u64, commands: &mut Vec<Command>) {
+        let mut powers: BTreeMap<Vmid, Vec<u64>> = BTreeMap::new();
+        for (place, entry) in self.entries.range(first..).filter(|(_, entry)| entry.item.is_power) {
+            powers.entry(entry.item.vmid).or_default().push(*place);
+        }
+        let waiting: Vec<(u64, Box<[Vmid]>)> = self
+            .entries
+            .range(first..)
+            .map(|(place, entry)| (*place, entry.item.wait.clone()))
+            .filter(|(_, wait)| !wait.is_empty())
+            .collect();
+        // All waits first, and only then what cannot be relied on: whoever waits for that must be known by then.
+        let mut drops = Vec::new();
+        for (place, wait) in waiting {
+            let missing: Vec<Vmid> = wait.iter().copied().filter(|vmid| !powers.contains_key(vmid)).collect();
+            if !missing.is_empty() {
+                drops.push(Drop::for_want_of(place, &missing));
+            }
+            self.wait_for(place, wait.iter().filter_map(|vmid| powers.get(vmid)).flatten().copied());
+        }
+        self.drop_queued(drops, commands);
+    }
+
+    fn wait_for(&mut self, place: u64, on: impl Iterator<Item = u64>) {
+        let mut waits = 0;
+        for own in on {
+            self.waiters.entry(own).or_default().push(place);
+            waits += 1;
+        }
+        if let Some(entry) = self.entries.get_mut(&place) {
+            entry.waits = waits;
+        }
+    }
+
+    fn ended(&mut self, id: &OperationId, end: End, commands: &mut Vec<Command>) {
+        let Some(place) = self.places.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun)) else {
+            return;
+        };
+        let Some(entry) = self.forget(place) else { return };
+        let Item { node, vmid, run, .. } = entry.item;
+        self.busy_overall = self.busy_overall.saturating_sub(1);
+        if let Some(count) = self.busy.get_mut(&node) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(lane) = self.lanes.get_mut(&vmid) {
+            lane.busy = false;
+        }
+        if end == End::Done {
+            self.release(place);
+        } else {
+            self.halt(place, vmid, &run, commands);
+            if self.on_failure == OnFailure::Stop {
+                self.stop(Code::RunStopped, commands);
+            }
+        }
+        self.offer(vmid);
+    }
+
+    /// Whoever waited for it waits for one less.
+    fn release(&mut self, place: u64) {
+        for waiter in self.waiters.remove(&place).unwrap_or_default() {
+            let Some(entry) = self.entries.get_mut(&waiter) else { continue };
+            entry.waits = entry.waits.saturating_sub(1);
+            let vmid = entry.item.vmid;
+            self.offer(vmid);
+        }
+    }
+
+    /// The rest of its run in this lane is not run, nor is what waits for any of it (S16).
+    fn halt(&mut self, place: u64, vmid: Vmid, run: &RunId, commands: &mut Vec<Command>) {
+        let mut drops = self.behind(place, vmid, run);
+        drops.extend(self.waiting_for(place, vmid));
+        self.drop_queued(drops, commands);
+    }
+
+    /// What comes behind a step in its lane and run.
+    fn behind(&self, place: u64, vmid: Vmid, run: &RunId) -> Vec<Drop> {
+        let queue = self.lanes.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).filter(|own| *own > place);
+        let of_run = queue.filter(|own| self.entries.get(own).is_some_and(|entry| entry.item.run == *run));
+        of_run.map(|own| Drop::new(own, Code::LaneHalted)).collect()
+    }
+
+    /// What waits for a step of another guest.
+    fn waiting_for(&mut self, place: u64, vmid: Vmid) -> Vec<Drop> {
+        self.waiters.remove(&place).unwrap_or_default().into_iter().map(|waiter| Drop::for_want_of(waiter, &[vmid])).collect()
+    }
+
+    /// Takes steps that were not begun out of everything, and with each what comes behind it and what waits for it. By a list
+    /// and not by recursion: a chain of `after` may be as long as the queue.
+    fn drop_queued(&mut self, drops: Vec<Drop>, commands: &mut Vec<Command>) {
+        let mut work = VecDeque::from(drops);
+        while let Some(Drop { place, code, evidence }) = work.pop_front() {
+            if self.entries.get(&place).is_none_or(|entry| entry.is_begun) {
+                continue;
+            }
+            let Some(Entry { item, .. }) = self.forget(place) else { continue };
+            work.extend(self.behind(place, item.vmid, &item.run));
+            work.extend(self.waiting_for(place, item.vmid));
+            if let Some(lane) = self.lanes.get_mut(&item.vmid) {
+                lane.queue.retain(|own| *own != place);
+            }
+            commands.push(Command::NotRun { id: item.id, code, evidence });
+            self.offer(item.vmid);
+        }
+    }
+
+    fn stop(&mut self, code: Code, commands: &mut Vec<Command>) {
+        self.stopped.get_or_insert(code);
+        let queued = self.entries.iter().filter(|(_, entry)| !entry.is_begun);
+        let drops = queued.map(|(place, _)| Drop::new(*place, code)).collect();
+        self.drop_queued(drops, commands);
+    }
+
+    fn forget(&mut self, place: u64) -> Option<Entry> {
+        let entry = self.entries.remove(&place)?;
+        self.places.remove(&entry.item.id);
+        if let Some(ready) = self.ready.get_mut(&entry.item.node) {
+            ready.remove(&place);
+        }
+        if let Some(left) = self.left.get_mut(&entry.item.node) {
+            *left = left.saturating_sub(1);
+        }
+        Some(entry)
+    }
+
+    /// The head of a lane may begin once nothing of the guest is under way and nothing is waited for.
+    fn offer(&mut self, vmid: Vmid) {
+        let Some(lane) = self.lanes.get(&vmid) else { return };
+        if lane.queue.is_empty() && !lane.busy {
+            self.lanes.remove(&vmid);
+            return;
+        }
+        let Some(place) = lane.queue.front().copied().filter(|_| !lane.busy) else { return };
+        let Some(entry) = self.entries.get(&place).filter(|entry| entry.waits == 0) else { return };
+        self.ready.entry(entry.item.node.clone()).or_default().insert(place);
+    }
+
+    fn begin_what_fits(&mut self, commands: &mut Vec<Command>) {
+        while self.busy_overall < self.limits.overall
+            && let Some(node) = self.next_node()
+            && let Some(place) = self.ready.get_mut(&node).and_then(BTreeSet::pop_first)
+        {
+            let Some(entry) = self.entries.get_mut(&place) else { continue };
+            entry.is_begun = true;
+            if let Some(lane) = self.lanes.get_mut(&entry.item.vmid) {
+                lane.queue.pop_front();
+                lane.busy = true;
+            }
+            self.busy_overall += 1;
+            *self.busy.entry(node).or_default() += 1;
+            commands.push(Command::Begin(entry.item.id.clone()));
+        }
+    }
+
+    /// Of the nodes with room the one with the most to do: the longest queue decides when everything is done.
+    fn next_node(&self) -> Option<NodeName> {
+        let has_room = |node: &NodeName| self.busy.get(node).copied().unwrap_or(0) < self.limits.per_node;
+        let open = self.ready.iter().filter(|(node, ready)| !ready.is_empty() && has_room(node));
+        let left = |node: &NodeName| self.left.get(node).copied().unwrap_or(0);
+        // The first of those that have equally much, so that the order does not depend on anything else.
+        open.map(|(node, _)| node).rev().max_by_key(|node| left(node)).cloned()
+    }
+}
+
+/// A step that is not to be run, and why.
+struct Drop {
+    place: u64,
+    code: Code,
+    evidence: Evidence,
+}
+
+impl Drop {
+    fn new(place: u64, code: Code) -> Self {
+        Self { place, code, evidence: Evidence::default() }
+    }
+
+    /// Because nothing good can be said of these guests.
+    fn for_want_of(place: u64, guests: &[Vmid]) -> Self {
+        let on = guests.iter().map(|vmid| vmid.to_string().into()).collect();
+        Self { place, code: Code::DependencyNotDone, evidence: Evidence::default().with("on", Fact::Words(on)) }
+    }
+}

@@ -1,0 +1,340 @@
+//! Stories of schedules: what is submitted, what ends how, and what is begun or never run because of it.
+
+use converger_core::testing::Rng;
+
+use super::*;
+use crate::testing;
+
+mod speed;
+
+fn vmid(number: u32) -> Vmid {
+    Vmid::new(u64::from(number)).expect("an id")
+}
+
+/// A step called `<run>-<vmid>-<number>`.
+fn item(run: &str, guest: u32, number: u32) -> Item {
+    Item {
+        id: OperationId::new(&format!("{run}-{guest}-{number}")).expect("an id"),
+        run: RunId::new(run).expect("an id"),
+        vmid: vmid(guest),
+        node: NodeName::new("pve1").expect("a node"),
+        wait: Box::new([]),
+        is_power: true,
+        is_convergent: true,
+    }
+}
+
+fn on(node: &str, item: Item) -> Item {
+    Item { node: NodeName::new(node).expect("a node"), ..item }
+}
+
+fn after(guests: &[u32], item: Item) -> Item {
+    Item { wait: guests.iter().copied().map(vmid).collect(), ..item }
+}
+
+fn shown(command: &Command) -> String {
+    match command {
+        Command::Begin(id) => format!("begin {id}"),
+        Command::NotRun { id, code, .. } => format!("{id} {}", code.word()),
+    }
+}
+
+/// A schedule that is told a story.
+struct Story(Option<State>);
+
+impl Story {
+    fn new(per_node: u32, overall: u32) -> Self {
+        Self(Some(State::new(Limits { per_node, overall }, OnFailure::GoOn)))
+    }
+
+    #[track_caller]
+    fn tells(&mut self, event: Event, expected: &[&str]) -> &mut Self {
+        let (state, commands) = step(self.0.take().expect("a state"), event.clone());
+        self.0 = Some(state);
+        assert_eq!(commands.iter().map(shown).collect::<Vec<_>>(), expected, "{event:?}");
+        self
+    }
+
+    #[track_caller]
+    fn submit(&mut self, items: &[Item], expected: &[&str]) -> &mut Self {
+        self.tells(Event::Submit(items.to_vec()), expected)
+    }
+
+    #[track_caller]
+    fn ends(&mut self, id: &str, end: End, expected: &[&str]) -> &mut Self {
+        self.tells(Event::Ended { id: OperationId::new(id).expect("an id"), end }, expected)
+    }
+
+    #[track_caller]
+    fn is_idle(&self) {
+        assert!(self.0.as_ref().expect("a state").is_idle());
+    }
+}
+
+#[test]
+fn g12_a_lane_is_first_in_first_out_and_one_at_a_time() {
+    let mut story = Story::new(9, 9);
+    story.submit(&[item("r", 100, 0), item("r", 101, 0), item("r", 100, 1)], &["begin r-100-0", "begin r-101-0"]);
+    story.ends("r-101-0", End::Done, &[]);
+    story.ends("r-100-0", End::Done, &["begin r-100-1"]);
+    story.ends("r-100-1", End::Done, &[]).is_idle();
+}
+
+#[test]
+fn limits_hold_per_node_and_overall() {
+    let mut story = Story::new(2, 3);
+    let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), on("pve2", item("r", 200, 0)), on("pve2", item("r", 201, 0))];
+    story.submit(&items, &["begin r-100-0", "begin r-101-0", "begin r-200-0"]);
+    story.ends("r-200-0", End::Done, &["begin r-201-0"]);
+    story.ends("r-100-0", End::Done, &["begin r-102-0"]);
+}
+
+#[test]
+fn zero_is_no_way_to_say_unlimited_or_never() {
+    let mut story = Story::new(0, 0);
+    story.submit(&[item("r", 100, 0), item("r", 101, 0)], &["begin r-100-0"]);
+    story.ends("r-100-0", End::Done, &["begin r-101-0"]);
+}
+
+#[test]
+fn l4_a_stuck_guest_blocks_only_itself_and_what_waits_for_it() {
+    let mut story = Story::new(9, 9);
+    let items = [item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0)), item("r", 102, 0), item("r", 102, 1)];
+    story.submit(&items, &["begin r-100-0", "begin r-102-0"]);
+    story.ends("r-102-0", End::Done, &["begin r-102-1"]);
+    story.ends("r-102-1", End::Done, &[]);
+    assert!(!story.0.as_ref().expect("a state").is_idle(), "guest 100 is still under way");
+}
+
+#[test]
+fn what_waits_begins_after_all_power_steps_of_the_others() {
+    let config = Item { is_power: false, ..item("r", 100, 0) };
+    let items = [config, item("r", 100, 1), item("r", 100, 2), after(&[100, 102], item("r", 101, 0)), item("r", 102, 0)];
+    let mut story = Story::new(9, 9);
+    story.submit(&items, &["begin r-100-0", "begin r-102-0"]);
+    story.ends("r-100-0", End::Done, &["begin r-100-1"]);
+    story.ends("r-102-0", End::Done, &[]);
+    story.ends("r-100-1", End::Done, &["begin r-100-2"]);
+    story.ends("r-100-2", End::Done, &["begin r-101-0"]);
+}
+
+#[test]
+fn s16_nothing_that_depends_on_a_step_that_did_not_end_well_begins() {
+    for end in [End::Failed, End::Refused, End::Held, End::NotRun] {
+        let items = [
+            item("r", 100, 0),
+            item("r", 100, 1),
+            after(&[100], item("r", 101, 0)),
+            item("r", 101, 1),
+            after(&[101], item("r", 102, 0)),
+            item("r", 103, 0),
+        ];
+        let mut story = Story::new(1, 1);
+        story.submit(&items, &["begin r-100-0"]);
+        let halted = ["r-100-1 lane-halted", "r-101-0 dependency-not-done", "r-101-1 lane-halted", "r-102-0 dependency-not-done"];
+        story.ends("r-100-0", end, &[&halted[..], &["begin r-103-0"]].concat());
+        story.ends("r-103-0", End::Done, &[]).is_idle();
+    }
+}
+
+#[test]
+fn a_step_that_waits_for_what_was_left_out_is_not_run() {
+    let mut story = Story::new(9, 9);
+    let config = Item { is_power: false, ..item("r", 100, 0) };
+    let items = [config, after(&[100], item("r", 101, 0)), item("r", 101, 1)];
+    story.submit(&items, &["r-101-0 dependency-not-done", "r-101-1 lane-halted", "begin r-100-0"]);
+}
+
+#[test]
+fn at_the_first_failure_nothing_new_begins_where_that_is_asked_for() {
+    let mut story = Story(Some(State::new(Limits { per_node: 2, overall: 2 }, OnFailure::Stop)));
+    let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), item("r", 100, 1)];
+    story.submit(&items, &["begin r-100-0", "begin r-101-0"]);
+    story.ends("r-100-0", End::Refused, &["r-100-1 lane-halted", "r-102-0 run-stopped"]);
+    story.submit(&[item("s", 103, 0)], &["s-103-0 run-stopped"]);
+    story.ends("r-101-0", End::Done, &[]).is_idle();
+}
+
+#[test]
+fn a_drain_lets_what_is_under_way_go_on() {
+    let mut story = Story::new(1, 1);
+    story.submit(&[item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0))], &["begin r-100-0"]);
+    story.tells(Event::Stop(Code::JournalUnwritable), &["r-100-1 journal-unwritable", "r-101-0 journal-unwritable"]);
+    story.tells(Event::Stop(Code::RunStopped), &[]);
+    story.submit(&[item("s", 102, 0)], &["s-102-0 journal-unwritable"]);
+    story.ends("r-100-0", End::Done, &[]).is_idle();
+}
+
+#[test]
+fn a_newer_plan_takes_the_place_of_what_still_waits() {
+    let mut story = Story::new(9, 9);
+    let once = Item { is_convergent: false, ..item("o", 100, 0) };
+    story.submit(&[item("r", 100, 0), item("r", 100, 1), item("r", 101, 0)], &["begin r-100-0", "begin r-101-0"]);
+    story.submit(&[once], &[]);
+    story.submit(&[item("s", 100, 0), item("s", 100, 1)], &["r-100-1 superseded"]);
+    story.ends("r-100-0", End::Failed, &["begin o-100-0"]);
+    story.ends("o-100-0", End::Done, &["begin s-100-0"]);
+    story.ends("s-100-0", End::Done, &["begin s-100-1"]);
+}
+
+#[test]
+fn what_a_person_asked_for_once_takes_nobodys_place() {
+    let mut story = Story::new(9, 9);
+    story.submit(&[item("r", 100, 0), item("r", 100, 1)], &["begin r-100-0"]);
+    story.submit(&[Item { is_convergent: false, ..item("o", 100, 0) }], &[]);
+    story.ends("r-100-0", End::Done, &["begin r-100-1"]);
+    story.ends("r-100-1", End::Done, &["begin o-100-0"]);
+}
+
+#[test]
+fn what_was_found_in_the_journal_comes_first_in_its_lane() {
+    let mut story = Story::new(9, 9);
+    let (operation, _) = testing::step_of("start");
+    story.submit(&[Item::of_recovered(&operation)], &["begin op-100-0"]);
+    story.submit(&[item("r", 100, 0), item("r", 101, 0)], &["begin r-101-0"]);
+    story.ends("op-100-0", End::Failed, &["begin r-100-0"]);
+}
+
+#[test]
+fn s23_the_queue_has_a_bound() {
+    let many: Vec<Item> = (0..u32::try_from(QUEUE_MAX).expect("small")).map(|number| item("r", 1000 + number, 0)).collect();
+    let mut story = Story::new(1, 1);
+    story.submit(&many, &["begin r-1000-0"]);
+    story.submit(&[item("s", 100, 0), item("s", 101, 0)], &["s-100-0 queue-full", "s-101-0 queue-full"]);
+    story.ends("r-1000-0", End::Done, &["begin r-1001-0"]);
+    story.submit(&[item("s", 100, 0)], &[]);
+}
+
+#[test]
+fn a_chain_as_long_as_the_queue_is_dropped_without_falling_over() {
+    let count = 20_000;
+    let chain = (0..count).map(|number| if number == 0 { item("r", 1000, 0) } else { after(&[999 + number], item("r", 1000 + number, 0)) });
+    let (state, _) = step(State::new(Limits::default(), OnFailure::GoOn), Event::Submit(chain.collect()));
+    let (state, commands) = step(state, Event::Ended { id: item("r", 1000, 0).id, end: End::Failed });
+    assert_eq!(commands.len(), usize::try_from(count).expect("small") - 1);
+    assert!(state.is_idle());
+}
+
+#[test]
+fn what_is_not_under_way_cannot_end_and_what_is_known_is_not_taken_twice() {
+    let mut story = Story::new(1, 1);
+    story.submit(&[item("r", 100, 0), item("r", 100, 0), item("r", 101, 0)], &["begin r-100-0"]);
+    story.submit(&[item("r", 100, 0), item("r", 101, 0)], &[]);
+    story.ends("r-101-0", End::Done, &[]);
+    story.ends("nobody", End::Done, &[]);
+    story.ends("r-100-0", End::Done, &["begin r-101-0"]);
+    story.ends("r-100-0", End::Done, &[]);
+    story.ends("r-101-0", End::Done, &[]).is_idle();
+}
+
+/// What a random schedule has begun, and what must hold of it.
+#[derive(Default)]
+struct Witness {
+    under_way: BTreeMap<OperationId, (Vmid, NodeName)>,
+    begun: BTreeSet<OperationId>,
+    closed: BTreeSet<OperationId>,
+    done: BTreeSet<OperationId>,
+    items: BTreeMap<OperationId, Item>,
+}
+
+impl Witness {
+    fn saw(&mut self, commands: &[Command], limits: Limits) {
+        for command in commands {
+            match command {
+                Command::Begin(id) => self.begins(id),
+                Command::NotRun { id, .. } => assert!(self.closed.insert(id.clone()) && !self.begun.contains(id), "{id} has ended before"),
+            }
+        }
+        assert!(self.under_way.len() <= limits.overall as usize);
+        for (_, node) in self.under_way.values() {
+            let here = self.under_way.values().filter(|(_, other)| other == node).count();
+            assert!(here <= limits.per_node as usize, "{here} on {node:?}");
+        }
+    }
+
+    fn lets_one_end(&mut self, rng: &mut Rng) -> Option<Event> {
+        let under_way: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let id = rng.pick(&under_way)?.clone();
+        let end = if rng.percent(80) { End::Done } else { *rng.pick(&End::ALL).expect("ends") };
+        self.under_way.remove(&id);
+        self.closed.insert(id.clone());
+        if end == End::Done {
+            self.done.insert(id.clone());
+        }
+        Some(Event::Ended { id, end })
+    }
+
+    fn begins(&mut self, id: &OperationId) {
+        let item = &self.items[id];
+        assert!(self.begun.insert(id.clone()) && !self.closed.contains(id), "{id} begins twice");
+        assert!(self.under_way.values().all(|(vmid, _)| *vmid != item.vmid), "two operations of guest {}", item.vmid);
+        for wait in &item.wait {
+            let mut powers = self.items.values().filter(|own| own.vmid == *wait && own.run == item.run && own.is_power);
+            assert!(powers.all(|own| self.done.contains(&own.id)), "{id} begins before guest {wait} is done");
+        }
+        self.under_way.insert(id.clone(), (item.vmid, item.node.clone()));
+    }
+}
+
+/// A plan of a few guests in which later ones wait for earlier ones.
+fn random_plan(rng: &mut Rng, run: &str) -> Vec<Item> {
+    let mut items = Vec::new();
+    for guest in 0..1 + rng.below(8) {
+        let guest = 100 + u32::try_from(guest).expect("small");
+        for number in 0..1 + rng.below(3) {
+            let mut item = item(run, guest, u32::try_from(number).expect("small"));
+            item.node = NodeName::new(rng.word(&["pve1", "pve2", "pve3"])).expect("a node");
+            item.is_power = rng.percent(70);
+            item.is_convergent = rng.percent(80);
+            if guest > 100 && rng.one_in(3) {
+                item.wait = [vmid(100 + u32::try_from(rng.below(u64::from(guest - 100))).expect("small"))].into();
+            }
+            items.push(item);
+        }
+    }
+    items
+}
+
+#[test]
+fn g12_whatever_ends_how_no_two_operations_of_a_guest_overlap_and_everything_ends() {
+    for seed in 0..3000 {
+        testing::with_seed(seed, any_schedule);
+    }
+}
+
+fn any_schedule(rng: &mut Rng) {
+    let below = |rng: &mut Rng, bound| 1 + u32::try_from(rng.below(bound)).expect("small");
+    let limits = Limits { per_node: below(rng, 3), overall: below(rng, 5) };
+    let mut state = State::new(limits, if rng.one_in(5) { OnFailure::Stop } else { OnFailure::GoOn });
+    let mut witness = Witness::default();
+    let mut runs = 0;
+    for _ in 0..500 {
+        let event = if runs == 0 || (runs < 3 && rng.one_in(10)) {
+            runs += 1;
+            let plan = random_plan(rng, &format!("r{runs}"));
+            witness.items.extend(plan.iter().map(|item| (item.id.clone(), item.clone())));
+            Event::Submit(plan)
+        } else if rng.one_in(100) {
+            Event::Stop(Code::RunStopped)
+        } else {
+            let Some(event) = witness.lets_one_end(rng) else { break };
+            event
+        };
+        let (next, commands) = step(state, event);
+        state = next;
+        witness.saw(&commands, limits);
+    }
+    assert!(state.is_idle(), "something waits for ever");
+    assert_eq!(witness.closed.len(), witness.items.len(), "something was lost");
+}
+
+#[test]
+fn the_same_events_give_the_same_commands() {
+    let run = || {
+        let mut rng = Rng::new(7);
+        let (state, commands) =
+            step(State::new(Limits { per_node: 2, overall: 3 }, OnFailure::GoOn), Event::Submit(random_plan(&mut rng, "r")));
+        (format!("{state:?}"), commands)
+    };
+    assert_eq!(run(), run());
+}
