@@ -30,6 +30,8 @@ pub mod safety;
 
 pub mod audit;
 
+pub mod approve;
+
 pub mod apply;
 
 pub mod adopt;

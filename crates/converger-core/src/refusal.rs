@@ -286,6 +286,18 @@ impl Refusal {
     pub(crate) fn plan_stale(differences: Vec<String>) -> Self {
         Self::bare(Code::PlanStale).with("differences", Datum::Words(differences))
     }
+
+    pub(crate) fn observation_stale(age_secs: u32, max_secs: u32) -> Self {
+        Self::bare(Code::ObservationStale).with("age_secs", Datum::Number(age_secs)).with("max_secs", Datum::Number(max_secs))
+    }
+
+    pub(crate) fn observation_undated() -> Self {
+        Self::bare(Code::ObservationStale).with("age_secs", "not known")
+    }
+
+    pub(crate) fn approval_missing(needs: &'static str, guests: Vec<Vmid>) -> Self {
+        Self::bare(Code::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
+    }
 }
 
 impl Serialize for Refusal {
