@@ -1,14 +1,16 @@
 //! Proxmox VE 7, 8 and 9: how it is read, and what can be asked of it.
 //!
-//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading; `doctor` says what is
-//! missing. None of the types
-//! in here crosses the seam: a reading is made of the words of the core (G9).
+//! `codec` is pure and knows the API; `client` carries its requests over HTTPS; `observe` takes one reading; `hand` carries out
+//! what an operation asks; `doctor` says what is missing. None of the types in here crosses the seam: a reading and an answer are
+//! made of the words of the core (G9).
 
 pub mod codec;
 
 pub mod client;
 
 pub mod observe;
+
+pub mod hand;
 
 pub mod doctor;
 

@@ -25,6 +25,7 @@ use needs::Detail;
 
 pub use causes::{Note, Reason};
 pub use needs::{Need, Needs};
+pub(super) use rows::fallback_name;
 
 /// What is to be read.
 #[derive(Clone, Debug)]

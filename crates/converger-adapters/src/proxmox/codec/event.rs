@@ -18,6 +18,7 @@ use super::ha::{self, HaResource, HaStatus};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
+use super::words::GuestPath;
 
 /// What a command that was carried out gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +219,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::User(_) => required(answer).map(|row| Event::User(access::user(row))),
         Read::Roles => required(answer).map(|rows| Event::Roles(access::roles(rows))),
         Read::NextId(_) => next_id(answer).map(Event::NextId),
-        Read::GuestStatus(_) => required::<StatusRow<'_>>(answer).map(|row| Event::GuestStatus(guest_status(row))),
+        Read::GuestStatus(guest) => required(answer).and_then(|row| guest_status(answer, guest, row)).map(Event::GuestStatus),
         Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, &map).into())),
         Read::GuestPending(guest) => {
             required(answer).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
@@ -229,7 +230,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         }
         Read::HaStatus => required(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
         Read::NodeTime(_) => required(answer).and_then(|row| time(answer, &row)).map(Event::NodeTime),
-        Read::TaskStatus(_) => required::<TaskStatusRow<'_>>(answer).map(|row| Event::Task(task_state(&row))),
+        Read::TaskStatus(upid) => required(answer).and_then(|row| task_state(answer, upid, &row)).map(Event::Task),
         Read::TaskLog { .. } => {
             required(answer).map(|rows: Vec<LogRow<'_>>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.word()).collect()))
         }
@@ -368,6 +369,8 @@ fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
 struct StatusRow<'a> {
     status: Box<str>,
     #[serde(borrow, default)]
+    vmid: Scalar<'a>,
+    #[serde(borrow, default)]
     qmpstatus: Scalar<'a>,
     #[serde(borrow, default)]
     name: Scalar<'a>,
@@ -389,8 +392,11 @@ struct HaOfStatus<'a> {
     state: Scalar<'a>,
 }
 
-fn guest_status(row: StatusRow<'_>) -> GuestStatus {
-    GuestStatus {
+fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, Failure> {
+    if row.vmid != Scalar::Other && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
+        return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another guest"));
+    }
+    Ok(GuestStatus {
         status: row.status,
         qmp_status: row.qmpstatus.word(),
         name: row.name.word(),
@@ -398,7 +404,7 @@ fn guest_status(row: StatusRow<'_>) -> GuestStatus {
         uptime_secs: row.uptime.number(),
         pid: row.pid.number(),
         ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.word()),
-    }
+    })
 }
 
 #[derive(Deserialize)]
@@ -439,13 +445,19 @@ fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {
 struct TaskStatusRow<'a> {
     status: Box<str>,
     #[serde(borrow, default)]
+    upid: Scalar<'a>,
+    #[serde(borrow, default)]
     exitstatus: Scalar<'a>,
 }
 
-fn task_state(row: &TaskStatusRow<'_>) -> TaskState {
-    if &*row.status == "running" {
-        return TaskState::Running;
+fn task_state(answer: &HttpAnswer, upid: &Upid, row: &TaskStatusRow<'_>) -> Result<TaskState, Failure> {
+    if row.upid.text().is_some_and(|text| text != upid.as_str()) {
+        return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another task"));
     }
+    Ok(if &*row.status == "running" { TaskState::Running } else { task_end(row) })
+}
+
+fn task_end(row: &TaskStatusRow<'_>) -> TaskState {
     match row.exitstatus.text().as_deref() {
         Some("OK") => TaskState::Ended { warnings: 0 },
         Some(text) => match text.strip_prefix("WARNINGS: ").and_then(|count| count.parse().ok()) {

@@ -120,7 +120,7 @@ impl Reason {
     }
 
     /// The reason that a failed reading of a guest amounts to, other than that it is not there.
-    pub(super) fn of(failure: &Failure) -> Self {
+    pub(in crate::proxmox) fn of(failure: &Failure) -> Self {
         match failure.cause {
             cause if cause.is_no_connection() => Self::NodeSilent,
             Cause::Unauthenticated | Cause::Forbidden => Self::NotPermitted,

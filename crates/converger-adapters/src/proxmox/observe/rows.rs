@@ -110,7 +110,7 @@ fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
 }
 
 /// What Proxmox shows for a guest without a name.
-fn fallback_name(kind: Kind, vmid: Vmid) -> Box<str> {
+pub(in crate::proxmox) fn fallback_name(kind: Kind, vmid: Vmid) -> Box<str> {
     match kind {
         Kind::Qemu => format!("VM {vmid}").into(),
         Kind::Lxc => format!("CT{vmid}").into(),

@@ -1,0 +1,57 @@
+//! The hand: what an operation asks becomes one request, and what comes back becomes words of the core.
+//!
+//! [`command`] and [`answer`] are pure, so that the program, the simulation and the tests use the very same code; [`Hand`] carries
+//! them over a session. Each ask is sent at most once: an ask that cannot be put into a request is answered here, and nothing is
+//! tried again.
+//!
+//! What never enters: which ask comes next, whether a change may be sent at all, and what follows from an answer (the engine).
+
+mod answer;
+mod ask;
+mod revision;
+
+#[cfg(test)]
+mod tests;
+
+use converger_core::apply::{Answer, Ask};
+
+use super::client::{Exchange, Session, TokenId};
+
+pub use answer::answer;
+pub use ask::command;
+
+/// Who asks, and whom: what an answer is held against beyond what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The token whose tasks are ours.
+    pub token: TokenId,
+    /// The name that the cluster must have; of a node that is in no cluster, its own name.
+    pub cluster: Option<Box<str>>,
+}
+
+/// Carries asks over one session.
+#[derive(Debug)]
+pub struct Hand<E> {
+    session: Session<E>,
+    caller: Caller,
+}
+
+impl<E: Exchange> Hand<E> {
+    /// A hand over this session, which must use the caller's token.
+    pub fn new(session: Session<E>, caller: Caller) -> Self {
+        Self { session, caller }
+    }
+
+    /// How many requests were sent.
+    pub fn requests(&self) -> u64 {
+        self.session.requests()
+    }
+
+    /// Asks once.
+    pub async fn ask(&self, ask: &Ask) -> Answer {
+        match command(ask) {
+            Ok(command) => answer(&self.caller, ask, self.session.call(&command).await),
+            Err(unsent) => *unsent,
+        }
+    }
+}

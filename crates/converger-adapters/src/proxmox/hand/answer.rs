@@ -1,0 +1,194 @@
+//! What came back, in the words of the core. An answer that is not one to what was asked tells nothing: a reading is unread then, and
+//! a change may have run.
+
+use converger_core::action::Change;
+use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Sent, TaskId, TaskSeen, TaskState, Trouble};
+use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::observe::{Ha, Status};
+
+use super::{Caller, revision};
+use crate::proxmox::codec::{self, Accepted, Cluster, Delivery, Event, Failure, GuestConfig, GuestStatus, Resource, Task, Upid};
+use crate::proxmox::observe::{Reason, fallback_name};
+
+/// What Proxmox lists of tasks where it is not asked for more.
+const TASKS_LISTED_MAX: usize = 50;
+
+/// What an answer means to who asked.
+#[must_use]
+pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>) -> Answer {
+    match (ask, came) {
+        (Ask::Send { place, change, .. }, came) => Answer::Sent(sent(caller, place, change, came)),
+        (Ask::Status(_) | Ask::Config(_), Err(failure)) if failure.cause == codec::Cause::NoSuchGuest => Answer::NotThere(cause(&failure)),
+        (Ask::Task(_), Err(failure)) if failure.cause == codec::Cause::NoSuchTask => Answer::Task(TaskState::Lost(cause(&failure))),
+        (_, Err(failure)) => Answer::Unread(unread(&failure)),
+        (Ask::Cluster, Ok(Event::Cluster(cluster))) => membership(caller, cluster),
+        (Ask::Status(_), Ok(Event::GuestStatus(status))) => Answer::Status(live(status)),
+        (Ask::Config(place), Ok(Event::Config(config))) => config_read(place, *config),
+        (Ask::Where(vmid), Ok(Event::Resources(rows))) => found(*vmid, &rows),
+        (Ask::Task(_), Ok(Event::Task(state))) => Answer::Task(task_state(state)),
+        (Ask::Tasks { place, change, since_secs }, Ok(Event::Tasks(tasks))) => listed(caller, place, change, *since_secs, &tasks),
+        (_, Ok(other)) => Answer::Unread(unread(&other.unexpected())),
+    }
+}
+
+/// A failure in one word of the adapter and what it amounts to.
+fn cause(failure: &Failure) -> Cause {
+    Cause::new(trouble(failure.cause), failure.cause.word(), &failure.to_string())
+}
+
+/// A reading that gave nothing, in the words that the observer uses too.
+fn unread(failure: &Failure) -> Cause {
+    Cause::new(trouble(failure.cause), Reason::of(failure).word(), &failure.to_string())
+}
+
+fn unread_because(reason: Reason, text: &str) -> Answer {
+    Answer::Unread(Cause::new(Trouble::Other, reason.word(), text))
+}
+
+fn trouble(cause: codec::Cause) -> Trouble {
+    match cause {
+        codec::Cause::Changed => Trouble::Changed,
+        // Somebody is at work on the guest without having marked it.
+        codec::Cause::Locked | codec::Cause::LockTimeout => Trouble::Locked,
+        codec::Cause::Protected => Trouble::Protected,
+        codec::Cause::NoQuorum => Trouble::NotQuorate,
+        codec::Cause::NoSuchGuest => Trouble::NotThere,
+        codec::Cause::Template => Trouble::Template,
+        codec::Cause::HaError => Trouble::HaOwned,
+        codec::Cause::ShutdownTimeout => Trouble::ShutdownTimeout,
+        _ => Trouble::Other,
+    }
+}
+
+fn membership(caller: &Caller, cluster: Cluster) -> Answer {
+    let found = cluster.known_as();
+    if let Some(wanted) = caller.cluster.as_deref().filter(|wanted| *wanted != found) {
+        let text = format!("the cluster `{}` answered, not `{wanted}`", codec::Shown(found));
+        return Answer::Unread(Cause::new(Trouble::Other, "other-cluster", &text));
+    }
+    if cluster.nodes.is_empty() {
+        return unread_because(Reason::Malformed, "the answer names no node");
+    }
+    Answer::Cluster(Membership { quorate: cluster.quorate, nodes: cluster.nodes })
+}
+
+/// A guest that is paused or in trouble has its process and does nothing: it is neither running nor stopped.
+fn live(status: GuestStatus) -> Live {
+    let word = status.qmp_status.unwrap_or(status.status);
+    let state = match &*word {
+        "running" => Status::Known(RunState::Running),
+        "stopped" => Status::Known(RunState::Stopped),
+        _ => Status::Unknown(Some(Reason::RunStateUnclear.word().into())),
+    };
+    let ha = status.ha.map(|state| Ha { state });
+    Live { status: state, word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
+}
+
+fn config_read(place: &Place, config: GuestConfig) -> Answer {
+    // Every release gives the digest among the rest; what has none is cut off, or is no config.
+    if config.digest.is_none() {
+        return unread_because(Reason::Malformed, "the answer has no digest");
+    }
+    let revision = revision::of(&config);
+    let values = match config.config {
+        Ok(values) => values,
+        Err(key) => return unread_because(Reason::NotUnderstood, &format!("the value of `{}` is not understood", codec::Shown(&key))),
+    };
+    let Some(pending) = config.pending else {
+        return unread_because(Reason::Malformed, "the answer does not say what waits");
+    };
+    Answer::Config(Box::new(ConfigRead {
+        name: config.name.unwrap_or_else(|| fallback_name(place.kind, place.vmid)),
+        identity: config.identity,
+        values,
+        pending,
+        tags: config.tags,
+        lock: config.lock,
+        template: config.template,
+        protection: config.protection,
+        revision,
+    }))
+}
+
+/// A list that has the guest twice was read while it moved.
+fn found(vmid: Vmid, rows: &[Resource]) -> Answer {
+    let mut own = rows.iter().filter(|row| row.vmid == vmid);
+    let first = own.next();
+    if own.next().is_some() {
+        return unread_because(Reason::Moved, "the list has the guest twice");
+    }
+    Answer::Where(first.map(|row| Place { node: row.node.clone(), kind: row.kind, vmid }))
+}
+
+fn sent(caller: &Caller, place: &Place, change: &Change, came: Result<Event, Failure>) -> Sent {
+    match came {
+        Ok(Event::Accepted(Accepted::Task(upid))) => match task_id(&upid).filter(|_| is_ours(caller, place, change, &upid)) {
+            Some(task) => Sent::Task(task),
+            None => may_have_run("other-task", &format!("the answer names the task {upid}, which is not the one that was asked for")),
+        },
+        Ok(Event::Accepted(Accepted::Done)) if workers(place.kind, change).is_empty() => Sent::Done,
+        Ok(Event::Accepted(Accepted::Done)) => may_have_run("no-task", "the answer names no task"),
+        Ok(other) => may_have_run("malformed", &other.unexpected().to_string()),
+        Err(failure) => match failure.delivery {
+            Delivery::No => Sent::No(cause(&failure)),
+            Delivery::NotDelivered => Sent::NotDelivered(cause(&failure)),
+            Delivery::MayHaveRun => Sent::MayHaveRun(cause(&failure)),
+        },
+    }
+}
+
+fn may_have_run(word: &str, text: &str) -> Sent {
+    Sent::MayHaveRun(Cause::new(Trouble::Other, word, text))
+}
+
+fn task_id(upid: &Upid) -> Option<TaskId> {
+    TaskId::new(upid.as_str())
+}
+
+/// Whether a task is this change of ours, on this guest, where it was sent.
+fn is_ours(caller: &Caller, place: &Place, change: &Change, upid: &Upid) -> bool {
+    upid.node() == &place.node
+        && upid.guest() == Some(place.vmid)
+        && upid.user() == caller.token.as_str()
+        && workers(place.kind, change).contains(&upid.worker())
+}
+
+/// The types of the tasks that a change is carried out by; none where it is done before it is answered. What high availability owns
+/// is only handed to it.
+fn workers(kind: Kind, change: &Change) -> &'static [&'static str] {
+    match (kind, change) {
+        (Kind::Qemu, Change::Start) => &["qmstart", "hastart"],
+        (Kind::Qemu, Change::Shutdown { .. }) => &["qmshutdown", "hastop"],
+        (Kind::Qemu, Change::Stop) => &["qmstop", "hastop"],
+        (Kind::Qemu, Change::Reboot { .. }) => &["qmreboot"],
+        (Kind::Lxc, Change::Start) => &["vzstart", "hastart"],
+        (Kind::Lxc, Change::Shutdown { .. }) => &["vzshutdown", "hastop"],
+        (Kind::Lxc, Change::Stop) => &["vzstop", "hastop"],
+        (Kind::Lxc, Change::Reboot { .. }) => &["vzreboot"],
+        (_, Change::ConfigSet(_)) => &[],
+    }
+}
+
+fn task_state(state: codec::TaskState) -> TaskState {
+    match state {
+        codec::TaskState::Running => TaskState::Running,
+        codec::TaskState::Ended { warnings } => TaskState::Ended { warnings },
+        codec::TaskState::Failed { cause: codec::Cause::TaskKilled, text } => {
+            TaskState::Lost(Cause::new(Trouble::Other, codec::Cause::TaskKilled.word(), &text))
+        }
+        codec::TaskState::Failed { cause, text } => TaskState::Failed(Cause::new(trouble(cause), cause.word(), &text)),
+    }
+}
+
+/// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
+fn listed(caller: &Caller, place: &Place, change: &Change, since_secs: u64, tasks: &[Task]) -> Answer {
+    let is_recent = |task: &&Task| task.end.is_none() || task.upid.started_at() >= since_secs;
+    if tasks.len() >= TASKS_LISTED_MAX && tasks.iter().filter(is_recent).count() == tasks.len() {
+        return Answer::Unread(Cause::new(Trouble::Other, "list-full", "there are more tasks of this guest than are listed"));
+    }
+    let own = tasks.iter().filter(is_recent).filter(|task| is_ours(caller, place, change, &task.upid));
+    let seen = own.filter_map(|task| {
+        Some(TaskSeen { task: task_id(&task.upid)?, started_secs: task.upid.started_at(), has_ended: task.end.is_some() })
+    });
+    Answer::Tasks(seen.collect())
+}

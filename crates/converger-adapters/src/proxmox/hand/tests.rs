@@ -1,0 +1,380 @@
+//! What the hand asks, and what it makes of answers: first of those that are not what was asked for.
+
+use converger_core::action::{Change, FieldChange};
+use converger_core::apply::{Answer, Ask, Place, Revision, Sent, TaskId, TaskState, Trouble};
+use converger_core::guest::{Identity, Kind, NodeName, Vmid};
+use converger_core::normalize::{Effect, Field, Value};
+use converger_core::observe::Status;
+
+use super::{Caller, Hand, answer, command};
+use crate::proxmox::client::{Exchange, Session, TokenId};
+use crate::proxmox::codec::{self, Cause, Command, Delivery, Failure, HttpAnswer, HttpRequest};
+
+mod lab;
+
+const TOKEN: &str = "root@pam!bot";
+const DIGEST: &str = "90c9867238def2fe4d646be13e412474af227aee";
+const UPID: &str = "UPID:pve1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!bot:";
+
+fn caller() -> Caller {
+    Caller { token: TokenId::new(TOKEN).expect("a token"), cluster: None }
+}
+
+fn place() -> Place {
+    Place { node: NodeName::new("pve1").expect("a node"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") }
+}
+
+fn send(change: Change) -> Ask {
+    Ask::Send { place: place(), change, revision: Revision::new(DIGEST) }
+}
+
+fn cores(after: u32) -> Change {
+    let (before, after) = (Some(Value::Count(2)), Some(Value::Count(after)));
+    Change::ConfigSet(Box::new([FieldChange { field: Field::Cores, before, after, pending: None, effect: Effect::Live }]))
+}
+
+fn task() -> Ask {
+    Ask::Task(TaskId::new(UPID).expect("an id"))
+}
+
+fn tasks(since_secs: u64) -> Ask {
+    Ask::Tasks { place: place(), change: Change::Start, since_secs }
+}
+
+fn every_ask() -> [Ask; 8] {
+    [
+        Ask::Cluster,
+        Ask::Status(place()),
+        Ask::Config(place()),
+        Ask::Where(place().vmid),
+        send(Change::Start),
+        send(cores(4)),
+        task(),
+        tasks(0),
+    ]
+}
+
+/// What this answer on the wire means to who asked.
+fn told(ask: &Ask, status: u16, reason: &str, body: &str) -> Answer {
+    let command = command(ask).expect("a request");
+    let came = codec::decode(&command, &HttpAnswer { status, reason: reason.into(), body: body.into() });
+    answer(&caller(), ask, came)
+}
+
+fn yes(ask: &Ask, data: &str) -> Answer {
+    told(ask, 200, "OK", &format!(r#"{{"success":1,"data":{data}}}"#))
+}
+
+fn no(ask: &Ask, status: &str, message: &str) -> Answer {
+    told(ask, 200, "OK", &format!(r#"{{"success":0,"status":{status},"message":"{message}\n","data":null}}"#))
+}
+
+/// What an answer amounts to, in a word or two.
+fn shown(answer: &Answer) -> String {
+    let of = |kind: &str, cause: &converger_core::apply::Cause| format!("{kind} {}", cause.word);
+    match answer {
+        Answer::Unread(cause) => of("unread", cause),
+        Answer::NotThere(cause) => of("not there", cause),
+        Answer::Sent(Sent::No(cause)) => of("no", cause),
+        Answer::Sent(Sent::NotDelivered(cause)) => of("not delivered", cause),
+        Answer::Sent(Sent::MayHaveRun(cause)) => of("may have run", cause),
+        Answer::Sent(Sent::Task(_)) => "task".into(),
+        Answer::Sent(Sent::Done) => "done".into(),
+        Answer::Task(TaskState::Lost(cause)) => of("lost", cause),
+        Answer::Task(TaskState::Failed(cause)) => of("failed", cause),
+        Answer::Task(state) => format!("{state:?}").to_lowercase(),
+        Answer::Where(found) => found.as_ref().map_or("nowhere".into(), |place| format!("on {}", place.node.as_str())),
+        other => format!("{other:?}"),
+    }
+}
+
+#[track_caller]
+fn means(answer: &Answer, expected: &str) {
+    assert_eq!(shown(answer), expected);
+}
+
+#[test]
+fn what_is_no_answer_of_the_api_tells_nothing_and_a_change_may_have_run() {
+    let bodies = ["<html><body>502</body></html>", "", "{\"data\":", "hello", r#"{"success":1,"data":[{"strange":[1]},5]}"#];
+    for ask in every_ask() {
+        for body in bodies {
+            let expected = match (&ask, body.contains("strange")) {
+                // A list in the place of a task's id is no task; where there is nothing to say, it is read afterwards as always.
+                (Ask::Send { change: Change::ConfigSet(_), .. }, true) => "done",
+                (Ask::Send { .. }, true) => "may have run no-task",
+                (Ask::Send { .. }, false) => "may have run malformed",
+                _ => "unread answer-malformed",
+            };
+            assert_eq!(shown(&told(&ask, 200, "OK", body)), expected, "{ask:?} {body}");
+        }
+    }
+}
+
+#[test]
+fn a_proxy_that_gives_up_after_the_effect_says_may_have_run() {
+    for status in [502, 503, 504, 596, 597, 598, 599] {
+        for change in [Change::Start, Change::Stop, Change::Shutdown { timeout_secs: 5 }, Change::Reboot { timeout_secs: 5 }, cores(4)] {
+            means(&told(&send(change), status, "Connection timed out", ""), "may have run interrupted");
+        }
+        for ask in every_ask().iter().filter(|ask| !ask.is_mutation()) {
+            means(&told(ask, status, "Connection timed out", ""), "unread node-silent");
+        }
+    }
+    means(&told(&send(Change::Start), 595, "No route to host", ""), "not delivered node-unreachable");
+    means(&told(&send(cores(4)), 401, "Authentication failed!", ""), "not delivered unauthenticated");
+    means(&told(&send(cores(4)), 301, "Moved", ""), "not delivered redirected");
+}
+
+#[test]
+fn a_connection_that_broke_is_as_lost_as_the_client_says() {
+    for (delivery, expected) in [(Delivery::MayHaveRun, "may have run interrupted"), (Delivery::NotDelivered, "not delivered interrupted")]
+    {
+        let failure = Failure::lost(delivery, Cause::Interrupted, "the connection broke");
+        means(&answer(&caller(), &send(Change::Start), Err(failure)), expected);
+    }
+    let failure = Failure::lost(Delivery::NotDelivered, Cause::TooSlow, "no whole answer");
+    means(&answer(&caller(), &Ask::Status(place()), Err(failure)), "unread node-silent");
+}
+
+#[test]
+fn an_event_of_another_command_is_never_taken_for_an_answer() {
+    for ask in every_ask() {
+        let other = if matches!(ask, Ask::Cluster) { codec::Event::NodeTime(1) } else { codec::Event::Nodes(Vec::new()) };
+        let answer = answer(&caller(), &ask, Ok(other));
+        let expected = if ask.is_mutation() { "may have run malformed" } else { "unread answer-malformed" };
+        assert_eq!(shown(&answer), expected, "{ask:?}");
+    }
+}
+
+#[test]
+fn the_status_of_another_guest_is_no_status() {
+    let status = Ask::Status(place());
+    for vmid in ["101", "\"101\"", "\"x\"", "0", "-100"] {
+        means(&yes(&status, &format!(r#"{{"status":"stopped","vmid":{vmid}}}"#)), "unread answer-malformed");
+    }
+    means(&yes(&status, r#"{"qmpstatus":"running","vmid":100}"#), "unread answer-malformed");
+    for vmid in ["100", "\"100\"", "null"] {
+        let Answer::Status(live) = yes(&status, &format!(r#"{{"status":"stopped","vmid":{vmid}}}"#)) else { panic!("a status: {vmid}") };
+        assert!(matches!(live.status, Status::Known(_)), "{vmid}");
+    }
+}
+
+#[test]
+fn a_guest_that_is_neither_running_nor_stopped_is_unknown() {
+    for word in ["paused", "suspended", "prelaunch", "io-error", "internal-error", "shutdown", "Running", "unheard-of"] {
+        let body = format!(r#"{{"status":"running","qmpstatus":"{word}","vmid":100,"uptime":5}}"#);
+        let Answer::Status(live) = yes(&Ask::Status(place()), &body) else { panic!("a status") };
+        assert_eq!(live.status, Status::Unknown(Some("run-state-unclear".into())), "{word}");
+        assert_eq!((&*live.word, live.uptime_secs), (word, Some(5)));
+    }
+}
+
+#[test]
+fn a_config_that_is_cut_off_or_not_understood_is_unread() {
+    let config = Ask::Config(place());
+    means(&yes(&config, "[]"), "unread answer-malformed");
+    means(&yes(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
+    let strange = format!(r#"[{{"key":"memory","value":"current=1,max=2"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
+    means(&yes(&config, &strange), "unread config-not-understood");
+    means(&no(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
+}
+
+#[test]
+fn only_the_node_itself_says_that_a_guest_is_not_there() {
+    let missing = "Configuration file 'nodes/pve1/qemu-server/100.conf' does not exist";
+    for ask in [Ask::Status(place()), Ask::Config(place())] {
+        means(&no(&ask, "500", missing), "not there no-such-guest");
+        means(&told(&ask, 404, "Not Found", "<html>"), "unread unreadable");
+        means(&told(&ask, 595, "No route to host", ""), "unread node-silent");
+    }
+    means(&no(&send(Change::Stop), "500", missing), "no no-such-guest");
+    means(&no(&task(), "500", missing), "unread unreadable");
+    means(&no(&Ask::Where(place().vmid), "500", missing), "unread unreadable");
+}
+
+#[test]
+fn another_cluster_or_none_is_not_ours() {
+    let pinned = Caller { cluster: Some("lab".into()), ..caller() };
+    let row = |name: &str| format!(r#"{{"type":"cluster","name":"{name}","quorate":1}}"#);
+    let node = r#"{"type":"node","name":"pve1","online":1,"local":1}"#;
+    let came = |data: &str| {
+        let command = command(&Ask::Cluster).expect("a request");
+        let body = format!(r#"{{"success":1,"data":[{data}]}}"#);
+        codec::decode(&command, &HttpAnswer { status: 200, reason: "OK".into(), body: body.into() })
+    };
+    means(&answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("other")))), "unread other-cluster");
+    means(&answer(&pinned, &Ask::Cluster, came(node)), "unread other-cluster");
+    means(&answer(&caller(), &Ask::Cluster, came("")), "unread answer-malformed");
+    means(&answer(&caller(), &Ask::Cluster, came(&row("lab"))), "unread answer-malformed");
+    let Answer::Cluster(membership) = answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("lab")))) else { panic!("ours") };
+    assert!(membership.quorate && membership.nodes.len() == 1);
+}
+
+#[test]
+fn a_task_of_somebody_else_or_of_something_else_is_not_what_was_sent() {
+    let upid = |node: &str, kind: &str, vmid: &str, user: &str| format!("\"UPID:{node}:000043FD:0009433D:6AFA0639:{kind}:{vmid}:{user}:\"");
+    means(&yes(&send(Change::Start), &upid("pve1", "qmstart", "100", TOKEN)), "task");
+    means(&yes(&send(Change::Start), &upid("pve1", "hastart", "100", TOKEN)), "task");
+    for (node, kind, vmid, user) in [
+        ("pve2", "qmstart", "100", TOKEN),
+        ("pve1", "qmstop", "100", TOKEN),
+        ("pve1", "vzstart", "100", TOKEN),
+        ("pve1", "qmstart", "101", TOKEN),
+        ("pve1", "qmstart", "", TOKEN),
+        ("pve1", "qmstart", "100", "root@pam"),
+        ("pve1", "qmstart", "100", "root@pam!other"),
+    ] {
+        means(&yes(&send(Change::Start), &upid(node, kind, vmid, user)), "may have run other-task");
+    }
+    means(&yes(&send(Change::Start), "null"), "may have run no-task");
+    means(&yes(&send(Change::Start), "\"UPID:half\""), "may have run malformed");
+    means(&yes(&send(cores(4)), "null"), "done");
+    means(&yes(&send(cores(4)), &upid("pve1", "qmconfig", "100", TOKEN)), "may have run other-task");
+}
+
+#[test]
+fn how_a_task_ended_is_told_apart_from_not_knowing_it() {
+    for (data, expected) in [
+        (r#"{"status":"running"}"#, "running"),
+        (r#"{"status":"stopped","exitstatus":"OK"}"#, "ended { warnings: 0 }"),
+        (r#"{"status":"stopped","exitstatus":"WARNINGS: 2"}"#, "ended { warnings: 2 }"),
+        (r#"{"status":"stopped","exitstatus":"WARNINGS: many"}"#, "failed other"),
+        (r#"{"status":"stopped","exitstatus":"VM quit/powerdown failed - got timeout"}"#, "failed shutdown-timeout"),
+        (r#"{"status":"stopped","exitstatus":"VM is locked (backup)"}"#, "failed locked"),
+        (r#"{"status":"stopped","exitstatus":"unexpected status"}"#, "lost task-killed"),
+        (r#"{"status":"stopped"}"#, "lost task-killed"),
+        (r#"{"exitstatus":"OK"}"#, "unread answer-malformed"),
+    ] {
+        means(&yes(&task(), data), expected);
+    }
+    means(&told(&task(), 200, "OK", r#"{"success":0,"status":400,"message":"x","errors":{"upid":"no such task"}}"#), "lost no-such-task");
+    let other = UPID.replace("100", "101");
+    means(&yes(&task(), &format!(r#"{{"status":"stopped","exitstatus":"OK","upid":"{other}"}}"#)), "unread answer-malformed");
+    let Err(unsent) = command(&Ask::Task(TaskId::new("not-a-upid").expect("an id"))) else { panic!("a request") };
+    means(&unsent, "unread not-a-task");
+}
+
+#[test]
+fn of_the_tasks_in_a_list_only_ours_count() {
+    let row = |worker: &str, started: u32, user: &str, end: &str| {
+        format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:{started:08X}:{worker}:100:{user}:","status":"{end}"}}"#)
+    };
+    let listed = |rows: &[String], since| match yes(&tasks(since), &format!("[{}]", rows.join(","))) {
+        Answer::Tasks(seen) => seen.iter().map(|seen| (seen.started_secs, seen.has_ended)).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let rows = [
+        row("qmstart", 90, TOKEN, "RUNNING"),
+        row("qmstart", 150, TOKEN, "OK"),
+        row("qmstart", 99, TOKEN, "OK"),
+        row("qmstop", 160, TOKEN, "OK"),
+        row("qmstart", 160, "root@pam", "OK"),
+        r#"{"upid":"nonsense"}"#.to_owned(),
+    ];
+    assert_eq!(listed(&rows, 100), [(90, false), (150, true)], "what runs counts whenever it began");
+    let full: Vec<String> = (0..50).map(|number| row("qmshutdown", 200 + number, TOKEN, "OK")).collect();
+    means(&yes(&tasks(100), &format!("[{}]", full.join(","))), "unread list-full");
+    assert_eq!(listed(&full, 230), [], "the list goes back further than asked");
+}
+
+#[test]
+fn where_a_guest_is_comes_from_the_list_and_only_once() {
+    let row = |node: &str, vmid: u32, kind: &str| format!(r#"{{"vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped"}}"#);
+    let ask = Ask::Where(place().vmid);
+    means(&yes(&ask, "[]"), "nowhere");
+    means(&yes(&ask, &format!("[{},{}]", row("pve1", 101, "qemu"), row("pve2", 100, "qemu"))), "on pve2");
+    means(&yes(&ask, &format!("[{},{}]", row("pve1", 100, "qemu"), row("pve2", 100, "qemu"))), "unread moved-while-read");
+}
+
+#[test]
+fn what_cannot_be_put_into_a_request_is_not_sent() {
+    let container = Place { kind: Kind::Lxc, ..place() };
+    let reboot = Ask::Send { place: container, change: Change::Reboot { timeout_secs: 5 }, revision: None };
+    let unbound = Ask::Send { place: place(), change: cores(4), revision: None };
+    let foreign = Ask::Send { place: place(), change: cores(4), revision: Revision::new("not a digest") };
+    let mut numa = cores(4);
+    if let Change::ConfigSet(fields) = &mut numa {
+        (fields[0].field, fields[0].after) = (Field::Numa, Some(Value::Flag(true)));
+    }
+    let nothing = Change::ConfigSet(Box::new([]));
+    for (ask, word) in [
+        (reboot, "reboot-kills"),
+        (unbound, "no-digest"),
+        (foreign, "no-digest"),
+        (send(numa), "unwritable"),
+        (send(nothing), "unwritable"),
+    ] {
+        let Err(unsent) = command(&ask) else { panic!("{ask:?} became a request") };
+        let Answer::Sent(Sent::No(cause)) = *unsent else { panic!("{unsent:?}") };
+        assert_eq!((cause.trouble, cause.word.as_str()), (Trouble::Unsupported, word));
+    }
+}
+
+#[test]
+fn a_write_carries_what_the_reading_was_bound_to() {
+    let data = format!(
+        r#"[{{"key":"agent","value":"1,type=isa"}},{{"key":"name","value":"web"}},{{"key":"digest","value":"{DIGEST}"}},{{"key":"cores","value":2}}]"#
+    );
+    let Answer::Config(config) = yes(&Ask::Config(place()), &data) else { panic!("a config") };
+    assert_eq!((&*config.name, &config.identity), ("web", &Identity::Qemu { uuid: None, ctime: None }));
+    let agent =
+        FieldChange { field: Field::Agent, after: Some(Value::Flag(false)), before: None, pending: None, effect: Effect::AtRestart };
+    let ask = Ask::Send { place: place(), change: Change::ConfigSet(Box::new([agent])), revision: config.revision.clone() };
+    let request = codec::encode(&command(&ask).expect("a request"));
+    assert_eq!(request.form(), Some(format!("agent=enabled%3D0%2Ctype%3Disa&digest={DIGEST}").as_str()));
+    let unnamed = format!(r#"[{{"key":"digest","value":"{DIGEST}"}}]"#);
+    let Answer::Config(config) = yes(&Ask::Config(place()), &unnamed) else { panic!("a config") };
+    assert_eq!((&*config.name, config.revision.as_ref().map(Revision::as_str)), ("VM 100", Some(DIGEST)));
+}
+
+#[test]
+fn each_ask_is_one_request_and_only_a_change_is_no_reading() {
+    for ask in every_ask() {
+        let command = command(&ask).expect("a request");
+        assert_eq!(matches!(command, Command::Write(_)), ask.is_mutation(), "{ask:?}");
+    }
+}
+
+#[test]
+fn a_no_says_what_it_amounts_to() {
+    for (message, trouble) in [
+        ("VM is locked (backup)", Trouble::Locked),
+        ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Trouble::Locked),
+        ("checksum mismatch (file change by other user?)", Trouble::Changed),
+        ("cluster not ready - no quorum?", Trouble::NotQuorate),
+        ("you can't start a vm if it's a template", Trouble::Template),
+        ("service 'vm:100' in error state, must be disabled and fixed first", Trouble::HaOwned),
+        ("something else", Trouble::Other),
+    ] {
+        let Answer::Sent(Sent::No(cause)) = no(&send(Change::Start), "500", message) else { panic!("{message}") };
+        assert_eq!((cause.trouble, cause.text.contains(message)), (trouble, true), "{message}");
+    }
+}
+
+/// A way on which every request gets the same answer.
+struct Same(HttpAnswer);
+
+impl Exchange for Same {
+    async fn exchange(&self, _: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        Ok(self.0.clone())
+    }
+
+    fn place(&self) -> &str {
+        "pve1:8006"
+    }
+}
+
+#[test]
+fn the_carrier_sends_once_and_never_what_cannot_be_sent() {
+    let lost = HttpAnswer { status: 596, reason: "Connection timed out".into(), body: Vec::new() };
+    let hand = Hand::new(Session::new(Same(lost)), caller());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    for (ask, expected, requests) in [
+        (send(Change::Start), "may have run interrupted", 1),
+        (Ask::Status(place()), "unread node-silent", 2),
+        (Ask::Send { place: place(), change: cores(4), revision: None }, "no no-digest", 2),
+    ] {
+        means(&runtime.block_on(hand.ask(&ask)), expected);
+        assert_eq!(hand.requests(), requests, "{ask:?}");
+    }
+}
