@@ -89,7 +89,7 @@ fn shown(answer: &Answer) -> String {
 }
 
 #[track_caller]
-fn means(answer: &Answer, expected: &str) {
+fn check(answer: &Answer, expected: &str) {
     assert_eq!(shown(answer), expected);
 }
 
@@ -114,15 +114,15 @@ fn what_is_no_answer_of_the_api_tells_nothing_and_a_change_may_have_run() {
 fn a_proxy_that_gives_up_after_the_effect_says_may_have_run() {
     for status in [502, 503, 504, 596, 597, 598, 599] {
         for change in [Change::Start, Change::Stop, Change::Shutdown { timeout_secs: 5 }, Change::Reboot { timeout_secs: 5 }, cores(4)] {
-            means(&told(&send(change), status, "Connection timed out", ""), "may have run interrupted");
+            check(&told(&send(change), status, "Connection timed out", ""), "may have run interrupted");
         }
         for ask in every_ask().iter().filter(|ask| !ask.is_mutation()) {
-            means(&told(ask, status, "Connection timed out", ""), "unread node-silent");
+            check(&told(ask, status, "Connection timed out", ""), "unread node-silent");
         }
     }
-    means(&told(&send(Change::Start), 595, "No route to host", ""), "not delivered node-unreachable");
-    means(&told(&send(cores(4)), 401, "Authentication failed!", ""), "not delivered unauthenticated");
-    means(&told(&send(cores(4)), 301, "Moved", ""), "not delivered redirected");
+    check(&told(&send(Change::Start), 595, "No route to host", ""), "not delivered node-unreachable");
+    check(&told(&send(cores(4)), 401, "Authentication failed!", ""), "not delivered unauthenticated");
+    check(&told(&send(cores(4)), 301, "Moved", ""), "not delivered redirected");
 }
 
 #[test]
@@ -130,10 +130,10 @@ fn a_connection_that_broke_is_as_lost_as_the_client_says() {
     for (delivery, expected) in [(Delivery::MayHaveRun, "may have run interrupted"), (Delivery::NotDelivered, "not delivered interrupted")]
     {
         let failure = Failure::lost(delivery, Cause::Interrupted, "the connection broke");
-        means(&answer(&caller(), &send(Change::Start), Err(failure)), expected);
+        check(&answer(&caller(), &send(Change::Start), Err(failure)), expected);
     }
     let failure = Failure::lost(Delivery::NotDelivered, Cause::TooSlow, "no whole answer");
-    means(&answer(&caller(), &Ask::Status(place()), Err(failure)), "unread node-silent");
+    check(&answer(&caller(), &Ask::Status(place()), Err(failure)), "unread node-silent");
 }
 
 #[test]
@@ -150,9 +150,9 @@ fn an_event_of_another_command_is_never_taken_for_an_answer() {
 fn the_status_of_another_guest_is_no_status() {
     let status = Ask::Status(place());
     for vmid in ["101", "\"101\"", "\"x\"", "0", "-100"] {
-        means(&yes(&status, &format!(r#"{{"status":"stopped","vmid":{vmid}}}"#)), "unread answer-malformed");
+        check(&yes(&status, &format!(r#"{{"status":"stopped","vmid":{vmid}}}"#)), "unread answer-malformed");
     }
-    means(&yes(&status, r#"{"qmpstatus":"running","vmid":100}"#), "unread answer-malformed");
+    check(&yes(&status, r#"{"qmpstatus":"running","vmid":100}"#), "unread answer-malformed");
     for vmid in ["100", "\"100\"", "null"] {
         let Answer::Status(live) = yes(&status, &format!(r#"{{"status":"stopped","vmid":{vmid}}}"#)) else { panic!("a status: {vmid}") };
         assert!(matches!(live.status, Status::Known(_)), "{vmid}");
@@ -172,24 +172,24 @@ fn a_guest_that_is_neither_running_nor_stopped_is_unknown() {
 #[test]
 fn a_config_that_is_cut_off_or_not_understood_is_unread() {
     let config = Ask::Config(place());
-    means(&yes(&config, "[]"), "unread answer-malformed");
-    means(&yes(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
+    check(&yes(&config, "[]"), "unread answer-malformed");
+    check(&yes(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
     let strange = format!(r#"[{{"key":"memory","value":"current=1,max=2"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
-    means(&yes(&config, &strange), "unread config-not-understood");
-    means(&no(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
+    check(&yes(&config, &strange), "unread config-not-understood");
+    check(&no(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
 }
 
 #[test]
 fn only_the_node_itself_says_that_a_guest_is_not_there() {
     let missing = "Configuration file 'nodes/pve1/qemu-server/100.conf' does not exist";
     for ask in [Ask::Status(place()), Ask::Config(place())] {
-        means(&no(&ask, "500", missing), "not there no-such-guest");
-        means(&told(&ask, 404, "Not Found", "<html>"), "unread unreadable");
-        means(&told(&ask, 595, "No route to host", ""), "unread node-silent");
+        check(&no(&ask, "500", missing), "not there no-such-guest");
+        check(&told(&ask, 404, "Not Found", "<html>"), "unread unreadable");
+        check(&told(&ask, 595, "No route to host", ""), "unread node-silent");
     }
-    means(&no(&send(Change::Stop), "500", missing), "no no-such-guest");
-    means(&no(&task(), "500", missing), "unread unreadable");
-    means(&no(&Ask::Where(place().vmid), "500", missing), "unread unreadable");
+    check(&no(&send(Change::Stop), "500", missing), "no no-such-guest");
+    check(&no(&task(), "500", missing), "unread unreadable");
+    check(&no(&Ask::Where(place().vmid), "500", missing), "unread unreadable");
 }
 
 #[test]
@@ -202,10 +202,10 @@ fn another_cluster_or_none_is_not_ours() {
         let body = format!(r#"{{"success":1,"data":[{data}]}}"#);
         codec::decode(&command, &HttpAnswer { status: 200, reason: "OK".into(), body: body.into() })
     };
-    means(&answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("other")))), "unread other-cluster");
-    means(&answer(&pinned, &Ask::Cluster, came(node)), "unread other-cluster");
-    means(&answer(&caller(), &Ask::Cluster, came("")), "unread answer-malformed");
-    means(&answer(&caller(), &Ask::Cluster, came(&row("lab"))), "unread answer-malformed");
+    check(&answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("other")))), "unread other-cluster");
+    check(&answer(&pinned, &Ask::Cluster, came(node)), "unread other-cluster");
+    check(&answer(&caller(), &Ask::Cluster, came("")), "unread answer-malformed");
+    check(&answer(&caller(), &Ask::Cluster, came(&row("lab"))), "unread answer-malformed");
     let Answer::Cluster(membership) = answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("lab")))) else { panic!("ours") };
     assert!(membership.quorate && membership.nodes.len() == 1);
 }
@@ -213,8 +213,8 @@ fn another_cluster_or_none_is_not_ours() {
 #[test]
 fn a_task_of_somebody_else_or_of_something_else_is_not_what_was_sent() {
     let upid = |node: &str, kind: &str, vmid: &str, user: &str| format!("\"UPID:{node}:000043FD:0009433D:6AFA0639:{kind}:{vmid}:{user}:\"");
-    means(&yes(&send(Change::Start), &upid("pve1", "qmstart", "100", TOKEN)), "task");
-    means(&yes(&send(Change::Start), &upid("pve1", "hastart", "100", TOKEN)), "task");
+    check(&yes(&send(Change::Start), &upid("pve1", "qmstart", "100", TOKEN)), "task");
+    check(&yes(&send(Change::Start), &upid("pve1", "hastart", "100", TOKEN)), "task");
     for (node, kind, vmid, user) in [
         ("pve2", "qmstart", "100", TOKEN),
         ("pve1", "qmstop", "100", TOKEN),
@@ -224,12 +224,12 @@ fn a_task_of_somebody_else_or_of_something_else_is_not_what_was_sent() {
         ("pve1", "qmstart", "100", "root@pam"),
         ("pve1", "qmstart", "100", "root@pam!other"),
     ] {
-        means(&yes(&send(Change::Start), &upid(node, kind, vmid, user)), "may have run other-task");
+        check(&yes(&send(Change::Start), &upid(node, kind, vmid, user)), "may have run other-task");
     }
-    means(&yes(&send(Change::Start), "null"), "may have run no-task");
-    means(&yes(&send(Change::Start), "\"UPID:half\""), "may have run malformed");
-    means(&yes(&send(cores(4)), "null"), "done");
-    means(&yes(&send(cores(4)), &upid("pve1", "qmconfig", "100", TOKEN)), "may have run other-task");
+    check(&yes(&send(Change::Start), "null"), "may have run no-task");
+    check(&yes(&send(Change::Start), "\"UPID:half\""), "may have run malformed");
+    check(&yes(&send(cores(4)), "null"), "done");
+    check(&yes(&send(cores(4)), &upid("pve1", "qmconfig", "100", TOKEN)), "may have run other-task");
 }
 
 #[test]
@@ -245,13 +245,13 @@ fn how_a_task_ended_is_told_apart_from_not_knowing_it() {
         (r#"{"status":"stopped"}"#, "lost task-killed"),
         (r#"{"exitstatus":"OK"}"#, "unread answer-malformed"),
     ] {
-        means(&yes(&task(), data), expected);
+        check(&yes(&task(), data), expected);
     }
-    means(&told(&task(), 200, "OK", r#"{"success":0,"status":400,"message":"x","errors":{"upid":"no such task"}}"#), "lost no-such-task");
+    check(&told(&task(), 200, "OK", r#"{"success":0,"status":400,"message":"x","errors":{"upid":"no such task"}}"#), "lost no-such-task");
     let other = UPID.replace("100", "101");
-    means(&yes(&task(), &format!(r#"{{"status":"stopped","exitstatus":"OK","upid":"{other}"}}"#)), "unread answer-malformed");
+    check(&yes(&task(), &format!(r#"{{"status":"stopped","exitstatus":"OK","upid":"{other}"}}"#)), "unread answer-malformed");
     let Err(unsent) = command(&Ask::Task(TaskId::new("not-a-upid").expect("an id"))) else { panic!("a request") };
-    means(&unsent, "unread not-a-task");
+    check(&unsent, "unread not-a-task");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn of_the_tasks_in_a_list_only_ours_count() {
     ];
     assert_eq!(listed(&rows, 100), [(90, false), (150, true)], "what runs counts whenever it began");
     let full: Vec<String> = (0..50).map(|number| row("qmshutdown", 200 + number, TOKEN, "OK")).collect();
-    means(&yes(&tasks(100), &format!("[{}]", full.join(","))), "unread list-full");
+    check(&yes(&tasks(100), &format!("[{}]", full.join(","))), "unread list-full");
     assert_eq!(listed(&full, 230), [], "the list goes back further than asked");
 }
 
@@ -281,9 +281,9 @@ fn of_the_tasks_in_a_list_only_ours_count() {
 fn where_a_guest_is_comes_from_the_list_and_only_once() {
     let row = |node: &str, vmid: u32, kind: &str| format!(r#"{{"vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped"}}"#);
     let ask = Ask::Where(place().vmid);
-    means(&yes(&ask, "[]"), "nowhere");
-    means(&yes(&ask, &format!("[{},{}]", row("pve1", 101, "qemu"), row("pve2", 100, "qemu"))), "on pve2");
-    means(&yes(&ask, &format!("[{},{}]", row("pve1", 100, "qemu"), row("pve2", 100, "qemu"))), "unread moved-while-read");
+    check(&yes(&ask, "[]"), "nowhere");
+    check(&yes(&ask, &format!("[{},{}]", row("pve1", 101, "qemu"), row("pve2", 100, "qemu"))), "on pve2");
+    check(&yes(&ask, &format!("[{},{}]", row("pve1", 100, "qemu"), row("pve2", 100, "qemu"))), "unread moved-while-read");
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn the_carrier_sends_once_and_never_what_cannot_be_sent() {
         (Ask::Status(place()), "unread node-silent", 2),
         (Ask::Send { place: place(), change: cores(4), revision: None }, "no no-digest", 2),
     ] {
-        means(&runtime.block_on(hand.ask(&ask)), expected);
+        check(&runtime.block_on(hand.ask(&ask)), expected);
         assert_eq!(hand.requests(), requests, "{ask:?}");
     }
 }
