@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _ = now(store.commit(sample.start().into()))?;
     let lives: Vec<[Record; 3]> = (0..operations).map(|number| life(&mut sample, number)).collect();
     let before = store.transactions();
-    let ours = timed(|| journal(&store, &lives, at_once))?;
+    let ours = timed(|| now(journal(&store, &lives, at_once)))?;
     let transactions = store.transactions() - before;
     let bytes: Vec<Vec<u8>> = lives.iter().flatten().map(bytes_of).collect();
     let batches = bytes.len();
@@ -51,12 +51,12 @@ fn life(sample: &mut Sample, number: u64) -> [Record; 3] {
 }
 
 /// So many operations at once; each waits for its own answer before it goes on, as in an engine.
-fn journal(store: &SqliteStore, lives: &[[Record; 3]], at_once: u64) -> Result<(), Box<dyn Error>> {
+async fn journal(store: &SqliteStore, lives: &[[Record; 3]], at_once: u64) -> Result<(), Box<dyn Error>> {
     for some in lives.chunks(usize::try_from(at_once)?) {
         for step in 0..3 {
             let waiting: Vec<_> = some.iter().map(|life| store.commit(Batch::from(life[step].clone()))).collect();
             for answer in waiting {
-                let Receipt::Written { .. } = now(answer)? else { return Err("repeated".into()) };
+                let Receipt::Written { .. } = answer.await? else { return Err("repeated".into()) };
             }
         }
     }

@@ -22,6 +22,8 @@ const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 
 /// Checks and opens the store in a directory, for writing.
 pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<(Connection, PathBuf), OpenError> {
+    // SQLite takes a path that begins with `file:` for something else.
+    let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     ready_directory(directory)?;
     let place = directory.join(FILE);
     let length = ready_file(&place)?;

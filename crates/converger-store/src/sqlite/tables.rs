@@ -86,23 +86,22 @@ impl Read for Tables<'_> {
     }
 
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Done<Option<OperationId>> {
-        let sql = "SELECT o.id FROM occupants c JOIN operations o ON o.seq = c.operation WHERE c.environment = ?1 AND c.vmid = ?2";
+        let sql = "SELECT (SELECT id FROM operations WHERE seq = operation) FROM occupants WHERE environment = ?1 AND vmid = ?2";
         self.one(sql, params![environment.as_str(), vmid.get()], rows::operation_id)
     }
 
     fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Done<Option<(OperationId, Digest)>> {
-        let sql = "SELECT o.id, k.request FROM idempotency_keys k JOIN operations o ON o.seq = k.operation \
-            WHERE k.environment = ?1 AND k.name = ?2";
+        let sql = "SELECT (SELECT id FROM operations WHERE seq = operation), request FROM idempotency_keys \
+            WHERE environment = ?1 AND name = ?2";
         self.one(sql, params![environment.as_str(), key.as_str()], rows::keyed)
     }
 
     fn run(&self, id: &RunId) -> Done<Option<RunHistory>> {
-        self.one(&format!("{} WHERE r.id = ?1", rows::RUN), params![id.as_str()], rows::run)
+        self.one(rows::RUN, params![id.as_str()], rows::run)
     }
 
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Done<Option<Hold>> {
-        let sql = format!("{} AND vmid = ?2", rows::HOLD);
-        self.one(&sql, params![environment.as_str(), vmid.get()], |row| rows::hold(row, environment))
+        self.one(rows::HOLD, params![environment.as_str(), vmid.get()], |row| rows::hold(row, environment))
     }
 
     fn freeze(&self, environment: &EnvironmentName) -> Done<Option<Freeze>> {
@@ -128,12 +127,11 @@ impl Read for Tables<'_> {
     }
 
     fn runs(&self, environment: &EnvironmentName, limit: u32) -> Done<Vec<RunHistory>> {
-        let sql = format!("{} WHERE r.environment = ?1 ORDER BY r.seq DESC LIMIT ?2", rows::RUN);
-        self.all(&sql, params![environment.as_str(), limit], rows::run)
+        self.all(rows::RUNS, params![environment.as_str(), limit], rows::run)
     }
 
     fn holds(&self, environment: &EnvironmentName) -> Done<Vec<Hold>> {
-        self.all(&format!("{} ORDER BY vmid", rows::HOLD), params![environment.as_str()], |row| rows::hold(row, environment))
+        self.all(rows::HOLDS, params![environment.as_str()], |row| rows::hold(row, environment))
     }
 
     fn plan(&self, digest: &Digest) -> Done<Option<Vec<u8>>> {
