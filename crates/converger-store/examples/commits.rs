@@ -2,14 +2,14 @@
 //!
 //! `cargo run --release -p converger-store --features conformance --example commits [operations] [at once]`. Each operation
 //! is three batches (intent, task, end). Prints one line of JSON. The disk decides the absolute numbers; the ratio is what
-//! the journal costs beyond a bare log.
+//! the journal costs beyond a bare log. Beside it: the twin in memory, and how long the next start takes to open the file.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 use converger_core::apply::{End, Operation, Record, write_operation, write_outcome};
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Receipt, Settings, SqliteStore, Store};
+use converger_store::{Batch, MemoryStore, Receipt, Settings, SqliteStore, Store};
 use rusqlite::Connection;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,13 +28,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let batches = bytes.len();
     let group = batches.div_ceil(usize::try_from(transactions)?);
     let bare = timed(|| insert(&directory.path().join("bare.db"), &bytes, group))?;
+    drop(store);
+    let reopened = timed(|| {
+        SqliteStore::open(&directory.path().join("state"), Settings::new(|cause| panic!("{cause}")))?;
+        Ok(())
+    })?;
+    let twin = MemoryStore::new();
+    let _ = twin.commit_now(sample.start().into())?;
+    let memory = timed(|| now(journal(&twin, &lives, at_once)))?;
     let rate = |time: Duration| (batches as f64 / time.as_secs_f64()).round();
     println!(
         "{{\"batches\":{batches},\"at_once\":{at_once},\"transactions\":{transactions},\"batches_per_second\":{},\
-         \"bare_inserts_per_second\":{},\"ratio\":{:.2}}}",
+         \"bare_inserts_per_second\":{},\"ratio\":{:.2},\"memory_batches_per_second\":{},\"reopened_ms\":{}}}",
         rate(ours),
         rate(bare),
-        bare.as_secs_f64() / ours.as_secs_f64()
+        bare.as_secs_f64() / ours.as_secs_f64(),
+        rate(memory),
+        reopened.as_millis()
     );
     Ok(())
 }
@@ -51,7 +61,7 @@ fn life(sample: &mut Sample, number: u64) -> [Record; 3] {
 }
 
 /// So many operations at once; each waits for its own answer before it goes on, as in an engine.
-async fn journal(store: &SqliteStore, lives: &[[Record; 3]], at_once: u64) -> Result<(), Box<dyn Error>> {
+async fn journal(store: &impl Store, lives: &[[Record; 3]], at_once: u64) -> Result<(), Box<dyn Error>> {
     for some in lives.chunks(usize::try_from(at_once)?) {
         for step in 0..3 {
             let waiting: Vec<_> = some.iter().map(|life| store.commit(Batch::from(life[step].clone()))).collect();

@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::query::{Filter, LIST_MAX, RunHistory};
 use crate::tables::Read as _;
 use crate::{Batch, OpenError, Store, StoreError};
+use open::Opened;
 use tables::Tables;
 use trouble::Trouble;
 use writer::{Answer, Job, Writer};
@@ -102,12 +103,14 @@ impl SqliteStore {
     /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
     /// changed then in a file that is not ours.
     pub fn open(directory: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let (connection, place) = open::writer(directory, &settings)?;
+        let Opened { connection, place, settled } = open::writer(directory, &settings)?;
         let reader = open::reader(&place, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
         let writer = Writer {
             connection,
             place: place.clone(),
+            settled,
+            patience: settings.patience,
             on_fatal: settings.on_fatal,
             transactions: Arc::clone(&transactions),
             stopped: None,

@@ -20,17 +20,24 @@ pub(super) const FILE: &str = "converger.db";
 /// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
 const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
 
+/// A store that was opened for writing.
+pub(super) struct Opened {
+    pub(super) connection: Connection,
+    pub(super) place: PathBuf,
+    pub(super) settled: Settled,
+}
+
 /// Checks and opens the store in a directory, for writing.
-pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<(Connection, PathBuf), OpenError> {
+pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<Opened, OpenError> {
     // SQLite takes a path that begins with `file:` for something else.
     let directory = &std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     ready_directory(directory)?;
     let place = directory.join(FILE);
     let length = ready_file(&place)?;
-    let connection = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
+    let (connection, settled) = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
     // The names of new files are as durable as their content only after this.
     sync_directory(directory)?;
-    Ok((connection, place))
+    Ok(Opened { connection, place, settled })
 }
 
 /// Opens a store that was opened for writing before, for reading.
@@ -95,7 +102,7 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
-fn open(place: &Path, length: u64, settings: &Settings) -> Result<Connection, Trouble> {
+fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, Settled), Trouble> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_timeout(settings.patience)?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -106,9 +113,8 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<Connection, Tr
         Found::Current => {}
         found => return Err(Trouble::Found(found)),
     }
-    settle(&connection)?;
-    connection.busy_timeout(settings.patience)?;
-    Ok(connection)
+    let settled = settle(&connection, settings.patience)?;
+    Ok((connection, settled))
 }
 
 fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
@@ -138,17 +144,28 @@ fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
     if found == "ok" { Ok(()) } else { Err(Trouble::Damaged(found)) }
 }
 
+/// Whether all of the log is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It is, or another process is at work on it and has done the same.
+    Yes,
+    /// There was no room. Reading may go on, but nothing may be written before it is.
+    NoRoom,
+}
+
 /// Brings everything from the log into the file, and syncs it.
 ///
 /// After a failed sync the log may be whole in the system's cache and not on the disk, and no later sync would tell.
-/// Writing its content elsewhere makes it durable before anything is decided upon it. Where another process is at work
-/// on the file this is left to it: it has done the same.
-fn settle(connection: &Connection) -> Result<(), Trouble> {
+/// Writing its content elsewhere makes it durable before anything is decided upon it.
+pub(super) fn settle(connection: &Connection, patience: Duration) -> rusqlite::Result<Settled> {
+    // Somebody who reads is not waited for: whoever opened the file first has settled it.
     connection.busy_timeout(Duration::ZERO)?;
     let settled = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
-    match settled {
-        Err(error) if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) => Ok(()),
-        settled => Ok(settled?),
+    connection.busy_timeout(patience)?;
+    match settled.as_ref().map_err(rusqlite::Error::sqlite_error_code) {
+        Err(Some(ErrorCode::DatabaseBusy)) => Ok(Settled::Yes),
+        Err(Some(ErrorCode::DiskFull)) => Ok(Settled::NoRoom),
+        _ => settled.map(|()| Settled::Yes),
     }
 }
 

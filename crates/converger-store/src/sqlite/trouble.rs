@@ -12,6 +12,8 @@ use crate::StoreError;
 pub(super) enum Trouble {
     /// SQLite said so.
     Sql(rusqlite::Error),
+    /// There is no room.
+    Full,
     /// A row is not what this program writes.
     Rotten {
         /// The row.
@@ -41,6 +43,7 @@ impl Trouble {
         let place = place.to_path_buf();
         match self {
             Self::Rotten { what, cause } => StoreError::Malformed { place, what, cause },
+            Self::Full => StoreError::Full { place },
             Self::Sql(error) => StoreError::Unreadable { place, cause: error.to_string() },
         }
     }
@@ -50,6 +53,7 @@ impl Trouble {
         let place = place.to_path_buf();
         match self {
             Self::Rotten { what, cause } => Failure::Survived(StoreError::Malformed { place, what, cause }),
+            Self::Full => Failure::Survived(StoreError::Full { place }),
             Self::Sql(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Failure::Survived(StoreError::Full { place }),
                 Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Failure::Survived(StoreError::Busy { place }),

@@ -6,11 +6,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::OnFatal;
+use super::open::{Settled, settle};
 use super::tables::Tables;
 use super::trouble::{Failure, Trouble};
 use crate::tables::{Stop, take};
@@ -33,6 +35,8 @@ pub(super) struct Job {
 pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
+    pub(super) settled: Settled,
+    pub(super) patience: Duration,
     pub(super) on_fatal: OnFatal,
     pub(super) transactions: Arc<AtomicU64>,
     pub(super) stopped: Option<String>,
@@ -65,7 +69,7 @@ impl Writer {
         if let Some(cause) = &self.stopped {
             return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
         }
-        match write(&mut self.connection, batches) {
+        match self.settle().and_then(|()| write(&mut self.connection, batches)) {
             Ok(verdicts) => self.committed(verdicts),
             Err(trouble) => match trouble.of_writing(&self.place) {
                 Failure::Survived(error) => vec![Err(error); count],
@@ -74,6 +78,17 @@ impl Writer {
                     vec![Err(StoreError::Stopped { cause }); count]
                 }
             },
+        }
+    }
+
+    /// What there was no room for at the start comes before anything new.
+    fn settle(&mut self) -> Result<(), Trouble> {
+        if self.settled == Settled::NoRoom {
+            self.settled = settle(&self.connection, self.patience)?;
+        }
+        match self.settled {
+            Settled::Yes => Ok(()),
+            Settled::NoRoom => Err(Trouble::Full),
         }
     }
 

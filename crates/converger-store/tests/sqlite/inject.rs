@@ -124,3 +124,63 @@ fn until_taken(mut commit: impl FnMut() -> Result<Receipt, StoreError>) {
         println!("\nfull");
     }
 }
+
+const FULL_NAME: &str = "inject::on_a_full_disk_what_is_there_is_read_and_nothing_is_taken";
+
+/// A start on a disk that has no room for what a dead process left in the log: reading goes on.
+#[test]
+fn on_a_full_disk_what_is_there_is_read_and_nothing_is_taken() {
+    if let Some(directory) = env::var_os(DIRECTORY) {
+        return reader(Path::new(&directory));
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("strace is not installed: no call was made to fail");
+        return;
+    }
+    let mut ends: BTreeMap<String, u32> = BTreeMap::new();
+    for nth in 1..12 {
+        let (_above, directory) = left_behind();
+        let output = Command::new("strace")
+            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", &format!("inject=pwrite64:error=ENOSPC:when={nth}+")])
+            .arg(env::current_exe().expect("this test"))
+            .args(["--exact", FULL_NAME, "--nocapture"])
+            .env(DIRECTORY, &directory)
+            .output()
+            .expect("starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "from write {nth} on: {said}{}", String::from_utf8_lossy(&output.stderr));
+        let end = said.lines().find_map(|line| line.strip_prefix("end: ")).expect("an end").to_owned();
+        *ends.entry(end).or_default() += 1;
+        assert_eq!(check(&directory, &[0], "with room again"), 1);
+    }
+    assert!(ends.get("read, and took nothing").is_some_and(|count| *count >= 3), "{ends:?}");
+}
+
+/// A file with a log, as a process leaves it that is killed.
+fn left_behind() -> (tempfile::TempDir, std::path::PathBuf) {
+    let (above, directory) = place();
+    let other = above.path().join("other");
+    let store = SqliteStore::open(&other, super::settings()).expect("opens");
+    let sample = Sample::new(1);
+    super::write(&store, sample.start());
+    super::write(&store, batch(&sample, 0));
+    std::fs::create_dir(&directory).expect("made");
+    std::fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700)).expect("set");
+    for name in ["converger.db", "converger.db-wal"] {
+        std::fs::copy(other.join(name), directory.join(name)).expect("copied");
+    }
+    (above, directory)
+}
+
+fn reader(directory: &Path) {
+    let settings = Settings::new(|cause| panic!("a full disk leaves nothing in doubt: {cause}"));
+    let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nend: not opened") };
+    let sample = Sample::new(1);
+    let id = sample.operation(0, 0).id;
+    assert!(now(store.operation(id)).expect("read").is_some());
+    for _ in 0..2 {
+        let full = now(store.commit(batch(&sample, 1)));
+        assert!(matches!(full, Err(StoreError::Full { .. })), "{full:?}");
+    }
+    println!("\nend: read, and took nothing");
+}
