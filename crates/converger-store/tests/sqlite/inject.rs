@@ -184,3 +184,65 @@ fn reader(directory: &Path) {
     }
     println!("\nend: read, and took nothing");
 }
+
+const LOG_NAME: &str = "inject::a_sync_that_fails_while_the_log_is_brought_into_the_file_ends_the_program";
+
+/// SQLite would keep it to itself and go on.
+#[test]
+fn a_sync_that_fails_while_the_log_is_brought_into_the_file_ends_the_program() {
+    if let Some(directory) = env::var_os(DIRECTORY) {
+        return writer_of_much(Path::new(&directory));
+    }
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("strace is not installed: no call was made to fail");
+        return;
+    }
+    let traced = |inject: &str| {
+        let (above, directory) = place();
+        drop(SqliteStore::open(&directory, super::settings()).expect("opens"));
+        let log = above.path().join("strace");
+        let output = Command::new("strace")
+            .args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-e", inject, "-o"])
+            .arg(&log)
+            .arg(env::current_exe().expect("this test"))
+            .args(["--exact", LOG_NAME, "--nocapture"])
+            .env(DIRECTORY, &directory)
+            .output()
+            .expect("starts");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), std::fs::read_to_string(&log).expect("a log"))
+    };
+    let (said, log) = traced("signal=none");
+    assert!(said.lines().any(|line| line == "finished"), "{said}");
+    let nth = sync_of_the_file(&log).unwrap_or_else(|| panic!("the log was never brought into the file: {log}"));
+    let (said, log) = traced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
+    assert!(log.lines().any(|line| line.contains("converger.db>) = -1 EIO") && line.contains("INJECTED")), "{log}");
+    assert!(said.lines().any(|line| line == "stopped") && !said.lines().any(|line| line == "finished"), "{said}");
+}
+
+/// Which sync of its thread the first one of the file itself is, in a thread that synced the log before.
+fn sync_of_the_file(log: &str) -> Option<usize> {
+    let mut counts: BTreeMap<&str, (usize, bool)> = BTreeMap::new();
+    log.lines().find_map(|line| {
+        let (thread, call) = line.split_once(' ')?;
+        let (count, logged) = counts.entry(thread).or_default();
+        *count += 1;
+        *logged |= call.contains("converger.db-wal>");
+        (*logged && call.contains("converger.db>")).then_some(*count)
+    })
+}
+
+/// Enough for the log to be brought into the file while it works.
+fn writer_of_much(directory: &Path) {
+    let settings = Settings::new(|_| {
+        println!("\nstopped");
+        std::process::abort();
+    });
+    let store = SqliteStore::open(directory, settings).expect("opens");
+    for number in 0..8 {
+        let body: std::sync::Arc<[u8]> = vec![number; 2 << 20].into();
+        let digest = converger_core::artifact::Digest::of_bytes(&body);
+        let answer = now(store.commit(converger_store::Write::Plan { digest, body }.into()));
+        assert!(matches!(answer, Ok(Receipt::Written { .. })), "{answer:?}");
+    }
+    println!("\nfinished");
+}
