@@ -136,13 +136,15 @@ fn perform(setting: &Setting, kind: Kind, own: Option<&Try>) -> Result<(), Strin
     let Some(own) = own else { return Ok(()) };
     let write = (own.write)(&taken, &bench);
     let session = bench.session("pve1");
+    let proofs = || write.proofs().into_iter().map(|read| call(&session, &Command::Read(read))).collect::<Vec<_>>();
+    let promise = write.promise(&proofs());
     let accepted = call(&session, &Command::Write(write.clone())).map_err(|failure| failure.to_string())?;
     if let Event::Accepted(Accepted::Task(upid)) = accepted {
         ended(&bench, &Read::TaskStatus(upid))?;
     }
     // A reboot is over before the guest is up again.
     bench.pass(20_000);
-    match write.promise().check(&call(&session, &Command::Read(write.proof()))) {
+    match promise.check(&proofs()) {
         Kept::Yes | Kept::AtRestart(_) => Ok(()),
         other => Err(format!("{other:?}")),
     }
