@@ -89,7 +89,16 @@ A plan that was made from a recorded observation is never carried out: a recordi
 things were and not how they are. Exit code 3.")]
     Apply(Reading),
     /// Show what was done and what is under way, and say what became of what is held
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  converger ops list lab --held
+  converger ops show lab 7f3a-101-0
+  converger ops resolve lab 7f3a-101-0 --as done --reason \"the guest runs; task log looked at\"
+
+Exit codes: 0 done, 5 the list has operations that are held."
+    )]
     Ops(Ops),
     /// Let nothing be changed in an environment until it is thawed
     #[command(after_help = "\
@@ -98,6 +107,9 @@ Examples:
   converger thaw lab")]
     Freeze(Freezing),
     /// End a freeze
+    #[command(after_help = "\
+Examples:
+  converger thaw lab")]
     Thaw(Place),
     /// Leave a guest alone until it is released
     #[command(after_help = "\
@@ -106,6 +118,9 @@ Examples:
   converger release lab 101")]
     Hold(Holding),
     /// End a hold
+    #[command(after_help = "\
+Examples:
+  converger release lab 101")]
     Release(Holding),
     /// Serve a Proxmox VE look-alike on this machine, to try things on
     #[command(after_help = "\

@@ -163,7 +163,8 @@ fn whatever_was_left_open_is_recovered_without_sending_and_ends() {
             for _ in 0..3 {
                 let Some(state) = witness.history.clone().and_then(|history| State::recover(history, Patience::default())) else { return };
                 witness.sends = 0;
-                drive(rng, state, &mut witness);
+                let state = drive(rng, state, &mut witness);
+                assert!(state.ended().is_some() && witness.sends == 0, "a recovered operation ends and sends nothing: {state:?}");
             }
         });
     }

@@ -25,7 +25,7 @@ fn held(word: &str, task: Option<&str>, release: Release) -> History {
 }
 
 #[track_caller]
-fn recovers(history: History, answers: &[Answer], trace: &str, ends: &str) -> State {
+fn check_recovery(history: History, answers: &[Answer], trace: &str, ends: &str) -> State {
     let state = State::recover(history, Patience::default()).expect("there is something to find out");
     let (state, told) = play(state, answers);
     assert_eq!((told.join(", ").as_str(), end(&state).as_str()), (trace, ends));
@@ -45,16 +45,16 @@ fn s2_a_lost_answer_is_never_sent_again() {
     let found = tasks(&[seen("T1", AT_SECS, false)]);
     let answers = checked("stopped", &[lost(), found, ended(), status("running")]);
     let told = "commit intent, cluster, status, config, send, tasks, commit tasked, task, status, commit ended, -";
-    let state = tells("start", &answers, told, "done");
+    let state = check_told("start", &answers, told, "done");
     assert_eq!(state.task(), Some(&task_id("T1")));
     let answers = checked("stopped", &[lost(), tasks(&[]), status("running")]);
-    tells("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
+    check_told("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
 }
 
 #[test]
 fn an_answer_to_something_else_is_a_lost_answer() {
     let answers = checked("stopped", &[status("running"), tasks(&[]), status("running")]);
-    tells("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
+    check_told("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_task_that_turns_up_late_is_adopted() {
 fn a_lost_config_write_is_told_by_its_values() {
     let lost = || Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
     let answers = checked("stopped", &[lost(), config(4)]);
-    tells("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
+    check_told("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
     let mut answers = checked("stopped", &[lost()]);
     answers.extend(std::iter::repeat_n(config(2), 20));
     let (state, _) = play(fresh("config.set"), &answers);
@@ -90,9 +90,9 @@ fn a_lost_config_write_is_told_by_its_values() {
 #[test]
 fn several_tasks_that_fit_are_for_a_person() {
     let two = tasks(&[seen("T1", AT_SECS, true), seen("T2", AT_SECS + 1, true)]);
-    recovers(open("start", None), &[two], "tasks, commit ended, -", "held outcome-unclear (person)");
+    check_recovery(open("start", None), &[two], "tasks, commit ended, -", "held outcome-unclear (person)");
     let twice = tasks(&[seen("T1", AT_SECS, false), seen("T1", AT_SECS, true)]);
-    recovers(open("start", None), &[twice, ended(), status("running"), config(2)], RECOVERED, "done");
+    check_recovery(open("start", None), &[twice, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
 const RECOVERED: &str = "tasks, commit tasked, task, status, config, commit ended, -";
@@ -100,21 +100,21 @@ const RECOVERED: &str = "tasks, commit tasked, task, status, config, commit ende
 #[test]
 fn a_task_that_ended_before_the_intent_is_not_ours_and_one_at_work_is() {
     let old = tasks(&[seen("T1", AT_SECS - 60, true)]);
-    recovers(open("start", None), &[old, status("running"), config(2)], "tasks, status, config, commit ended, -", "done");
+    check_recovery(open("start", None), &[old, status("running"), config(2)], "tasks, status, config, commit ended, -", "done");
     let at_work = tasks(&[seen("T1", AT_SECS - 60, false)]);
-    recovers(open("start", None), &[at_work, ended(), status("running"), config(2)], RECOVERED, "done");
+    check_recovery(open("start", None), &[at_work, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
 #[test]
 fn an_open_operation_with_a_task_is_waited_for() {
     let answers = [Answer::Task(TaskState::Running), ended(), status("running"), config(2)];
-    recovers(open("start", Some("T1")), &answers, "task, task, status, config, commit ended, -", "done");
+    check_recovery(open("start", Some("T1")), &answers, "task, task, status, config, commit ended, -", "done");
 }
 
 #[test]
 fn a_reboot_of_which_nothing_is_known_is_for_a_person() {
     let answers = [tasks(&[]), status("running"), config(4)];
-    recovers(open("reboot", None), &answers, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
+    check_recovery(open("reboot", None), &answers, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
     let lost = || Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
     let sent = [cluster(), status("running"), config_waiting(), lost(), tasks(&[])];
     let done = [Answer::Status(live("running", 1)), config(4)];
@@ -125,24 +125,24 @@ fn a_reboot_of_which_nothing_is_known_is_for_a_person() {
 fn another_guest_under_the_same_id_says_nothing_about_ours() {
     let other = changed(|config| config.identity = Identity::Qemu { uuid: Some("other".into()), ctime: None });
     let answers = [tasks(&[]), status("running"), other];
-    recovers(open("start", None), &answers, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
+    check_recovery(open("start", None), &answers, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
 }
 
 #[test]
 fn what_was_held_until_a_reading_is_resolved_by_one() {
     let done = [ended(), status("running"), config(2)];
-    recovers(held("start", Some("T1"), Release::Reading), &done, "task, status, config, commit resolved, -", "done");
+    check_recovery(held("start", Some("T1"), Release::Reading), &done, "task, status, config, commit resolved, -", "done");
     let found = [tasks(&[seen("T1", AT_SECS, true)]), ended(), status("running"), config(2)];
-    recovers(held("start", None, Release::Reading), &found, "tasks, task, status, config, commit resolved, -", "done");
+    check_recovery(held("start", None, Release::Reading), &found, "tasks, task, status, config, commit resolved, -", "done");
     let failed = Answer::Task(TaskState::Failed(cause(Trouble::Other)));
     let failed = [failed, status("stopped"), config(2)];
-    recovers(held("start", Some("T1"), Release::Reading), &failed, "task, status, config, commit resolved, -", "failed task-failed");
+    check_recovery(held("start", Some("T1"), Release::Reading), &failed, "task, status, config, commit resolved, -", "failed task-failed");
 }
 
 #[test]
 fn what_is_still_not_known_stays_held_and_nothing_is_written() {
     let lost = [Answer::Task(TaskState::Lost(cause(Trouble::Other))), status("stopped"), config(2)];
-    recovers(held("start", Some("T1"), Release::Reading), &lost, "task, status, config, -", "held task-lost (reading)");
+    check_recovery(held("start", Some("T1"), Release::Reading), &lost, "task, status, config, -", "held task-lost (reading)");
 }
 
 #[test]
@@ -161,5 +161,5 @@ fn s20_recovering_twice_is_recovering_once() {
     let first = State::recover(open("start", None), Patience::default()).expect("open");
     let (first, told) = play(first, &[tasks(&[seen("T1", AT_SECS, false)])]);
     assert_eq!((told.join(", ").as_str(), end(&first).as_str()), ("tasks, commit tasked, task", "under way"));
-    recovers(open("start", Some("T1")), &[ended(), status("running"), config(2)], "task, status, config, commit ended, -", "done");
+    check_recovery(open("start", Some("T1")), &[ended(), status("running"), config(2)], "task, status, config, commit ended, -", "done");
 }

@@ -8,7 +8,7 @@ use super::*;
 
 /// After these answers it ends like this, and nothing was sent.
 #[track_caller]
-fn refuses(word: &str, answers: &[Answer], ends: &str) {
+fn check_refused(word: &str, answers: &[Answer], ends: &str) {
     let (state, trace) = play(fresh(word), answers);
     assert_eq!(end(&state), ends, "{word}: {trace:?}");
     assert!(!trace.contains(&"send".to_owned()), "{word}: {trace:?}");
@@ -22,11 +22,11 @@ fn tags(tags: &[&str]) -> Words {
 #[test]
 fn g1_a_guest_that_cannot_be_read_is_not_touched() {
     let unread = || Answer::Unread(cause(Trouble::Other));
-    refuses("start", &[unread(), unread(), unread()], "refused guest-unknown");
-    refuses("start", &[cluster(), unread(), unread(), unread()], "refused guest-unknown");
-    refuses("start", &[cluster(), status("stopped"), unread(), unread(), unread()], "refused guest-unknown");
-    refuses("start", &[cluster(), status("paused"), config(2)], "refused guest-unknown");
-    refuses("start", &[cluster(), ended(), sent_task(), config(2)], "refused guest-unknown");
+    check_refused("start", &[unread(), unread(), unread()], "refused guest-unknown");
+    check_refused("start", &[cluster(), unread(), unread(), unread()], "refused guest-unknown");
+    check_refused("start", &[cluster(), status("stopped"), unread(), unread(), unread()], "refused guest-unknown");
+    check_refused("start", &[cluster(), status("paused"), config(2)], "refused guest-unknown");
+    check_refused("start", &[cluster(), ended(), sent_task(), config(2)], "refused guest-unknown");
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn g1_nothing_is_sent_without_quorum_or_to_a_node_that_is_offline() {
     let node = NodeName::new("pve1").expect("a node");
     let mut none = whole.clone();
     none.quorate = false;
-    refuses("start", &[Answer::Cluster(none)], "refused not-quorate");
+    check_refused("start", &[Answer::Cluster(none)], "refused not-quorate");
     let mut offline = whole.clone();
     offline.nodes.insert(node.clone(), false);
-    refuses("start", &[Answer::Cluster(offline)], "refused node-offline");
+    check_refused("start", &[Answer::Cluster(offline)], "refused node-offline");
     let mut unlisted = whole;
     unlisted.nodes.remove(&node);
-    refuses("start", &[Answer::Cluster(unlisted)], "refused node-offline");
+    check_refused("start", &[Answer::Cluster(unlisted)], "refused node-offline");
 }
 
 #[test]
@@ -57,13 +57,13 @@ fn a_guest_that_is_not_the_planned_one_is_not_touched() {
     let other = |identity| changed(|config| config.identity = identity);
     let uuid = |uuid: &str, ctime| Identity::Qemu { uuid: Some(uuid.into()), ctime };
     for identity in [uuid("other", None), uuid(UUID, Some(5)), Identity::Qemu { uuid: None, ctime: None }] {
-        refuses("start", &[cluster(), status("stopped"), other(identity)], "refused identity-mismatch");
+        check_refused("start", &[cluster(), status("stopped"), other(identity)], "refused identity-mismatch");
     }
     let renamed = changed(|config| config.name = "web-2".into());
-    refuses("start", &[cluster(), status("stopped"), renamed], "refused name-mismatch");
+    check_refused("start", &[cluster(), status("stopped"), renamed], "refused name-mismatch");
     // Also where it looks as if somebody had done the work: it is another guest.
     let recycled = changed(|config| config.identity = uuid("other", None));
-    refuses("start", &[cluster(), status("running"), recycled], "refused identity-mismatch");
+    check_refused("start", &[cluster(), status("running"), recycled], "refused identity-mismatch");
 }
 
 #[test]
@@ -76,9 +76,9 @@ fn g3_a_guest_that_became_protected_is_not_interrupted() {
     };
     for word in ["shutdown", "stop", "reboot"] {
         for answer in [tagged(), flagged()] {
-            refuses(word, &[cluster(), status("running"), answer], "refused protected-guest");
+            check_refused(word, &[cluster(), status("running"), answer], "refused protected-guest");
         }
-        refuses(word, &[cluster(), status("running"), about_to_be()], "refused config-pending");
+        check_refused(word, &[cluster(), status("running"), about_to_be()], "refused config-pending");
     }
     let (state, _) = play(fresh("start"), &[cluster(), status("stopped"), tagged()]);
     assert_eq!(state.phase(), Phase::Checked, "a start interrupts nothing");
@@ -87,27 +87,27 @@ fn g3_a_guest_that_became_protected_is_not_interrupted() {
 #[test]
 fn g12_a_guest_that_somebody_works_on_is_not_touched() {
     let locked = changed(|config| config.lock = Some("backup".into()));
-    refuses("start", &[cluster(), status("stopped"), locked], "refused guest-locked");
+    check_refused("start", &[cluster(), status("stopped"), locked], "refused guest-locked");
     let template = changed(|config| config.template = true);
-    refuses("start", &[cluster(), status("stopped"), template], "refused guest-template");
+    check_refused("start", &[cluster(), status("stopped"), template], "refused guest-template");
     let held = changed(|config| config.tags = tags(&["converger-hold"]));
-    refuses("start", &[cluster(), status("stopped"), held], "refused guest-held");
+    check_refused("start", &[cluster(), status("stopped"), held], "refused guest-held");
     for state in [Some("started"), Some("migrate"), None] {
-        refuses("start", &[cluster(), owned(state, "stopped"), config(2)], "refused ha-owned");
+        check_refused("start", &[cluster(), owned(state, "stopped"), config(2)], "refused ha-owned");
     }
-    refuses("config.set", &[cluster(), owned(Some("migrate"), "stopped"), config(2)], "refused ha-owned");
+    check_refused("config.set", &[cluster(), owned(Some("migrate"), "stopped"), config(2)], "refused ha-owned");
     let (state, _) = play(fresh("config.set"), &[cluster(), owned(Some("stopped"), "stopped"), config(2)]);
     assert_eq!(state.phase(), Phase::Checked, "config of a settled guest is ours");
 }
 
 #[test]
 fn what_is_not_as_planned_is_stale() {
-    refuses("config.set", &[cluster(), status("running"), config(2)], "refused plan-stale");
-    refuses("config.set", &[cluster(), status("stopped"), config(3)], "refused plan-stale");
-    refuses("config.set", &[cluster(), status("stopped"), config_waiting()], "refused plan-stale");
-    refuses("reboot", &[cluster(), status("stopped"), config_waiting()], "refused plan-stale");
+    check_refused("config.set", &[cluster(), status("running"), config(2)], "refused plan-stale");
+    check_refused("config.set", &[cluster(), status("stopped"), config(3)], "refused plan-stale");
+    check_refused("config.set", &[cluster(), status("stopped"), config_waiting()], "refused plan-stale");
+    check_refused("reboot", &[cluster(), status("stopped"), config_waiting()], "refused plan-stale");
     let without = changed(|config| config.revision = None);
-    refuses("config.set", &[cluster(), status("stopped"), without], "refused config-unreadable");
+    check_refused("config.set", &[cluster(), status("stopped"), without], "refused config-unreadable");
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn what_waits_and_is_not_ours_is_not_applied() {
     let undeclared = || changed(|config| config.pending = Box::new([Pending::Known(Field::Sockets, Some(Value::Count(2)))]));
     for word in ["start", "config.set"] {
         for answer in [foreign(), undeclared()] {
-            refuses(word, &[cluster(), status("stopped"), answer], "refused config-pending");
+            check_refused(word, &[cluster(), status("stopped"), answer], "refused config-pending");
         }
     }
     let other_value = changed(|config| config.pending = Box::new([Pending::Known(Field::Cores, Some(Value::Count(8)))]));
-    refuses("reboot", &[cluster(), status("running"), other_value], "refused config-pending");
+    check_refused("reboot", &[cluster(), status("running"), other_value], "refused config-pending");
     let (state, _) = play(fresh("reboot"), &[cluster(), status("running"), config_waiting()]);
     assert_eq!(state.phase(), Phase::Checked, "what waits with the declared value is ours");
 }
@@ -129,7 +129,7 @@ fn what_waits_and_is_not_ours_is_not_applied() {
 fn what_is_already_as_wanted_is_not_done_again() {
     let already = |word: &str, state: &str, config: Answer| {
         let told = "commit intent, cluster, status, config, commit ended, -";
-        let state = tells(word, &[cluster(), status(state), config], told, "done");
+        let state = check_told(word, &[cluster(), status(state), config], told, "done");
         assert!(state.ended().expect("ended").findings().evidence.get("found_so").is_some(), "{word}");
     };
     already("start", "running", config(2));
@@ -148,11 +148,11 @@ fn a_guest_that_moved_is_followed_once_and_checked_there() {
     let (state, trace) = play(fresh("start"), &answers);
     assert_eq!(trace.join(", "), "commit intent, cluster, status, where, cluster, status, config, send");
     assert_eq!(state.place(), &place("pve2"));
-    refuses("start", &[cluster(), gone(), moved("pve2"), cluster(), gone(), moved("pve3")], "refused guest-unknown");
-    refuses("start", &[cluster(), gone(), moved("pve1")], "refused guest-unknown");
-    refuses("start", &[cluster(), gone(), Answer::Where(None)], "refused guest-unknown");
+    check_refused("start", &[cluster(), gone(), moved("pve2"), cluster(), gone(), moved("pve3")], "refused guest-unknown");
+    check_refused("start", &[cluster(), gone(), moved("pve1")], "refused guest-unknown");
+    check_refused("start", &[cluster(), gone(), Answer::Where(None)], "refused guest-unknown");
     let lxc = Answer::Where(Some(Place { kind: Kind::Lxc, ..place("pve2") }));
-    refuses("start", &[cluster(), gone(), lxc], "refused kind-mismatch");
+    check_refused("start", &[cluster(), gone(), lxc], "refused kind-mismatch");
     let other = Answer::Where(Some(Place { vmid: Vmid::new(101).expect("an id"), ..place("pve2") }));
-    refuses("start", &[cluster(), gone(), other], "refused guest-unknown");
+    check_refused("start", &[cluster(), gone(), other], "refused guest-unknown");
 }
