@@ -2,17 +2,19 @@
 //! none.
 
 mod connection;
+mod fault;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use converger_core::document::Place;
 use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
 use serde::Deserialize;
+use toml::Spanned;
 
 use crate::files;
+use fault::Fault;
 
 pub(crate) use connection::Connection;
 
@@ -38,7 +40,7 @@ pub(crate) struct Config {
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    environments: BTreeMap<String, connection::Written>,
+    environments: BTreeMap<String, Spanned<connection::Written>>,
     #[serde(default)]
     limits: LimitsTable,
     #[serde(default)]
@@ -57,26 +59,25 @@ struct StoreTable {
 #[serde(deny_unknown_fields)]
 struct Protect {
     #[serde(default)]
-    ids: Vec<u64>,
+    ids: Vec<Spanned<u64>>,
     #[serde(default)]
-    names: Vec<String>,
+    names: Vec<Spanned<String>>,
     #[serde(default)]
-    tags: Vec<String>,
+    tags: Vec<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitsTable {
     guests: Option<u32>,
-    percent: Option<u32>,
+    percent: Option<Spanned<u32>>,
     stops: Option<u32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Freeze {
-    #[serde(default)]
-    on: bool,
+    on: Option<Spanned<bool>>,
     reason: Option<String>,
 }
 
@@ -110,17 +111,17 @@ impl Survey {
 pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
     let path = path(named).ok_or("there is no converger.toml here; name one with --config")?;
     let connections = within(&path, |text, room| {
-        let file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
+        let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
         connections(&file.environments, room)
     });
     Ok(Survey { origin: files::shown(&path), connections: connections? })
 }
 
 /// Reads a file, and says its name where something is wrong in it.
-fn within<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T, String>) -> Result<T, String> {
+fn within<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T, Fault>) -> Result<T, String> {
     let name = files::shown(path);
     let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|fault| format!("{name}: {fault}"))
+    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|fault| format!("{name}: {}", fault.told(&text)))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -129,17 +130,6 @@ fn read(path: &Path) -> io::Result<String> {
         return Err(io::Error::other("it is larger than 1 MiB"));
     }
     String::from_utf8(text.bytes).map_err(|_| io::Error::other("it is not UTF-8"))
-}
-
-/// Where a fault of the file is and what it is. The line itself is not shown: it may hold a secret, though none belongs there.
-fn fault(text: &str, error: &toml::de::Error) -> String {
-    let place = Place::of(text, error.span().and_then(|span| u32::try_from(span.start).ok()).unwrap_or(0));
-    // "invalid type: string \"hunter2\", expected u32": what was found stays out, what is expected is said.
-    let message = match error.message().split_once(", expected ") {
-        Some((found, expected)) if found.starts_with("invalid ") => format!("this value is wrong; expected is {expected}"),
-        _ => error.message().to_owned(),
-    };
-    format!("line {}, column {}: {message}", place.line, place.column)
 }
 
 /// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
@@ -158,20 +148,21 @@ fn built_in() -> Config {
     }
 }
 
-fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Config, String> {
-    let file: File = toml::from_str(text).map_err(|error| fault(text, &error))?;
+fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Config, Fault> {
+    let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
     let mut connections = connections(&file.environments, room)?;
     let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
-        return Err(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", ")));
+        return Err(Fault::nowhere(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", "))));
     }
-    let protect = own.map(|own| own.protect.clone()).unwrap_or_default();
-    if let Some(other) = connection::same_secret(environment, &connections) {
-        return Err(format!(
+    let protect = own.map(|own| own.get_ref().protect.clone()).unwrap_or_default();
+    if let (Some(own), Some(other)) = (own, connection::same_secret(environment, &connections)) {
+        let text = format!(
             "the environments `{environment}` and `{other}` have the same secret; make a token of its own for each: a slip in a name must \
              not reach the other cluster"
-        ));
+        );
+        return Err(Fault::at(own, text));
     }
     Ok(Config {
         origin: String::new(),
@@ -184,48 +175,54 @@ fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Confi
 }
 
 /// The connections of all environments: what is wrong with one is found today, and not when it is needed.
-fn connections(environments: &BTreeMap<String, connection::Written>, room: &Path) -> Result<BTreeMap<EnvironmentName, Connection>, String> {
+fn connections(
+    environments: &BTreeMap<String, Spanned<connection::Written>>,
+    room: &Path,
+) -> Result<BTreeMap<EnvironmentName, Connection>, Fault> {
     let mut connections = BTreeMap::new();
-    for (word, written) in environments {
-        let name = EnvironmentName::new(word).ok_or_else(|| format!("`{}` is not the name of an environment", word.escape_debug()))?;
-        if let Some(connection) = written.connection(room).map_err(|fault| format!("environment `{name}`: {fault}"))? {
-            connections.insert(name, connection);
-        }
+    for (name, written) in environments {
+        let wrong = || Fault::at(written, format!("`{}` is not the name of an environment", name.escape_debug()));
+        let environment = EnvironmentName::new(name).ok_or_else(wrong)?;
+        let connection = connection::of(written, room).map_err(|fault| fault.under(&format!("environment `{name}`")))?;
+        connections.extend(connection.map(|connection| (environment, connection)));
     }
     Ok(connections)
 }
 
-fn rules(protect: Protect) -> Result<Rules, String> {
-    let id = |number: u64| Vmid::new(number).ok_or_else(|| format!("`{number}` under `protect.ids` is not the id of a guest"));
-    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, String>>()?;
+fn rules(protect: Protect) -> Result<Rules, Fault> {
+    let id = |number: Spanned<u64>| {
+        let wrong = || Fault::at(&number, format!("`{}` under `protect.ids` is not the id of a guest", number.get_ref()));
+        Vmid::new(*number.get_ref()).ok_or_else(wrong)
+    };
+    let ids = protect.ids.into_iter().map(id).collect::<Result<Vec<Vmid>, Fault>>()?;
     // A rule that can never match protects nothing, and whoever wrote it believes that it does.
-    let is_name = |name: &&String| name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
-    if let Some(name) = protect.names.iter().find(is_name) {
-        return Err(format!(
-            "`{}` under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern",
-            name.escape_debug()
-        ));
+    let is_part = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
+    if let Some(name) = protect.names.iter().find(|name| !is_part(name.get_ref())) {
+        let shown = name.get_ref().escape_debug();
+        let text = format!("`{shown}` under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern");
+        return Err(Fault::at(name, text));
     }
-    if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.to_ascii_lowercase())) {
-        return Err(format!("`{}` under `protect.tags` is not a tag", tag.escape_debug()));
+    if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.get_ref().to_ascii_lowercase())) {
+        return Err(Fault::at(tag, format!("`{}` under `protect.tags` is not a tag", tag.get_ref().escape_debug())));
     }
-    Ok(Rules::new(ids, protect.names, protect.tags))
+    let words = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
+    Ok(Rules::new(ids, words(protect.names), words(protect.tags)))
 }
 
-fn limits(table: &LimitsTable) -> Result<Limits, String> {
+fn limits(table: &LimitsTable) -> Result<Limits, Fault> {
     let default = Limits::default();
-    let percent = table.percent.unwrap_or(default.percent);
-    if percent > 100 {
-        return Err(format!("`limits.percent` must be between 0 and 100, not {percent}"));
+    let percent = table.percent.as_ref().map_or(default.percent, |percent| *percent.get_ref());
+    if let Some(written) = table.percent.as_ref().filter(|_| percent > 100) {
+        return Err(Fault::at(written, format!("`limits.percent` must be between 0 and 100, not {percent}")));
     }
     Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
 }
 
-fn freeze(freeze: Freeze) -> Result<Option<String>, String> {
-    match (freeze.on, freeze.reason) {
-        (false, _) => Ok(None),
-        (true, Some(reason)) if !reason.trim().is_empty() => Ok(Some(reason)),
-        (true, _) => Err("`freeze.on` needs a `freeze.reason`, so that others know why".into()),
+fn freeze(freeze: Freeze) -> Result<Option<String>, Fault> {
+    let Some(on) = freeze.on.filter(|on| *on.get_ref()) else { return Ok(None) };
+    match freeze.reason {
+        Some(reason) if !reason.trim().is_empty() => Ok(Some(reason)),
+        _ => Err(Fault::at(&on, "`freeze.on` needs a `freeze.reason`, so that others know why")),
     }
 }
 
@@ -234,7 +231,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<Config, String> {
-        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room"))
+        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room")).map_err(|fault| fault.told(text))
     }
 
     #[test]
@@ -242,11 +239,11 @@ mod tests {
         for (text, part) in [
             ("[limit]\nguests = 1", "unknown field `limit`"),
             ("[limits]\nguest = 1", "unknown field `guest`"),
-            ("[limits]\nguests = -1", "this value is wrong; expected is u32"),
+            ("[limits]\nguests = -1", "this value is wrong; expected is a whole number"),
             ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 10: this value is wrong"),
             ("[environments.lab]\npassword = \"hunter2\"", "line 2, column 1: unknown field `password`"),
-            ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "without the secret"),
-            ("[environments.lab]\nurl = \"https://pve1\"", "`token` is missing"),
+            ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "line 2, column 9: environment `lab`: `token` is not the id"),
+            ("\n[environments.lab]\nurl = \"https://pve1\"", "line 2, column 1: environment `lab`: `token` is missing"),
             ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "`secret` is missing"),
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
             ("[limits]\npercent = 101", "between 0 and 100"),

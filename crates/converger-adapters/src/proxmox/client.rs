@@ -15,7 +15,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use hyper::ext::ReasonPhrase;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderValue};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderMap, HeaderValue, LOCATION};
 use reqwest::{Response, Url};
 use thiserror::Error;
 
@@ -243,8 +243,10 @@ impl Exchange for Client {
         if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
             return Err(fault::encoded(&self.scene(request), &String::from_utf8_lossy(encoding.as_bytes())));
         }
+        let elsewhere = response.headers().get(LOCATION).filter(|_| status.is_redirection());
+        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", String::from_utf8_lossy(place.as_bytes())));
         let body = self.body(response, request).await?;
-        let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned());
+        let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned()) + &elsewhere;
         Ok(HttpAnswer { status: status.as_u16(), reason, body })
     }
 

@@ -38,7 +38,7 @@ pub static TABLE: [Entry; 33] = [
         "certificate-untrusted",
         "the endpoint's certificate is from nobody who is trusted",
         "TLS stands on somebody who vouches for the certificate. Neither the system's authorities nor those of `ca` do, or the handshake was not signed with the certificate's key. Verification cannot be switched off.",
-        "Name the cluster's own authority with `ca` (/etc/pve/pve-root-ca.pem on a node), or pin the certificate with `fingerprints`.",
+        "Name the cluster's own authority with `ca` (/etc/pve/pve-root-ca.pem on a node), or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
     ),
     entry(
         Code::CertificateExpired,
@@ -52,7 +52,7 @@ pub static TABLE: [Entry; 33] = [
         "certificate-other-name",
         "the endpoint's certificate is for another name",
         "The name in `url` is none of those that the certificate was made for, so that another machine could be meant.",
-        "Use a name in `url` that the certificate is for, or pin the certificate with `fingerprints`.",
+        "Use a name in `url` that the certificate is for, or compare the fingerprint with `pvenode cert info` on the node itself and pin it with `fingerprints`.",
     ),
     entry(
         Code::PinMismatch,

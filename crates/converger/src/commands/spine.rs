@@ -99,7 +99,11 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
 }
 
 fn unread(error: &ProxmoxError) -> Stop {
-    let stop = Stop::failed(error.to_string()).code(error.code());
+    let stop = match error {
+        // What converger.toml names cannot be used: nobody was asked yet.
+        ProxmoxError::NoEndpoint | ProxmoxError::Client(_) => Stop::input(error.to_string()),
+        _ => Stop::failed(error.to_string()).code(error.code()),
+    };
     match (error.code(), error.remedy()) {
         (Some(code), Some(remedy)) => stop.help(format!("{remedy} (`converger explain {}` says more)", code.word())),
         _ => stop,

@@ -11,20 +11,23 @@ use converger_adapters::proxmox::Environment;
 use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, SecretSource, Token, TokenId, Trust};
 use converger_core::guest::EnvironmentName;
 use serde::Deserialize;
+use toml::Spanned;
+
+use super::fault::Fault;
 
 /// How an environment is written in converger.toml, besides its protection.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Written {
-    url: Option<String>,
-    ca: Option<PathBuf>,
-    fingerprints: Option<Vec<String>>,
-    endpoints: Option<Vec<WrittenEndpoint>>,
-    token: Option<String>,
-    secret: Option<WrittenSecret>,
-    cluster: Option<String>,
+    url: Option<Spanned<String>>,
+    ca: Option<Spanned<PathBuf>>,
+    fingerprints: Option<Pins>,
+    endpoints: Option<Spanned<Vec<WrittenEndpoint>>>,
+    token: Option<Spanned<String>>,
+    secret: Option<Spanned<WrittenSecret>>,
+    cluster: Option<Spanned<String>>,
     mode: Option<Mode>,
-    timeout: Option<u64>,
+    timeout: Option<Spanned<u64>>,
     #[serde(default)]
     pub(super) protect: super::Protect,
 }
@@ -32,13 +35,15 @@ pub(super) struct Written {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenEndpoint {
-    url: String,
-    ca: Option<PathBuf>,
-    fingerprints: Option<Vec<String>>,
+    url: Spanned<String>,
+    ca: Option<Spanned<PathBuf>>,
+    fingerprints: Option<Pins>,
 }
 
+type Pins = Spanned<Vec<Spanned<String>>>;
+
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "where the secret is, such as `{ env = \"PVE_SECRET\" }`; it never stands in this file")]
 struct WrittenSecret {
     env: Option<String>,
     file: Option<PathBuf>,
@@ -70,33 +75,27 @@ pub(crate) struct Connection {
 /// An answer takes at least a second, and nobody waits longer than ten minutes.
 const TIMEOUT_SECS: std::ops::RangeInclusive<u64> = 1..=600;
 
-impl Written {
-    /// The connection, where one is written. Paths are those of `room`, the directory of the file.
-    pub(super) fn connection(&self, room: &Path) -> Result<Option<Connection>, String> {
-        if !self.has_any() {
-            return Ok(None);
-        }
-        let token = self.token.as_deref().ok_or("`token` is missing: the id of the API token, such as `converger@pve!main`")?;
-        let token = TokenId::new(token).ok_or_else(|| {
-            // Somebody may have pasted the secret behind it.
-            "`token` is not the id of an API token; write it as user@realm!name, without the secret".to_owned()
-        })?;
-        let secret = self.secret.as_ref().ok_or("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`")?;
-        let mut bounds = Bounds::default();
-        if let Some(seconds) = self.timeout {
-            if !TIMEOUT_SECS.contains(&seconds) {
-                return Err(format!("`timeout` must be between 1 and 600 seconds, not {seconds}"));
-            }
-            bounds.deadline = Duration::from_secs(seconds);
-            bounds.connect = bounds.connect.min(bounds.deadline);
-        }
-        let cluster = self.cluster.clone();
-        if cluster.as_deref().is_some_and(str::is_empty) {
-            return Err("`cluster` is empty; write the name of the cluster, or of the node where there is none".into());
-        }
-        Ok(Some(Connection { endpoints: self.endpoints(room)?, token, secret: secret.source(room)?, cluster, bounds, mode: self.mode }))
+/// The connection that is written, if one is. Paths are those of `room`, the directory of the file.
+pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<Connection>, Fault> {
+    let written = environment.get_ref();
+    if !written.has_any() {
+        return Ok(None);
     }
+    let missing = |text: &str| Fault::at(environment, text);
+    let token = written.token.as_ref();
+    let token = token.ok_or_else(|| missing("`token` is missing: the id of the API token, such as `converger@pve!main`"))?;
+    let token = TokenId::new(token.get_ref()).ok_or_else(|| {
+        // Somebody may have pasted the secret behind it.
+        Fault::at(token, "`token` is not the id of an API token; write it as user@realm!name, without the secret")
+    })?;
+    let secret = written.secret.as_ref();
+    let secret = secret.ok_or_else(|| missing("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`"))?;
+    let endpoints = written.endpoints(environment, room)?;
+    let (secret, cluster, bounds) = (source(secret, room)?, written.cluster()?, written.bounds()?);
+    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, mode: written.mode }))
+}
 
+impl Written {
     /// Whether anything is written that only a connection needs.
     fn has_any(&self) -> bool {
         let trust = self.ca.is_some() || self.fingerprints.is_some();
@@ -105,47 +104,77 @@ impl Written {
         trust || place || rest || self.cluster.is_some() || self.mode.is_some()
     }
 
-    fn endpoints(&self, room: &Path) -> Result<Vec<Endpoint>, String> {
-        match (&self.url, &self.endpoints) {
-            (Some(url), None) => Ok(vec![endpoint(url, self.ca.as_deref(), self.fingerprints.as_deref(), room)?]),
-            (None, Some(list)) if self.ca.is_none() && self.fingerprints.is_none() => {
-                if list.is_empty() {
-                    return Err("`endpoints` is empty; write at least one".into());
-                }
-                list.iter().map(|own| endpoint(&own.url, own.ca.as_deref(), own.fingerprints.as_deref(), room)).collect()
-            }
-            (None, Some(_)) => Err("`ca` and `fingerprints` belong to each of the `endpoints`".into()),
-            (Some(_), Some(_)) => Err("write either `url` or `endpoints`".into()),
-            (None, None) => Err("`url` is missing, such as `url = \"https://pve1.example:8006\"`".into()),
+    fn bounds(&self) -> Result<Bounds, Fault> {
+        let mut bounds = Bounds::default();
+        let Some(timeout) = &self.timeout else { return Ok(bounds) };
+        let seconds = *timeout.get_ref();
+        if !TIMEOUT_SECS.contains(&seconds) {
+            return Err(Fault::at(timeout, format!("`timeout` must be between 1 and 600 seconds, not {seconds}")));
         }
+        bounds.deadline = Duration::from_secs(seconds);
+        bounds.connect = bounds.connect.min(bounds.deadline);
+        Ok(bounds)
+    }
+
+    fn cluster(&self) -> Result<Option<String>, Fault> {
+        match &self.cluster {
+            Some(cluster) if cluster.get_ref().is_empty() => {
+                Err(Fault::at(cluster, "`cluster` is empty; write the name of the cluster, or of the node where there is none"))
+            }
+            cluster => Ok(cluster.as_ref().map(|cluster| cluster.get_ref().clone())),
+        }
+    }
+
+    fn endpoints(&self, environment: &Spanned<Self>, room: &Path) -> Result<Vec<Endpoint>, Fault> {
+        let list = match (&self.url, &self.endpoints) {
+            (Some(url), None) => return Ok(vec![endpoint(url, self.ca.as_ref(), self.fingerprints.as_ref(), room)?]),
+            (Some(_), Some(list)) => return Err(Fault::at(list, "write either `url` or `endpoints`")),
+            (None, None) => return Err(Fault::at(environment, "`url` is missing, such as `url = \"https://pve1.example:8006\"`")),
+            (None, Some(list)) => list,
+        };
+        let shared = "`ca` and `fingerprints` belong to each of the `endpoints`";
+        match (&self.ca, &self.fingerprints) {
+            (Some(ca), _) => return Err(Fault::at(ca, shared)),
+            (None, Some(pins)) => return Err(Fault::at(pins, shared)),
+            (None, None) if list.get_ref().is_empty() => return Err(Fault::at(list, "`endpoints` is empty; write at least one")),
+            (None, None) => {}
+        }
+        list.get_ref().iter().map(|own| endpoint(&own.url, own.ca.as_ref(), own.fingerprints.as_ref(), room)).collect()
     }
 }
 
-fn endpoint(url: &str, ca: Option<&Path>, fingerprints: Option<&[String]>, room: &Path) -> Result<Endpoint, String> {
-    let trust = match (ca, fingerprints) {
-        (Some(_), Some(_)) => return Err("write either `ca` or `fingerprints`: a pinned certificate needs no authority".into()),
-        (Some(path), None) => Trust::CaFile(room.join(path)),
-        (None, Some(pins)) => Trust::Fingerprints(pins.iter().map(|pin| fingerprint(pin)).collect::<Result<_, _>>()?),
+fn endpoint(url: &Spanned<String>, ca: Option<&Spanned<PathBuf>>, pins: Option<&Pins>, room: &Path) -> Result<Endpoint, Fault> {
+    let trust = match (ca, pins) {
+        (Some(_), Some(pins)) => {
+            return Err(Fault::at(pins, "write either `ca` or `fingerprints`: a pinned certificate needs no authority"));
+        }
+        (Some(path), None) => Trust::CaFile(room.join(path.get_ref())),
+        (None, Some(pins)) if pins.get_ref().is_empty() => {
+            return Err(Fault::at(pins, "`fingerprints` is empty; `pvenode cert info` on the node shows the fingerprint"));
+        }
+        (None, Some(pins)) => Trust::Fingerprints(pins.get_ref().iter().map(fingerprint).collect::<Result<_, _>>()?),
         (None, None) => Trust::System,
     };
-    Endpoint::new(url, trust).map_err(|error| error.to_string())
+    // What is written is not shown: there may be a password in it.
+    let wrong = |_| Fault::at(url, "`url` is not the address of an API; write it as https://name:8006, with nothing before or behind that");
+    Endpoint::new(url.get_ref(), trust).map_err(wrong)
 }
 
-fn fingerprint(text: &str) -> Result<Fingerprint, String> {
-    Fingerprint::new(text).ok_or_else(|| {
-        let shown = text.escape_debug();
-        format!("`{shown}` is not a SHA-256 fingerprint; `pvenode cert info` on the node shows it as 32 pairs of digits with colons")
+fn fingerprint(text: &Spanned<String>) -> Result<Fingerprint, Fault> {
+    Fingerprint::new(text.get_ref()).ok_or_else(|| {
+        let shown = text.get_ref().escape_debug();
+        let help = "`pvenode cert info` on the node shows it as 32 pairs of digits with colons";
+        Fault::at(text, format!("`{shown}` is not a SHA-256 fingerprint; {help}"))
     })
 }
 
-impl WrittenSecret {
-    fn source(&self, room: &Path) -> Result<SecretSource, String> {
-        match (&self.env, &self.file, &self.credential) {
-            (Some(name), None, None) => Ok(SecretSource::Environment(name.clone())),
-            (None, Some(path), None) => Ok(SecretSource::File(room.join(path))),
-            (None, None, Some(name)) => Ok(SecretSource::Credential(name.clone())),
-            _ => Err("`secret` needs exactly one of `env`, `file` and `credential`".into()),
-        }
+fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, Fault> {
+    let WrittenSecret { env, file, credential } = secret.get_ref();
+    match (env, file, credential) {
+        (Some(name), None, None) => Ok(SecretSource::Environment(name.clone())),
+        (None, Some(path), None) => Ok(SecretSource::File(room.join(path))),
+        (None, None, Some(name)) => Ok(SecretSource::Credential(name.clone())),
+        _ => Err(Fault::at(secret, "`secret` needs exactly one of `env`, `file` and `credential`")),
     }
 }
 

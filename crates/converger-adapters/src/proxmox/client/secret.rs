@@ -75,7 +75,7 @@ pub enum SecretError {
     #[error("{0} is not set; put the secret of the API token there")]
     Missing(SecretSource),
     /// It cannot be read.
-    #[error("{source_of} cannot be read; check that it is there and who may read it")]
+    #[error("{source_of} cannot be read ({source}); check that it is there and who may read it")]
     Unreadable {
         /// Where it was looked for.
         source_of: SecretSource,

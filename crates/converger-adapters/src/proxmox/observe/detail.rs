@@ -101,16 +101,20 @@ async fn config<E: Exchange>(session: &Session<E>, guest: GuestPath) -> Result<B
 
 /// Why a guest could not be read. "Not there" is said by a node for itself only: whether the id is free tells gone from moved.
 async fn note<E: Exchange>(session: &Session<E>, guest: &GuestPath, failure: Failure) -> Note {
-    let text = format!("guest {} on node {}: {failure}", guest.vmid, guest.node.as_str());
+    let said = failure.without_place(session.place());
     match Reason::of(&failure) {
         _ if failure.cause == Cause::NoSuchGuest => {}
         // It is the node that does not answer, whichever guest was asked for.
-        Reason::NodeSilent => return Note::of_guest(guest.vmid, Reason::NodeSilent, failure.to_string()),
-        reason => return Note::of_guest(guest.vmid, reason, text),
+        Reason::NodeSilent => return Note::of_guest(guest.vmid, Reason::NodeSilent, said),
+        reason => return Note::of_guest(guest.vmid, reason, told(guest, &said)),
     }
     let reason = match session.call(&Command::Read(Read::NextId(guest.vmid))).await {
         Ok(Event::NextId(NextId::Free)) => Reason::Gone,
         _ => Reason::Moved,
     };
-    Note::of_guest(guest.vmid, reason, text)
+    Note::of_guest(guest.vmid, reason, told(guest, &said))
+}
+
+fn told(guest: &GuestPath, said: &str) -> String {
+    format!("guest {} on node {}: {said}", guest.vmid, guest.node.as_str())
 }

@@ -1,0 +1,49 @@
+//! What is wrong with converger.toml, and where. The line itself is never shown: it may hold a secret, though none belongs there.
+
+use converger_core::document::Place;
+use toml::Spanned;
+
+/// A fault of the file.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// The offset of what is wrong, in bytes.
+    at: Option<usize>,
+    text: String,
+}
+
+impl Fault {
+    /// This value is wrong.
+    pub(super) fn at<T>(value: &Spanned<T>, text: impl Into<String>) -> Self {
+        Self { at: Some(value.span().start), text: text.into() }
+    }
+
+    /// It is about no place in particular.
+    pub(super) fn nowhere(text: impl Into<String>) -> Self {
+        Self { at: None, text: text.into() }
+    }
+
+    /// The file is not TOML, or not of the shape that is read.
+    pub(super) fn of_toml(error: &toml::de::Error) -> Self {
+        // "invalid type: string \"hunter2\", expected u32": what was found stays out, what is expected is said.
+        let text = match error.message().split_once(", expected ") {
+            Some((found, expected)) if found.starts_with("invalid ") => {
+                let expected = if matches!(expected, "u32" | "u64") { "a whole number that is not negative" } else { expected };
+                format!("this value is wrong; expected is {expected}")
+            }
+            _ => error.message().to_owned(),
+        };
+        Self { at: Some(error.span().map_or(0, |span| span.start)), text }
+    }
+
+    /// The same, in this part of the file.
+    pub(super) fn under(self, part: &str) -> Self {
+        Self { text: format!("{part}: {}", self.text), ..self }
+    }
+
+    /// Where and what, for people.
+    pub(super) fn told(&self, file: &str) -> String {
+        let Some(at) = self.at else { return self.text.clone() };
+        let place = Place::of(file, u32::try_from(at).unwrap_or(u32::MAX));
+        format!("line {}, column {}: {}", place.line, place.column, self.text)
+    }
+}
