@@ -2,138 +2,159 @@
 
 use converger_lab::{Act, Part};
 
-use crate::lab::{CLUSTER, Lab, data};
+use crate::lab::{CLUSTER, Lab, data, in_every_release};
 
 #[test]
 fn resources_lag_behind_by_up_to_one_round() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.done("POST", "/nodes/a/qemu/101/status/stop", "");
-    assert_eq!(lab.row(101)["status"], "running");
-    assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "stopped");
-    lab.pass(10_000);
-    assert_eq!(lab.row(101)["status"], "stopped");
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/nodes/a/qemu/101/status/stop", "");
+        assert_eq!(lab.row(101)["status"], "running");
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "stopped");
+        lab.pass(10_000);
+        assert_eq!(lab.row(101)["status"], "stopped");
+    });
 }
 
 #[test]
 fn guests_of_a_silent_node_stay_as_they_were_for_five_minutes_and_are_unknown_then() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.act(Act::NodeDown("c".to_owned()));
-    lab.pass(200_000);
-    assert_eq!(lab.row(103)["status"], "running");
-    let nodes = lab.get("/nodes");
-    let status = |name: &str| nodes.as_array().into_iter().flatten().find(|node| node["node"] == name).map(|node| node["status"].clone());
-    assert_eq!((status("a"), status("c")), (Some("online".into()), Some("offline".into())));
-    lab.pass(150_000);
-    let row = lab.row(103);
-    assert_eq!((&row["status"], row.get("name")), (&"unknown".into(), None));
-    let answer = lab.ask("GET", "/nodes/c/qemu/103/status/current", "");
-    assert_eq!((answer.status, answer.reason.as_str(), answer.body.len()), (595, "No route to host", 0));
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.act(Act::NodeDown("c".to_owned()));
+        lab.pass(200_000);
+        assert_eq!(lab.row(103)["status"], "running");
+        let nodes = lab.get("/nodes");
+        let status =
+            |name: &str| nodes.as_array().into_iter().flatten().find(|node| node["node"] == name).map(|node| node["status"].clone());
+        assert_eq!((status("a"), status("c")), (Some("online".into()), Some("offline".into())));
+        lab.pass(150_000);
+        let row = lab.row(103);
+        assert_eq!((&row["status"], row.get("name")), (&"unknown".into(), None));
+        let answer = lab.ask("GET", "/nodes/c/qemu/103/status/current", "");
+        assert_eq!((answer.status, answer.reason.as_str(), answer.body.len()), (595, "No route to host", 0));
+    });
 }
 
 #[test]
 fn a_node_that_comes_back_starts_what_is_to_start_on_boot() {
-    let mut lab = Lab::new(&CLUSTER.replace("name: three,", "name: three, config: { onboot: 1 },"));
-    lab.act(Act::NodeDown("c".to_owned()));
-    lab.act(Act::NodeDown("b".to_owned()));
-    lab.pass(30_000);
-    lab.act(Act::NodeUp("c".to_owned()));
-    lab.act(Act::NodeUp("b".to_owned()));
-    lab.pass(20_000);
-    assert_eq!((&lab.row(103)["status"], &lab.row(102)["status"]), (&"running".into(), &"stopped".into()));
+    in_every_release(|| {
+        let mut lab = Lab::new(&CLUSTER.replace("name: three,", "name: three, config: { onboot: 1 },"));
+        lab.act(Act::NodeDown("c".to_owned()));
+        lab.act(Act::NodeDown("b".to_owned()));
+        lab.pass(30_000);
+        lab.act(Act::NodeUp("c".to_owned()));
+        lab.act(Act::NodeUp("b".to_owned()));
+        lab.pass(20_000);
+        assert_eq!((&lab.row(103)["status"], &lab.row(102)["status"]), (&"running".into(), &"stopped".into()));
+    });
 }
 
 #[test]
 fn the_smaller_part_is_not_quorate_and_cannot_write() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.act(Act::Isolate(vec!["a".to_owned()]));
-    let quorate = |lab: &mut Lab, entry: &str| {
-        let status = data(&lab.ask_at(entry, "/cluster/status"));
-        status.as_array().into_iter().flatten().find(|item| item["type"] == "cluster").map(|item| item["quorate"].clone())
-    };
-    assert_eq!((quorate(&mut lab, "a"), quorate(&mut lab, "b")), (Some(0.into()), Some(1.into())));
-    let error = lab.error("PUT", "/nodes/a/qemu/101/config", "cores=2");
-    assert!(error.starts_with("500 unable to open file '/etc/pve/nodes/a/qemu-server/101.conf.tmp."), "{error}");
-    assert_eq!(lab.error("POST", "/nodes/a/qemu/101/status/start", ""), "500 cluster not ready - no quorum?");
-    assert_eq!(lab.task("POST", "/nodes/a/qemu/101/status/stop", ""), "OK");
-    lab.act(Act::Heal);
-    lab.done("PUT", "/nodes/a/qemu/101/config", "cores=2");
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.act(Act::Isolate(vec!["a".to_owned()]));
+        let quorate = |lab: &mut Lab, entry: &str| {
+            let status = data(&lab.ask_at(entry, "/cluster/status"));
+            status.as_array().into_iter().flatten().find(|item| item["type"] == "cluster").map(|item| item["quorate"].clone())
+        };
+        assert_eq!((quorate(&mut lab, "a"), quorate(&mut lab, "b")), (Some(0.into()), Some(1.into())));
+        let error = lab.error("PUT", "/nodes/a/qemu/101/config", "cores=2");
+        assert!(error.starts_with("500 unable to open file '/etc/pve/nodes/a/qemu-server/101.conf.tmp."), "{error}");
+        assert_eq!(lab.error("POST", "/nodes/a/qemu/101/status/start", ""), "500 cluster not ready - no quorum?");
+        assert_eq!(lab.task("POST", "/nodes/a/qemu/101/status/stop", ""), "OK");
+        lab.act(Act::Heal);
+        lab.done("PUT", "/nodes/a/qemu/101/config", "cores=2");
+    });
 }
 
 #[test]
 fn a_migrated_guest_is_elsewhere_and_its_old_place_says_that_it_does_not_exist() {
-    let mut lab = Lab::new(CLUSTER);
-    assert_eq!(lab.error("POST", "/nodes/a/qemu/101/migrate", "target=b"), "500 can't migrate running VM without --online");
-    assert_eq!(lab.error("POST", "/nodes/a/qemu/101/migrate", "target=zz&online=1"), "500 no such cluster node 'zz'");
-    let upid = data(&lab.ask("POST", "/nodes/a/qemu/101/migrate", "target=b&online=1"));
-    lab.pass(500);
-    assert_eq!(lab.row(101)["lock"], "migrate");
-    assert_eq!(lab.wait(upid.as_str().unwrap_or_default()), "OK");
-    assert_eq!(lab.row(101)["node"], "b");
-    let error = lab.error("GET", "/nodes/a/qemu/101/config", "");
-    assert_eq!(error, "500 Configuration file 'nodes/a/qemu-server/101.conf' does not exist");
-    assert_eq!(lab.get("/nodes/b/qemu/101/status/current")["status"], "running");
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        assert_eq!(lab.error("POST", "/nodes/a/qemu/101/migrate", "target=b"), "500 can't migrate running VM without --online");
+        assert_eq!(lab.error("POST", "/nodes/a/qemu/101/migrate", "target=zz&online=1"), "500 no such cluster node 'zz'");
+        let upid = data(&lab.ask("POST", "/nodes/a/qemu/101/migrate", "target=b&online=1"));
+        lab.pass(500);
+        assert_eq!(lab.row(101)["lock"], "migrate");
+        assert_eq!(lab.wait(upid.as_str().unwrap_or_default()), "OK");
+        assert_eq!(lab.row(101)["node"], "b");
+        let error = lab.error("GET", "/nodes/a/qemu/101/config", "");
+        assert_eq!(error, "500 Configuration file 'nodes/a/qemu-server/101.conf' does not exist");
+        assert_eq!(lab.get("/nodes/b/qemu/101/status/current")["status"], "running");
+    });
 }
 
 #[test]
 fn a_slow_node_times_out_at_the_proxy_and_carries_the_call_out_later() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.act(Act::Slow("b".to_owned(), 40_000));
-    let answer = lab.ask("PUT", "/nodes/b/qemu/102/config", "description=late");
-    assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (596, "Connection timed out", 30_000));
-    lab.act(Act::Slow("b".to_owned(), 0));
-    assert!(lab.get("/nodes/b/qemu/102/config").get("description").is_none());
-    lab.pass(40_000);
-    assert_eq!(lab.get("/nodes/b/qemu/102/config")["description"], "late");
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.act(Act::Slow("b".to_owned(), 40_000));
+        let answer = lab.ask("PUT", "/nodes/b/qemu/102/config", "description=late");
+        assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (596, "Connection timed out", 30_000));
+        lab.act(Act::Slow("b".to_owned(), 0));
+        assert!(lab.get("/nodes/b/qemu/102/config").get("description").is_none());
+        lab.pass(40_000);
+        assert_eq!(lab.get("/nodes/b/qemu/102/config")["description"], "late");
+    });
 }
 
 #[test]
 fn a_refused_call_was_not_delivered() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.act(Act::ServiceDown("b".to_owned(), Part::Daemon));
-    let answer = lab.ask("PUT", "/nodes/b/qemu/102/config", "description=x");
-    assert_eq!((answer.status, answer.reason.as_str()), (595, "Connection refused"));
-    lab.act(Act::ServiceUp("b".to_owned(), Part::Daemon));
-    assert!(lab.get("/nodes/b/qemu/102/config").get("description").is_none());
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.act(Act::ServiceDown("b".to_owned(), Part::Daemon));
+        let answer = lab.ask("PUT", "/nodes/b/qemu/102/config", "description=x");
+        assert_eq!((answer.status, answer.reason.as_str()), (595, "Connection refused"));
+        lab.act(Act::ServiceUp("b".to_owned(), Part::Daemon));
+        assert!(lab.get("/nodes/b/qemu/102/config").get("description").is_none());
+    });
 }
 
 #[test]
 fn a_managed_guest_is_started_and_stopped_by_the_manager() {
-    let mut lab = Lab::new(&format!("{CLUSTER}ha: {{ 'vm:101': {{}} }}\n"));
-    let answer = data(&lab.ask("POST", "/nodes/a/qemu/101/status/stop", ""));
-    let upid = answer.as_str().unwrap_or_default().to_owned();
-    assert!(upid.contains(":hastop:101:"), "{upid}");
-    assert_eq!(lab.wait(&upid), "OK");
-    assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running", "the task only queued the request");
-    lab.pass(30_000);
-    let status = lab.get("/nodes/a/qemu/101/status/current");
-    assert_eq!((&status["status"], &status["ha"]["state"]), (&"stopped".into(), &"stopped".into()));
-    assert_eq!(lab.get("/cluster/ha/resources/vm:101")["state"], "stopped");
-    lab.done("PUT", "/cluster/ha/resources/vm:101", "state=started");
-    lab.pass(30_000);
-    assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running");
-    let list = lab.get("/nodes/a/tasks?source=all&typefilter=qmstart");
-    assert_eq!(list[0]["user"], "root@pam");
+    in_every_release(|| {
+        let mut lab = Lab::new(&format!("{CLUSTER}ha: {{ 'vm:101': {{}} }}\n"));
+        let answer = data(&lab.ask("POST", "/nodes/a/qemu/101/status/stop", ""));
+        let upid = answer.as_str().unwrap_or_default().to_owned();
+        assert!(upid.contains(":hastop:101:"), "{upid}");
+        assert_eq!(lab.wait(&upid), "OK");
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running", "the task only queued the request");
+        lab.pass(30_000);
+        let status = lab.get("/nodes/a/qemu/101/status/current");
+        assert_eq!((&status["status"], &status["ha"]["state"]), (&"stopped".into(), &"stopped".into()));
+        assert_eq!(lab.get("/cluster/ha/resources/vm:101")["state"], "stopped");
+        lab.done("PUT", "/cluster/ha/resources/vm:101", "state=started");
+        lab.pass(30_000);
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running");
+        let list = lab.get("/nodes/a/tasks?source=all&typefilter=qmstart");
+        assert_eq!(list[0]["user"], "root@pam");
+    });
 }
 
 #[test]
 fn a_service_in_error_must_be_disabled_first() {
-    let mut lab = Lab::new(&format!("{CLUSTER}ha: {{ 'vm:101': {{ believed: error }} }}\n"));
-    let error = lab.error("PUT", "/cluster/ha/resources/vm:101", "state=started");
-    assert_eq!(error, "500 service 'vm:101' in error state, must be disabled and fixed first");
-    assert_eq!(lab.row(101)["hastate"], "error");
+    in_every_release(|| {
+        let mut lab = Lab::new(&format!("{CLUSTER}ha: {{ 'vm:101': {{ believed: error }} }}\n"));
+        let error = lab.error("PUT", "/cluster/ha/resources/vm:101", "state=started");
+        assert_eq!(error, "500 service 'vm:101' in error state, must be disabled and fixed first");
+        assert_eq!(lab.row(101)["hastate"], "error");
+    });
 }
 
 #[test]
 fn a_destroyed_id_shows_the_old_name_until_it_is_told_anew() {
-    let mut lab = Lab::new(CLUSTER);
-    lab.done("POST", "/nodes/a/qemu/101/status/stop", "");
-    lab.pass(10_000);
-    lab.done("DELETE", "/nodes/a/qemu/101", "");
-    lab.done("POST", "/nodes/b/qemu", "vmid=101&name=new");
-    assert_eq!(lab.row(101)["name"], "one");
-    lab.pass(10_000);
-    let row = lab.row(101);
-    assert_eq!((&row["name"], &row["node"]), (&"new".into(), &"b".into()));
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/nodes/a/qemu/101/status/stop", "");
+        lab.pass(10_000);
+        lab.done("DELETE", "/nodes/a/qemu/101", "");
+        lab.done("POST", "/nodes/b/qemu", "vmid=101&name=new");
+        assert_eq!(lab.row(101)["name"], "one");
+        lab.pass(10_000);
+        let row = lab.row(101);
+        assert_eq!((&row["name"], &row["node"]), (&"new".into(), &"b".into()));
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::lab::{Lab, SMALL};
+use crate::lab::{Lab, SMALL, in_every_release};
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
@@ -18,120 +18,142 @@ fn waits(lab: &mut Lab) -> Vec<String> {
 
 #[test]
 fn what_cannot_be_hot_plugged_waits_and_the_call_succeeds() {
-    let mut lab = running();
-    lab.done("PUT", CONFIG, "cores=4&sockets=2&memory=2048&bios=ovmf&machine=q35");
-    assert_eq!(waits(&mut lab), ["bios", "cores", "machine", "memory", "sockets"]);
-    assert_eq!(lab.get(CONFIG)["cores"], 4, "the default view has pending values applied");
-    assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2);
+    in_every_release(|| {
+        let mut lab = running();
+        lab.done("PUT", CONFIG, "cores=4&sockets=2&memory=2048&bios=ovmf&machine=q35");
+        assert_eq!(waits(&mut lab), ["bios", "cores", "machine", "memory", "sockets"]);
+        assert_eq!(lab.get(CONFIG)["cores"], 4, "the default view has pending values applied");
+        assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2);
+    });
 }
 
 #[test]
 fn what_qemu_never_sees_is_in_effect_at_once() {
-    let mut lab = running();
-    lab.done("PUT", CONFIG, "name=web2&description=x&onboot=1&tags=b%3Ba&protection=1&startup=order%3D1&ciuser=bob");
-    assert!(waits(&mut lab).is_empty());
-    let now = lab.get(&format!("{CONFIG}?current=1"));
-    assert_eq!((&now["name"], &now["tags"], &now["onboot"]), (&"web2".into(), &"a;b".into(), &1.into()));
+    in_every_release(|| {
+        let mut lab = running();
+        lab.done("PUT", CONFIG, "name=web2&description=x&onboot=1&tags=b%3Ba&protection=1&startup=order%3D1&ciuser=bob");
+        assert!(waits(&mut lab).is_empty());
+        let now = lab.get(&format!("{CONFIG}?current=1"));
+        assert_eq!((&now["name"], &now["tags"], &now["onboot"]), (&"web2".into(), &"a;b".into(), &1.into()));
+    });
 }
 
 #[test]
 fn memory_is_plugged_only_with_numa_and_the_feature() {
-    let mut lab = running();
-    lab.done("PUT", CONFIG, "hotplug=memory%2Cnetwork&numa=1");
-    lab.done("PUT", CONFIG, "memory=2048");
-    assert!(waits(&mut lab).contains(&"memory".to_owned()), "the features themselves still wait");
-    lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
-    lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
-    lab.done("PUT", CONFIG, "memory=4096");
-    assert!(waits(&mut lab).is_empty());
+    in_every_release(|| {
+        let mut lab = running();
+        lab.done("PUT", CONFIG, "hotplug=memory%2Cnetwork&numa=1");
+        lab.done("PUT", CONFIG, "memory=2048");
+        assert!(waits(&mut lab).contains(&"memory".to_owned()), "the features themselves still wait");
+        lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
+        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.done("PUT", CONFIG, "memory=4096");
+        assert!(waits(&mut lab).is_empty());
+    });
 }
 
 #[test]
 fn a_stop_applies_what_waits_and_a_reboot_too() {
-    for verb in ["stop", "shutdown", "reboot"] {
-        let mut lab = running();
-        lab.done("PUT", CONFIG, "cores=4&delete=net0");
-        lab.done("POST", &format!("/nodes/pve1/qemu/100/status/{verb}"), "");
-        assert!(waits(&mut lab).is_empty(), "{verb}");
-        assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 4, "{verb}");
-    }
+    in_every_release(|| {
+        for verb in ["stop", "shutdown", "reboot"] {
+            let mut lab = running();
+            lab.done("PUT", CONFIG, "cores=4&delete=net0");
+            lab.done("POST", &format!("/nodes/pve1/qemu/100/status/{verb}"), "");
+            assert!(waits(&mut lab).is_empty(), "{verb}");
+            assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 4, "{verb}");
+        }
+    });
 }
 
 #[test]
 fn a_rebooted_guest_is_up_again_after_its_task() {
-    let mut lab = running();
-    lab.done("POST", "/nodes/pve1/qemu/100/status/reboot", "");
-    lab.pass(5_000);
-    let status = lab.get("/nodes/pve1/qemu/100/status/current");
-    assert_eq!(status["status"], "running");
-    assert!(status["uptime"].as_u64().is_some_and(|uptime| uptime <= 5), "{status}");
+    in_every_release(|| {
+        let mut lab = running();
+        lab.done("POST", "/nodes/pve1/qemu/100/status/reboot", "");
+        lab.pass(5_000);
+        let status = lab.get("/nodes/pve1/qemu/100/status/current");
+        assert_eq!(status["status"], "running");
+        assert!(status["uptime"].as_u64().is_some_and(|uptime| uptime <= 5), "{status}");
+    });
 }
 
 #[test]
 fn a_disk_that_is_sent_as_storage_and_size_is_made_each_time() {
-    let mut lab = Lab::new(SMALL);
-    lab.done("PUT", CONFIG, "scsi1=tank%3A4");
-    lab.done("PUT", CONFIG, "scsi1=tank%3A4");
-    let config = lab.get(CONFIG);
-    assert_eq!((&config["scsi1"], &config["unused0"]), (&"tank:vm-100-disk-2,size=4G".into(), &"tank:vm-100-disk-1".into()));
-    lab.done("PUT", CONFIG, "scsi1=tank%3Avm-100-disk-2");
-    assert_eq!(lab.get(CONFIG)["scsi1"], "tank:vm-100-disk-2,size=4G", "naming it again changes nothing");
-    assert_eq!(lab.error("PUT", CONFIG, "scsi3=tank%3Avm-9-disk-0"), "500 volume 'tank:vm-9-disk-0' does not exist");
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.done("PUT", CONFIG, "scsi1=tank%3A4");
+        lab.done("PUT", CONFIG, "scsi1=tank%3A4");
+        let config = lab.get(CONFIG);
+        assert_eq!((&config["scsi1"], &config["unused0"]), (&"tank:vm-100-disk-2,size=4G".into(), &"tank:vm-100-disk-1".into()));
+        lab.done("PUT", CONFIG, "scsi1=tank%3Avm-100-disk-2");
+        assert_eq!(lab.get(CONFIG)["scsi1"], "tank:vm-100-disk-2,size=4G", "naming it again changes nothing");
+        assert_eq!(lab.error("PUT", CONFIG, "scsi3=tank%3Avm-9-disk-0"), "500 volume 'tank:vm-9-disk-0' does not exist");
+    });
 }
 
 #[test]
 fn a_new_cd_drive_joins_the_boot_order() {
-    let mut lab = Lab::new(SMALL);
-    lab.done("PUT", CONFIG, "cdrom=none%2Cmedia%3Dcdrom");
-    let config = lab.get(CONFIG);
-    assert_eq!((&config["ide2"], &config["boot"]), (&"none,media=cdrom".into(), &"order=scsi0;net0;ide2".into()));
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.done("PUT", CONFIG, "cdrom=none%2Cmedia%3Dcdrom");
+        let config = lab.get(CONFIG);
+        assert_eq!((&config["ide2"], &config["boot"]), (&"none,media=cdrom".into(), &"order=scsi0;net0;ide2".into()));
+    });
 }
 
 #[test]
 fn any_change_changes_the_digest() {
-    let mut lab = running();
-    let digest = |lab: &mut Lab| lab.get(CONFIG)["digest"].clone();
-    let mut seen: Vec<Value> = vec![digest(&mut lab)];
-    for form in ["description=a", "cores=3", "revert=cores", "tags=x"] {
-        lab.done("PUT", CONFIG, form);
+    in_every_release(|| {
+        let mut lab = running();
+        let digest = |lab: &mut Lab| lab.get(CONFIG)["digest"].clone();
+        let mut seen: Vec<Value> = vec![digest(&mut lab)];
+        for form in ["description=a", "cores=3", "revert=cores", "tags=x"] {
+            lab.done("PUT", CONFIG, form);
+            seen.push(digest(&mut lab));
+        }
+        lab.done("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1");
         seen.push(digest(&mut lab));
-    }
-    lab.done("POST", "/nodes/pve1/qemu/100/snapshot", "snapname=s1");
-    seen.push(digest(&mut lab));
-    assert_eq!(seen[3], seen[1], "reverting restores the text");
-    seen.remove(3);
-    let count = seen.len();
-    seen.sort_by_key(ToString::to_string);
-    seen.dedup();
-    assert_eq!(seen.len(), count);
+        assert_eq!(seen[3], seen[1], "reverting restores the text");
+        seen.remove(3);
+        let count = seen.len();
+        seen.sort_by_key(ToString::to_string);
+        seen.dedup();
+        assert_eq!(seen.len(), count);
+    });
 }
 
 #[test]
 fn a_balloon_larger_than_the_memory_is_refused() {
-    let mut lab = Lab::new(SMALL);
-    let before = lab.get(CONFIG);
-    let text = "500 balloon value too large (must be smaller than assigned memory)";
-    assert_eq!(lab.error("PUT", CONFIG, "balloon=2048"), text);
-    assert_eq!(lab.get(CONFIG), before);
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let before = lab.get(CONFIG);
+        let text = "500 balloon value too large (must be smaller than assigned memory)";
+        assert_eq!(lab.error("PUT", CONFIG, "balloon=2048"), text);
+        assert_eq!(lab.get(CONFIG), before);
+    });
 }
 
 #[test]
 fn a_put_waits_for_a_task_that_ends_soon() {
-    let mut lab = Lab::new(SMALL);
-    let start = lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
-    assert_eq!(start.status, 200);
-    let answer = lab.ask("PUT", CONFIG, "cores=4");
-    assert_eq!((answer.status, answer.delay_ms), (200, 600));
-    assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2, "the guest runs by then, so the change waits");
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let start = lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
+        assert_eq!(start.status, 200);
+        let answer = lab.ask("PUT", CONFIG, "cores=4");
+        assert_eq!((answer.status, answer.delay_ms), (200, 600));
+        assert_eq!(lab.get(&format!("{CONFIG}?current=1"))["cores"], 2, "the guest runs by then, so the change waits");
+    });
 }
 
 #[test]
 fn a_suspended_guest_is_stopped_and_locked_and_wakes_up() {
-    let mut lab = running();
-    lab.done("POST", "/nodes/pve1/qemu/100/status/suspend", "todisk=1");
-    let status = lab.get("/nodes/pve1/qemu/100/status/current");
-    assert_eq!((&status["status"], &status["lock"]), (&"stopped".into(), &"suspended".into()));
-    lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
-    let status = lab.get("/nodes/pve1/qemu/100/status/current");
-    assert_eq!((&status["status"], status.get("lock")), (&"running".into(), None));
+    in_every_release(|| {
+        let mut lab = running();
+        lab.done("POST", "/nodes/pve1/qemu/100/status/suspend", "todisk=1");
+        let status = lab.get("/nodes/pve1/qemu/100/status/current");
+        assert_eq!((&status["status"], &status["lock"]), (&"stopped".into(), &"suspended".into()));
+        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        let status = lab.get("/nodes/pve1/qemu/100/status/current");
+        assert_eq!((&status["status"], status.get("lock")), (&"running".into(), None));
+    });
 }

@@ -2,7 +2,7 @@
 
 use converger_lab::{Act, Fate, RequestFault, Twist};
 
-use crate::lab::{CLUSTER, Lab, SMALL};
+use crate::lab::{CLUSTER, Lab, SMALL, in_every_release};
 
 const CONFIG: &str = "/nodes/pve1/qemu/100/config";
 
@@ -26,84 +26,100 @@ fn check(twist: Twist, status: u16, fate: Fate, happened: bool) {
 
 #[test]
 fn a_lost_request_changes_nothing_and_a_lost_answer_hides_a_change() {
-    check(Twist::LostBefore, 0, Fate::LostBefore, false);
-    check(Twist::LostAfter, 200, Fate::LostAfter, true);
-    check(Twist::Truncated(5), 200, Fate::Truncated(5), true);
-    check(Twist::After { status: 596, reason: "Connection timed out".to_owned() }, 596, Fate::Deliver, true);
-    let html = Twist::Instead { status: 502, reason: "Bad Gateway".to_owned(), body: "<html>".to_owned(), html: true };
-    check(html, 502, Fate::Deliver, false);
+    in_every_release(|| {
+        check(Twist::LostBefore, 0, Fate::LostBefore, false);
+        check(Twist::LostAfter, 200, Fate::LostAfter, true);
+        check(Twist::Truncated(5), 200, Fate::Truncated(5), true);
+        check(Twist::After { status: 596, reason: "Connection timed out".to_owned() }, 596, Fate::Deliver, true);
+        let html = Twist::Instead { status: 502, reason: "Bad Gateway".to_owned(), body: "<html>".to_owned(), html: true };
+        check(html, 502, Fate::Deliver, false);
+    });
 }
 
 #[test]
 fn a_slow_answer_is_late_and_whole() {
-    let mut lab = Lab::new(SMALL);
-    once(&mut lab, Twist::Slow(12_000));
-    let answer = lab.ask("PUT", CONFIG, "cores=7");
-    assert_eq!((answer.status, answer.delay_ms, answer.fate), (200, 12_000, Fate::Deliver));
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        once(&mut lab, Twist::Slow(12_000));
+        let answer = lab.ask("PUT", CONFIG, "cores=7");
+        assert_eq!((answer.status, answer.delay_ms, answer.fate), (200, 12_000, Fate::Deliver));
+    });
 }
 
 #[test]
 fn a_vanished_guest_is_nowhere_and_comes_back() {
-    let mut lab = Lab::new(SMALL);
-    lab.act(Act::Vanish(100));
-    assert!(lab.row(100).is_null());
-    assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100");
-    assert_eq!(lab.error("GET", CONFIG, ""), "500 Configuration file 'nodes/pve1/qemu-server/100.conf' does not exist");
-    lab.act(Act::Reappear(100));
-    assert_eq!(lab.row(100)["name"], "web");
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.act(Act::Vanish(100));
+        assert!(lab.row(100).is_null());
+        assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100");
+        assert_eq!(lab.error("GET", CONFIG, ""), "500 Configuration file 'nodes/pve1/qemu-server/100.conf' does not exist");
+        lab.act(Act::Reappear(100));
+        assert_eq!(lab.row(100)["name"], "web");
+    });
 }
 
 #[test]
 fn a_list_that_lies_leaves_the_guests_own_path_alone() {
-    for act in [Act::Unlist(100), Act::Blind("pve1".to_owned())] {
-        let mut lab = Lab::new(SMALL);
-        lab.act(act.clone());
-        assert!(lab.row(100).is_null(), "{act:?}");
-        assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100", "{act:?}");
-        assert_eq!(lab.get(CONFIG)["name"], "web", "{act:?}");
-    }
+    in_every_release(|| {
+        for act in [Act::Unlist(100), Act::Blind("pve1".to_owned())] {
+            let mut lab = Lab::new(SMALL);
+            lab.act(act.clone());
+            assert!(lab.row(100).is_null(), "{act:?}");
+            assert_eq!(lab.get("/cluster/nextid?vmid=100"), "100", "{act:?}");
+            assert_eq!(lab.get(CONFIG)["name"], "web", "{act:?}");
+        }
+    });
 }
 
 #[test]
 fn a_recycled_id_is_another_guest() {
-    let mut lab = Lab::new(SMALL);
-    let before = lab.get(CONFIG);
-    lab.pass(1_000);
-    lab.act(Act::Recycle(100));
-    let after = lab.get(CONFIG);
-    for key in ["name", "smbios1", "meta", "vmgenid"] {
-        assert_ne!(before[key], after[key], "{key}");
-    }
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let before = lab.get(CONFIG);
+        lab.pass(1_000);
+        lab.act(Act::Recycle(100));
+        let after = lab.get(CONFIG);
+        for key in ["name", "smbios1", "meta", "vmgenid"] {
+            assert_ne!(before[key], after[key], "{key}");
+        }
+    });
 }
 
 #[test]
 fn clocks_jump_and_tickets_with_them() {
-    let mut lab = Lab::new(SMALL);
-    let before = lab.get("/nodes/pve1/time")["time"].as_i64().unwrap_or(0);
-    lab.act(Act::ClockJump(-3_600));
-    assert_eq!(lab.get("/nodes/pve1/time")["time"].as_i64(), Some(before - 3_600));
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let before = lab.get("/nodes/pve1/time")["time"].as_i64().unwrap_or(0);
+        lab.act(Act::ClockJump(-3_600));
+        assert_eq!(lab.get("/nodes/pve1/time")["time"].as_i64(), Some(before - 3_600));
+    });
 }
 
 #[test]
 fn a_permission_taken_away_is_gone_at_once() {
-    let yaml = SMALL.replace("full: true", "full: false");
-    let mut lab = Lab::new(&format!("{yaml}acl: [{{ path: /vms, role: PVEVMAdmin, token: 'root@pam!t' }}]\n"));
-    assert_eq!(lab.row(100)["name"], "web");
-    lab.act(Act::Revoke("/vms".to_owned()));
-    assert!(lab.row(100).is_null());
-    assert_eq!(lab.error("GET", CONFIG, ""), "403 Permission check failed (/vms/100, VM.Audit)");
+    in_every_release(|| {
+        let yaml = SMALL.replace("full: true", "full: false");
+        let mut lab = Lab::new(&format!("{yaml}acl: [{{ path: /vms, role: PVEVMAdmin, token: 'root@pam!t' }}]\n"));
+        assert_eq!(lab.row(100)["name"], "web");
+        lab.act(Act::Revoke("/vms".to_owned()));
+        assert!(lab.row(100).is_null());
+        assert_eq!(lab.error("GET", CONFIG, ""), "403 Permission check failed (/vms/100, VM.Audit)");
+    });
 }
 
 #[test]
 fn moments_of_a_file_come_at_their_time() {
-    let faults = "faults: { moments: [{ at_ms: 60000, act: { node-down: c } }, { at_ms: 120000, act: { node-up: c } }] }\n";
-    let mut lab = Lab::new(&format!("{CLUSTER}{faults}"));
-    let status = |lab: &mut Lab| lab.ask("GET", "/nodes/c/qemu/103/status/current", "").status;
-    assert_eq!(status(&mut lab), 200);
-    lab.pass(60_000);
-    assert_eq!(status(&mut lab), 595);
-    lab.pass(60_000);
-    assert_eq!(status(&mut lab), 200);
+    in_every_release(|| {
+        let faults = "faults: { moments: [{ at_ms: 60000, act: { node-down: c } }, { at_ms: 120000, act: { node-up: c } }] }\n";
+        let mut lab = Lab::new(&format!("{CLUSTER}{faults}"));
+        let status = |lab: &mut Lab| lab.ask("GET", "/nodes/c/qemu/103/status/current", "").status;
+        assert_eq!(status(&mut lab), 200);
+        lab.pass(60_000);
+        assert_eq!(status(&mut lab), 595);
+        lab.pass(60_000);
+        assert_eq!(status(&mut lab), 200);
+    });
 }
 
 #[test]
