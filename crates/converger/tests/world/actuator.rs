@@ -8,7 +8,7 @@ use converger_lab::{Act, Flavour, RequestFault, TaskFault, TaskTwist, Twist};
 use crate::actions::{Action, is_done, prepared, write};
 use crate::claims::Tally;
 use crate::spine::{ask, call, readings};
-use crate::way::Way;
+use crate::way::{Checked, Way};
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
@@ -217,10 +217,16 @@ fn judge(case: Case, tally: &mut Tally) -> Way<()> {
     way
 }
 
+/// The methods that are used where everything goes well.
+pub(crate) fn all_done_well(flavour: Flavour) -> Checked {
+    let cases = cases().into_iter().filter(|case| case.flavour == flavour && case.fate == Fate::Good);
+    cases.flat_map(|case| carry_out(case).0.lab().checked.clone()).collect()
+}
+
 #[test]
 fn a_promise_is_judged_as_the_lab_knows_it_to_be() {
     let mut tally = Tally::default();
-    let mut checked = crate::way::Checked::new();
+    let mut checked = Checked::new();
     for case in cases() {
         checked.extend(judge(case, &mut tally).lab().checked.iter());
     }

@@ -4,8 +4,11 @@
 
 mod actions;
 mod actuator;
+mod api;
+mod book;
 mod claims;
 mod days;
+mod facts;
 mod fields;
 mod forms;
 mod observation;
