@@ -134,6 +134,19 @@ fn a_balloon_larger_than_the_memory_is_refused() {
 }
 
 #[test]
+fn a_card_that_the_guest_holds_on_to_is_an_error_and_its_removal_waits() {
+    in_every_release(|| {
+        let mut lab = Lab::new(&SMALL.replace("name: web,", "name: web, state: running, holds_cards: true,"));
+        let answer = lab.ask("PUT", CONFIG, "delete=net0&description=written");
+        let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let text = "hotplug problem - error on hot-unplugging device 'net0' - still busy in guest?\n";
+        assert_eq!((answer.status, &body["errors"]["net0"]), (400, &text.into()));
+        assert_eq!(waits(&mut lab), ["boot", "net0"]);
+        assert_eq!(lab.get(CONFIG)["description"], "written", "the rest was written");
+    });
+}
+
+#[test]
 fn a_put_waits_for_a_task_that_ends_soon() {
     in_every_release(|| {
         let mut lab = Lab::new(SMALL);

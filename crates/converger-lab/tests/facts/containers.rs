@@ -50,6 +50,19 @@ fn pending(lab: &mut Lab) -> Vec<String> {
 }
 
 #[test]
+fn a_container_on_a_bridge_that_is_not_there_fails_to_be_written_and_is_written() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let config = "/nodes/pve1/lxc/200/config";
+        let error = lab.error("PUT", config, "net0=name%3Deth0%2Cbridge%3Dvmbr9&memory=300");
+        assert_eq!(error, "500 bridge 'vmbr9' does not exist");
+        assert_eq!(lab.get(config)["memory"], 300);
+        assert_eq!(lab.error("PUT", config, "memory=301"), "500 bridge 'vmbr9' does not exist");
+        assert_eq!(lab.get(config)["memory"], 301, "so it is with every later write");
+    });
+}
+
+#[test]
 fn a_running_container_is_not_destroyed_unless_forced() {
     in_every_release(|| {
         let mut lab = Lab::new(SMALL);

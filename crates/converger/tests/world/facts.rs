@@ -1,11 +1,12 @@
 //! What the client makes of Proxmox's ways, release by release: each test is a fact that the client relies on, read through the client. The lab's
 //! own tests show that the lab has these ways; `docs/proxmox-facts.md` lists both.
 
-use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, Kept, Read, SnapshotName, TaskState, Write};
+use converger_adapters::proxmox::codec::{Cause, Command, ConfigSet, Delivery, Event, Failure, Kept, Read, SnapshotName, TaskState, Write};
 use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
+use converger_core::action::FieldChange;
 use converger_core::desired::Scope;
 use converger_core::guest::{Kind, RunState};
-use converger_core::normalize::{Field, Value};
+use converger_core::normalize::{Effect, Field, Value};
 use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
 use converger_lab::{Act, Flavour, Part, Setting};
 
@@ -225,6 +226,9 @@ fn the_smaller_part_of_a_cluster_has_no_quorum_and_shows_what_it_last_knew() {
         assert_eq!((state(&taken, 100).as_str(), state(&taken, 102).as_str()), ("stopped", "node-offline"));
         let start = call(way, Command::Write(Write::Start(path("pve1", Kind::Qemu, 100))));
         assert_eq!(refused(start), (Delivery::No, Cause::NoQuorum));
+        let name = SnapshotName::new("s1").unwrap_or_else(|| panic!("a name"));
+        let snapshot = Write::SnapshotCreate { guest: path("pve1", Kind::Qemu, 100), name, description: "".into() };
+        assert_eq!(failed(&task(way, snapshot)), Some(Cause::NoQuorum), "files that cannot be written say so in the kernel's words");
     });
 }
 
@@ -378,6 +382,22 @@ fn every_no_has_its_cause_and_changes_nothing() {
         assert_eq!(no(Write::Delete(lxc())), (Delivery::No, Cause::Locked));
         let truth = way.lab().world.truth(100).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((truth.process, truth.snapshots.len()), (None, 0));
+    });
+}
+
+#[test]
+fn a_container_that_fails_after_it_was_written_may_have_been_written() {
+    in_every_release(LAB, |way| {
+        way.lab().act(Act::Set(101, "net0".to_owned(), "name=eth0,bridge=vmbr9,hwaddr=BC:24:11:00:00:01,type=veth".to_owned()));
+        let guest = path("pve1", Kind::Lxc, 101);
+        let Ok(Event::Config(config)) = ask(way, Read::GuestPending(guest.clone())) else { panic!("no config") };
+        let after = Some(Value::Mib(1024));
+        let change = FieldChange { field: Field::Memory, before: None, after, pending: None, effect: Effect::Live };
+        let digest = config.digest.unwrap_or_else(|| panic!("no digest"));
+        let write = Write::ConfigSet(ConfigSet::new(guest, &[change], None, digest).unwrap_or_else(|fault| panic!("{fault:?}")));
+        let before = readings(way, &write);
+        assert_eq!(refused(call(way, Command::Write(write.clone()))), (Delivery::MayHaveRun, Cause::Other));
+        assert_eq!(write.promise(&before).check(&readings(way, &write)), Kept::Yes);
     });
 }
 
