@@ -12,6 +12,7 @@ use crate::access::{ROOT, Who};
 use crate::digest::sha1;
 use crate::engine::{Event, Fork};
 use crate::guest::{Guest, Kind};
+use crate::sections::{Sections, Settings};
 use crate::work::{Shutdown, Work};
 use crate::world::World;
 
@@ -27,16 +28,20 @@ pub(crate) struct HaResource {
     pub(crate) believed: Option<String>,
     /// Set by hand: the manager leaves it alone.
     pub(crate) fixed: bool,
-    pub(crate) comment: Option<String>,
-    pub(crate) group: Option<String>,
+    /// Comment, group, how often to try, and what else is only kept.
+    pub(crate) settings: Settings,
     /// A request that the manager has not seen yet.
     pub(crate) request: Option<String>,
 }
 
-/// Every guest under management, by its id (`vm:100`).
+/// Every guest under management, by its id (`vm:100`), and where they may be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HaResources {
     all: BTreeMap<String, HaResource>,
+    /// Until 8.
+    pub(crate) groups: Sections,
+    /// Since 9.
+    pub(crate) rules: Sections,
 }
 
 impl HaResources {
@@ -90,7 +95,7 @@ impl HaResources {
 
     /// The digest of the shared file.
     pub(crate) fn digest(&self) -> String {
-        let line = |(sid, resource): (&String, &HaResource)| format!("{sid} {} {:?}\n", resource.state, resource.comment);
+        let line = |(sid, resource): (&String, &HaResource)| format!("{sid} {} {:?}\n", resource.state, resource.settings);
         let text: String = self.all.iter().map(line).collect();
         sha1(&text)
     }
@@ -126,8 +131,8 @@ impl World {
         }
         let Some(resource) = self.ha.all.get_mut(sid).filter(|resource| !resource.fixed) else { return };
         if let Some(request) = resource.request.take() {
-            match request.strip_prefix("migrate ") {
-                Some(target) => return self.move_guest(vmid, target),
+            match request.split_once(' ') {
+                Some((verb, target)) => return self.move_guest(vmid, verb, target),
                 None => resource.state = request,
             }
         }
@@ -144,11 +149,13 @@ impl World {
         }
     }
 
-    fn move_guest(&mut self, vmid: u32, target: &str) {
+    /// `migrate` takes a running guest along; `relocate` stops it first, and the next look around starts it again.
+    fn move_guest(&mut self, vmid: u32, verb: &str, target: &str) {
         let known = self.nodes.contains_key(target);
         self.views.freeze(vmid);
         if let Some(guest) = self.guest_mut(vmid).filter(|_| known) {
             target.clone_into(&mut guest.node);
+            guest.process = guest.process.take().filter(|_| verb == "migrate");
         }
     }
 

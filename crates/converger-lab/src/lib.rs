@@ -36,6 +36,7 @@ mod random;
 mod respond;
 mod route;
 mod schema;
+mod sections;
 #[cfg(feature = "server")]
 pub mod server;
 mod setting;

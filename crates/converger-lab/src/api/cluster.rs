@@ -26,7 +26,22 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/cluster/ha/resources/{sid}", ha::read),
     ("PUT", "/cluster/ha/resources/{sid}", ha::update),
     ("DELETE", "/cluster/ha/resources/{sid}", ha::delete),
+    ("POST", "/cluster/ha/resources/{sid}/migrate", ha::migrate),
+    ("POST", "/cluster/ha/resources/{sid}/relocate", ha::relocate),
+    ("GET", "/cluster/ha", ha::index),
+    ("GET", "/cluster/ha/groups", ha::groups::list),
+    ("POST", "/cluster/ha/groups", ha::groups::create),
+    ("GET", "/cluster/ha/groups/{group}", ha::groups::read),
+    ("PUT", "/cluster/ha/groups/{group}", ha::groups::update),
+    ("DELETE", "/cluster/ha/groups/{group}", ha::groups::delete),
+    ("GET", "/cluster/ha/rules", ha::rules::list),
+    ("POST", "/cluster/ha/rules", ha::rules::create),
+    ("GET", "/cluster/ha/rules/{rule}", ha::rules::read),
+    ("PUT", "/cluster/ha/rules/{rule}", ha::rules::update),
+    ("DELETE", "/cluster/ha/rules/{rule}", ha::rules::delete),
+    ("GET", "/cluster/ha/status", ha::status_index),
     ("GET", "/cluster/ha/status/current", ha::status),
+    ("GET", "/cluster/ha/status/manager_status", ha::manager_status),
 ];
 
 fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {

@@ -10,6 +10,7 @@ mod containers;
 mod disks;
 mod faults;
 mod flavours;
+mod ha;
 mod lab;
 mod people;
 mod pools;

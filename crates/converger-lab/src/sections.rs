@@ -1,0 +1,69 @@
+//! A shared file of named sections in the order in which they were made: groups and rules of high availability.
+//!
+//! What never enters here: which settings there are.
+
+use std::collections::BTreeMap;
+
+use sha1::{Digest, Sha1};
+
+/// Somebody else was faster.
+pub(crate) const MODIFIED: &str = "detected modified configuration - file changed by other user? Try again.";
+
+/// Settings of one section.
+pub(crate) type Settings = BTreeMap<String, String>;
+
+/// The sections of a file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sections {
+    all: Vec<(String, Settings)>,
+}
+
+impl Sections {
+    pub(crate) fn get(&self, name: &str) -> Option<&Settings> {
+        self.all.iter().find(|(known, _)| known == name).map(|(_, settings)| settings)
+    }
+
+    /// Sections in order, with their place in it.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &str, &Settings)> {
+        self.all.iter().enumerate().map(|(place, (name, settings))| (place + 1, name.as_str(), settings))
+    }
+
+    /// Put a section at the end, or in the place of the one with that name.
+    pub(crate) fn put(&mut self, name: &str, settings: Settings) {
+        match self.all.iter_mut().find(|(known, _)| known == name) {
+            Some((_, known)) => *known = settings,
+            None => self.all.push((name.to_owned(), settings)),
+        }
+    }
+
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.all.retain(|(known, _)| known != name);
+    }
+
+    /// The digest of the file: a pure hash of its content.
+    pub(crate) fn digest(&self) -> String {
+        Sha1::digest(format!("{:?}", self.all)).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_keep_their_place_and_the_digest_follows_the_content() {
+        let mut sections = Sections::default();
+        let settings = |text: &str| Settings::from([("comment".to_owned(), text.to_owned())]);
+        sections.put("b", settings("one"));
+        sections.put("a", settings("two"));
+        let before = sections.digest();
+        sections.put("b", settings("three"));
+        assert_ne!(sections.digest(), before);
+        sections.put("b", settings("one"));
+        assert_eq!(sections.digest(), before, "what is as it was has the digest that it had");
+        let names: Vec<(usize, &str)> = sections.iter().map(|(place, name, _)| (place, name)).collect();
+        assert_eq!(names, [(1, "b"), (2, "a")]);
+        sections.remove("b");
+        assert_eq!(sections.get("b"), None);
+    }
+}

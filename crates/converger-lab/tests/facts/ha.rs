@@ -1,0 +1,110 @@
+//! High availability: what is kept about guests, and where they may be.
+
+use serde_json::{Value, json};
+
+use crate::lab::{CLUSTER, Lab};
+
+fn lab(flavour: u8) -> Lab {
+    let mut lab = Lab::new(&format!("{CLUSTER}flavour: {flavour}\n"));
+    for vmid in [101, 102] {
+        lab.done("POST", "/cluster/ha/resources", &format!("sid=vm:{vmid}&max_restart=2&comment=kept"));
+    }
+    lab
+}
+
+fn without_digest(mut entry: Value) -> Value {
+    let fields = entry.as_object_mut().unwrap_or_else(|| panic!("an object"));
+    assert!(fields.remove("digest").is_some_and(|digest| digest.as_str().is_some_and(|text| text.len() == 40)), "{fields:?}");
+    entry
+}
+
+#[test]
+fn a_resource_keeps_its_settings_and_numbers_stay_numbers() {
+    let mut lab = lab(8);
+    let resource = without_digest(lab.get("/cluster/ha/resources/vm:101"));
+    assert_eq!(resource, json!({ "sid": "vm:101", "type": "vm", "state": "started", "max_restart": 2, "comment": "kept" }));
+    lab.done("PUT", "/cluster/ha/resources/101", "delete=comment&state=ignored&max_relocate=3");
+    let resource = without_digest(lab.get("/cluster/ha/resources/vm:101"));
+    assert_eq!(resource, json!({ "sid": "vm:101", "type": "vm", "state": "ignored", "max_restart": 2, "max_relocate": 3 }));
+    let error = lab.error("POST", "/cluster/ha/resources", "sid=vm:101");
+    assert_eq!(error, "500 create resource failed: resource ID 'vm:101' already defined");
+    assert_eq!(lab.error("PUT", "/cluster/ha/resources/vm:103", "state=stopped"), "500 update resource failed: no such resource 'vm:103'");
+    let stale = lab.error("PUT", "/cluster/ha/resources/vm:101", "state=stopped&digest=0000");
+    assert!(stale.starts_with("500 update resource failed: detected modified configuration"), "{stale}");
+}
+
+#[test]
+fn groups_are_there_until_eight_and_refused_since_nine() {
+    for flavour in [7, 8] {
+        let mut lab = lab(flavour);
+        lab.done("POST", "/cluster/ha/groups", "group=left&nodes=a:2,b&restricted=1");
+        let error = lab.error("POST", "/cluster/ha/groups", "group=left&nodes=a");
+        assert_eq!(error, "500 create ha group failed: ha group ID 'left' already defined");
+        let group = without_digest(lab.get("/cluster/ha/groups/left"));
+        assert_eq!(group, json!({ "group": "left", "type": "group", "nodes": "a:2,b", "restricted": 1 }));
+        assert_eq!(lab.error("PUT", "/cluster/ha/resources/vm:101", "group=nosuch"), "500 HA group 'nosuch' does not exist");
+        lab.done("PUT", "/cluster/ha/resources/vm:101", "group=left");
+        assert_eq!(lab.get("/cluster/ha/resources/vm:101")["group"], "left");
+        let used = lab.error("DELETE", "/cluster/ha/groups/left", "");
+        assert_eq!(used, "500 delete ha group failed: ha group is used by service 'vm:101'");
+        let needed = lab.error("PUT", "/cluster/ha/groups/left", "delete=nodes");
+        assert_eq!(needed, "500 update ha group failed: unable to delete required option 'nodes'");
+        lab.done("PUT", "/cluster/ha/groups/left", "delete=restricted&nofailback=1");
+        assert_eq!(lab.get("/cluster/ha/groups")[0]["nofailback"], 1);
+        assert_eq!(lab.error("GET", "/cluster/ha/groups/right", ""), "500 no such ha group 'right'");
+        assert_eq!(lab.ask("GET", "/cluster/ha/rules", "").status, 501);
+    }
+    let mut nine = lab(9);
+    assert_eq!(nine.error("GET", "/cluster/ha/groups", ""), "500 cannot index groups: ha groups have been migrated to rules");
+    assert!(nine.error("POST", "/cluster/ha/groups", "group=left&nodes=a").ends_with("ha groups have been migrated to rules"));
+}
+
+#[test]
+fn a_rule_names_managed_guests_and_nodes_that_there_are() {
+    let mut lab = lab(9);
+    let mut error = |form: &str| lab.error("POST", "/cluster/ha/rules", form);
+    let unmanaged = "rule=r1&type=node-affinity&resources=vm:103&nodes=a";
+    assert_eq!(error(unmanaged), "500 create ha rule failed: cannot use unmanaged resource(s) vm:103.");
+    let nowhere = "rule=r1&type=node-affinity&resources=vm:101&nodes=a,z:3";
+    assert_eq!(error(nowhere), "500 create ha rule failed: cannot use non-existant node(s) z.");
+    assert_eq!(error("rule=r1&type=resource-affinity&resources=vm:101&affinity=negative"), "400 Parameter verification failed.");
+    lab.done("POST", "/cluster/ha/rules", "rule=r1&type=node-affinity&resources=vm:101&nodes=b,a:2&strict=1");
+    let rule = without_digest(lab.get("/cluster/ha/rules/r1"));
+    let expected = json!({ "rule": "r1", "type": "node-affinity", "resources": "vm:101", "nodes": "a:2,b", "strict": 1, "order": 1 });
+    assert_eq!(rule, expected);
+    let twice = lab.ask("POST", "/cluster/ha/rules", "rule=r2&type=node-affinity&resources=vm:101&nodes=c");
+    assert!(String::from_utf8_lossy(&twice.body).contains("resource 'vm:101' is already used in another node affinity rule"));
+    assert_eq!(lab.error("GET", "/cluster/ha/rules/r2", ""), "500 no such ha rule 'r2'");
+}
+
+#[test]
+fn rules_are_listed_in_order_and_forget_a_guest_that_is_no_longer_managed() {
+    let mut lab = lab(9);
+    lab.done("POST", "/cluster/ha/rules", "rule=z-first&type=resource-affinity&resources=vm:102,vm:101&affinity=negative");
+    lab.done("POST", "/cluster/ha/rules", "rule=a-second&type=node-affinity&resources=vm:101&nodes=a");
+    let names = |list: Value| list.as_array().into_iter().flatten().map(|rule| rule["rule"].clone()).collect::<Vec<_>>();
+    assert_eq!(names(lab.get("/cluster/ha/rules")), [json!("z-first"), json!("a-second")]);
+    assert_eq!(names(lab.get("/cluster/ha/rules?type=node-affinity")), [json!("a-second")]);
+    assert_eq!(names(lab.get("/cluster/ha/rules?resource=vm:102")), [json!("z-first")]);
+    lab.done("PUT", "/cluster/ha/rules/z-first", "type=resource-affinity&disable=1");
+    assert_eq!(lab.get("/cluster/ha/rules/z-first")["disable"], 1);
+    lab.done("DELETE", "/cluster/ha/resources/vm:101", "");
+    let rest = lab.get("/cluster/ha/rules");
+    assert_eq!((names(rest.clone()), &rest[0]["resources"]), (vec![json!("z-first")], &json!("vm:102")));
+}
+
+#[test]
+fn the_manager_moves_a_guest_when_it_looks_around() {
+    for (flavour, verb) in [(8, "migrate"), (9, "relocate")] {
+        let mut lab = lab(flavour);
+        lab.pass(11_000);
+        let answer = lab.done("POST", &format!("/cluster/ha/resources/vm:101/{verb}"), "node=c");
+        let expected = if flavour == 9 { json!({ "sid": "vm:101", "requested-node": "c" }) } else { Value::Null };
+        assert_eq!(answer, expected);
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running", "nothing has happened yet");
+        lab.pass(30_000);
+        assert_eq!(lab.get("/nodes/c/qemu/101/status/current")["status"], "running", "{verb}");
+        let status = lab.get("/cluster/ha/status/manager_status");
+        assert_eq!(status["manager_status"]["service_status"]["vm:101"]["node"], "c");
+    }
+}
