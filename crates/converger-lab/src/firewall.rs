@@ -1,38 +1,85 @@
-//! Firewalls of guests: options and rules as they are stored.
+//! Firewalls of the cluster, of nodes and of guests, as their files hold them.
 //!
 //! What never enters here: packets.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 
-/// The firewall of one guest.
+use crate::sections::Settings;
+
+/// Whose firewall it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Scope {
+    Cluster,
+    Node(String),
+    Guest(u32),
+}
+
+/// A name for an address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Alias {
+    /// As it was written; by its small letters it is found.
+    pub(crate) name: String,
+    pub(crate) cidr: String,
+    pub(crate) comment: Option<String>,
+}
+
+/// A set of addresses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct IpSet {
+    pub(crate) comment: Option<String>,
+    pub(crate) entries: Vec<Address>,
+}
+
+/// An address in a set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Address {
+    pub(crate) cidr: String,
+    pub(crate) comment: Option<String>,
+    /// It is taken out of what the others of the set cover.
+    pub(crate) nomatch: bool,
+}
+
+/// Rules under a name, for rules elsewhere to refer to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SecurityGroup {
+    pub(crate) comment: Option<String>,
+    pub(crate) rules: Vec<Settings>,
+}
+
+/// One firewall.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Firewall {
-    pub(crate) options: BTreeMap<String, String>,
-    pub(crate) rules: Vec<BTreeMap<String, String>>,
+    pub(crate) options: Settings,
+    pub(crate) rules: Vec<Settings>,
+    pub(crate) aliases: BTreeMap<String, Alias>,
+    pub(crate) ipsets: BTreeMap<String, IpSet>,
+    /// Only the cluster has these.
+    pub(crate) groups: BTreeMap<String, SecurityGroup>,
 }
 
-impl Firewall {
-    /// The digest of the shared file.
-    pub(crate) fn digest(&self) -> String {
-        let text = format!("{:?}\n{:?}\n", self.options, self.rules);
-        crate::digest::sha1(&text)
-    }
+/// The digest of one list or table of a firewall: a pure hash of its content.
+pub(crate) fn digest(content: &impl Debug) -> String {
+    crate::digest::sha1(&format!("{content:?}"))
 }
 
-/// Firewalls by guest; most have none.
+/// Every firewall; most guests have none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Firewalls(BTreeMap<u32, Firewall>);
+pub(crate) struct Firewalls {
+    all: BTreeMap<Scope, Firewall>,
+    empty: Firewall,
+}
 
 impl Firewalls {
-    pub(crate) fn get(&self, vmid: u32) -> Firewall {
-        self.0.get(&vmid).cloned().unwrap_or_default()
+    pub(crate) fn get(&self, scope: &Scope) -> &Firewall {
+        self.all.get(scope).unwrap_or(&self.empty)
     }
 
-    pub(crate) fn entry(&mut self, vmid: u32) -> &mut Firewall {
-        self.0.entry(vmid).or_default()
+    pub(crate) fn entry(&mut self, scope: Scope) -> &mut Firewall {
+        self.all.entry(scope).or_default()
     }
 
     pub(crate) fn forget(&mut self, vmid: u32) {
-        self.0.remove(&vmid);
+        self.all.remove(&Scope::Guest(vmid));
     }
 }

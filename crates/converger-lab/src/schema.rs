@@ -112,18 +112,28 @@ impl Method {
 
     /// The captures of `segments`, if the path is this method's.
     fn captures(&self, segments: &[&str]) -> Option<Vec<(String, String)>> {
-        if self.segments.len() != segments.len() {
-            return None;
-        }
+        let joined = self.joined(segments)?;
         let mut captured = Vec::new();
-        for (wanted, given) in self.segments.iter().zip(segments) {
+        for (wanted, given) in self.segments.iter().zip(&joined) {
             match wanted.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-                Some(name) => captured.push((name.to_owned(), (*given).to_owned())),
+                Some(name) => captured.push((name.to_owned(), given.clone())),
                 None if wanted == given => {}
                 None => return None,
             }
         }
         Some(captured)
+    }
+
+    /// As many segments as this method has; networks and volumes have slashes of their own, and stand last.
+    fn joined(&self, segments: &[&str]) -> Option<Vec<String>> {
+        let own = self.segments.len();
+        let takes_rest = self.segments.last().is_some_and(|last| last == "{cidr}" || last == "{volume}");
+        let mut joined: Vec<String> = segments.iter().map(|segment| (*segment).to_owned()).collect();
+        if takes_rest && joined.len() > own {
+            let rest = joined.split_off(own - 1).join("/");
+            joined.push(rest);
+        }
+        (joined.len() == own).then_some(joined)
     }
 }
 
@@ -222,6 +232,15 @@ mod tests {
         assert_eq!(template("PUT", "nodes/pve1/qemu/100/config", Flavour::V9), config);
         assert_eq!(template("PATCH", "nodes/pve1/qemu/100/config", Flavour::V9), None);
         assert_eq!(template("POST", "nodes/pve1/lxc/100/config", Flavour::V9), None);
+    }
+
+    #[test]
+    fn a_network_may_have_a_slash_and_others_may_not() {
+        let path = ["cluster", "firewall", "ipset", "lan", "10.0.0.0", "24"];
+        let (method, captured) = find("GET", &path, Flavour::V9).unwrap();
+        assert_eq!(method.template, "/cluster/firewall/ipset/{name}/{cidr}");
+        assert_eq!(captured.last(), Some(&("cidr".to_owned(), "10.0.0.0/24".to_owned())));
+        assert!(find("GET", &["cluster", "firewall", "aliases", "a", "b"], Flavour::V9).is_none());
     }
 
     #[test]

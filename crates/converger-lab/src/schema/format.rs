@@ -33,6 +33,8 @@ fn single(name: &str, text: &str) -> Result<(), String> {
         "disk-size" => (!matches("size", text)).then(|| format!("value does not look like a valid disk size: {text}")),
         "pve-userid" => (!is_user(text)).then(|| "value does not look like a valid user name".to_owned()),
         "pve-poolid" => (!is_pool(text)).then(|| format!("pool name '{text}' contains invalid characters")),
+        "IPorCIDR" => (!is_network(text)).then(|| NO_NETWORK.to_owned()),
+        "IPorCIDRorAlias" => (!is_network(text) && !is_alias(text)).then(|| NO_NETWORK.to_owned()),
         "pve-bridge-id" => (!matches("ifname", text)).then(|| format!("invalid bridge ID '{text}'")),
         "pve-hotplug-features" => (!is_hotplug(text)).then(|| "unable to parse hotplug option".to_owned()),
         "pve-volume-id" => (!is_volume(text)).then(|| format!("unable to parse volume ID '{text}'")),
@@ -65,6 +67,25 @@ fn word(text: &str, follows: fn(char) -> bool) -> bool {
     let mut characters = text.chars();
     let first = characters.next().is_some_and(|character| character.is_ascii_alphabetic());
     first && text.len() > 1 && characters.all(follows)
+}
+
+const NO_NETWORK: &str = "value does not look like a valid IP address or CIDR network";
+
+/// An address, or one with the length of its network.
+fn is_network(text: &str) -> bool {
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let most = match address.parse::<std::net::IpAddr>() {
+        Ok(std::net::IpAddr::V4(_)) => 32,
+        Ok(std::net::IpAddr::V6(_)) => 128,
+        Err(_) => return false,
+    };
+    length.is_none_or(|length| length.parse::<u8>().is_ok_and(|length| length <= most))
+}
+
+/// A name of an address, with or without where it is known.
+fn is_alias(text: &str) -> bool {
+    let name = text.strip_prefix("dc/").or_else(|| text.strip_prefix("guest/")).unwrap_or(text);
+    matches("configid", name)
 }
 
 fn is_vmid(text: &str) -> bool {

@@ -9,6 +9,7 @@ mod config;
 mod containers;
 mod disks;
 mod faults;
+mod firewall;
 mod flavours;
 mod ha;
 mod lab;

@@ -9,7 +9,8 @@ use crate::lab::Lab;
 fn filled(template: &str, vmid: u32, node: &str) -> String {
     let names = [("{node}", node), ("{vmid}", &vmid.to_string()), ("{userid}", "root@pam"), ("{tokenid}", "lab"), ("{roleid}", "PVEAdmin")];
     let more = [("{storage}", "tank"), ("{snapname}", "s1"), ("{poolid}", "p"), ("{sid}", "vm:100"), ("{pos}", "0")];
-    names.iter().chain(&more).fold(template.to_owned(), |path, (name, value)| path.replace(name, value))
+    let firewall = [("{name}", "lan"), ("{cidr}", "10.0.0.0/24"), ("{group}", "web"), ("{rule}", "apart"), ("{groupid}", "team")];
+    names.iter().chain(&more).chain(&firewall).fold(template.to_owned(), |path, (name, value)| path.replace(name, value))
 }
 
 fn prepared(flavour: Flavour) -> Lab {
@@ -17,14 +18,26 @@ fn prepared(flavour: Flavour) -> Lab {
     setting.guests.iter_mut().for_each(|guest| drop(guest.config.remove("lock")));
     let mut lab = Lab::of(&setting);
     lab.done("POST", "/pools", "poolid=p");
+    lab.done("POST", "/access/groups", "groupid=team");
+    lab.done("POST", "/cluster/firewall/groups", "group=web");
+    lab.done("POST", "/cluster/firewall/groups/web", "type=in&action=ACCEPT");
+    named_addresses(&mut lab, "/cluster/firewall");
     for truth in lab.world.truths().collect::<Vec<_>>() {
         let kind = if truth.kind == converger_lab::Kind::Qemu { "qemu" } else { "lxc" };
         let path = format!("/nodes/{}/{kind}/{}", truth.node, truth.vmid);
         lab.done("POST", &format!("{path}/snapshot"), "snapname=s1");
         lab.done("POST", &format!("{path}/firewall/rules"), "type=in&action=ACCEPT&enable=1");
+        named_addresses(&mut lab, &format!("{path}/firewall"));
     }
     lab.pass(20_000);
     lab
+}
+
+fn named_addresses(lab: &mut Lab, firewall: &str) {
+    lab.done("POST", &format!("{firewall}/rules"), "type=in&action=ACCEPT&enable=1");
+    lab.done("POST", &format!("{firewall}/aliases"), "name=lan&cidr=10.0.0.0/24");
+    lab.done("POST", &format!("{firewall}/ipset"), "name=lan");
+    lab.done("POST", &format!("{firewall}/ipset/lan"), "cidr=10.0.0.0/24");
 }
 
 #[test]
