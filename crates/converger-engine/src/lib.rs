@@ -6,10 +6,16 @@
 //!
 //! [`schedule`] says which operation comes next, as another one.
 //!
+//! [`driver`] carries the commands of both out, over a [`Hand`] and a store, and is as thin as that.
+//!
 //! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
 
 pub mod operation;
 pub mod schedule;
+
+pub mod driver;
+
+pub use driver::{Clock, Engine, Hand};
 
 #[cfg(test)]
 mod testing;

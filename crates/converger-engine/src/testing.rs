@@ -32,7 +32,7 @@ pub(crate) fn plan(guests: &[Json], rows: &[Json]) -> Plan {
     let desired = json!({ "version": 1, "environment": "lab", "guests": guests });
     let nodes: Vec<Json> = (1..=10).map(|number| json!({ "name": format!("pve{number}"), "online": true })).collect();
     let observation = json!({ "schema": "converger.observation/1", "environment": "lab", "complete": true, "quorate": true,
-        "nodes": nodes, "guests": rows });
+        "taken_at": "2026-11-15T12:00:00Z", "nodes": nodes, "guests": rows });
     World { desired, observation, rules: Rules::default() }.parse().expect("it parses").plan()
 }
 

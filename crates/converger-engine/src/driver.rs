@@ -1,0 +1,437 @@
+//! The driver: carries out what the two machines command, over a [`Hand`], a store and a [`Clock`], and feeds back what came of it.
+//!
+//! It decides nothing. One task of the runtime holds all states; only what takes time (a request, a commit, a wait) runs beside
+//! it, at most one for each operation. What it sees to itself is what concerns the whole run: the journal of the run, and that
+//! nothing is sent any more once the journal cannot be written (design 6.13).
+//!
+//! What never enters: Proxmox, text for people, and signals of the system; whoever has those says [`Signal`].
+
+mod report;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use converger_core::apply::{
+    Answer, Ask, Cause, End, Evidence, History, Operation, OperationId, Outcome, Record, Release, Run, RunId, Sent, Trouble,
+};
+use converger_core::approve::ApprovedPlan;
+use converger_core::artifact::write_body;
+use converger_core::failure::Code;
+use converger_core::guest::EnvironmentName;
+use converger_core::refusal::Refusal;
+use converger_store::{Batch, Filter, LIST_MAX, Receipt, Refused, Standing, Store, StoreError, Write};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::operation::{self, NotCommitted, Patience, Phase};
+use crate::schedule::{self, Item, Limits, OnFailure};
+
+pub use report::{Report, Reported};
+
+#[cfg(test)]
+mod tests;
+
+/// Something that asks an environment one thing at a time, once.
+pub trait Hand: Send + Sync + 'static {
+    /// Asks. It never fails: what could not be asked or read is an answer too.
+    fn ask(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
+}
+
+/// Time, handed in.
+pub trait Clock: Send + Sync + 'static {
+    /// The time of day in milliseconds since 1970, for records.
+    fn now_ms(&self) -> u64;
+
+    /// Lets so many milliseconds go by.
+    fn wait(&self, ms: u64) -> impl Future<Output = ()> + Send;
+}
+
+/// The clock of this machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn wait(&self, ms: u64) {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+/// What whoever started the run says while it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Signal {
+    /// Go on.
+    #[default]
+    GoOn,
+    /// Begin nothing new; what is under way goes on to its end.
+    Drain,
+    /// Leave everything as it is. The journal knows what was under way, and the next start finds out what became of it.
+    Quit,
+}
+
+/// How a run is driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How much at once.
+    pub limits: Limits,
+    /// What a failure does to the rest.
+    pub on_failure: OnFailure,
+    /// How long is waited for what.
+    pub patience: Patience,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { limits: Limits::default(), on_failure: OnFailure::GoOn, patience: Patience::default() }
+    }
+}
+
+/// An operation is further than before.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice<'n> {
+    /// Which.
+    pub operation: &'n Operation,
+    /// How far.
+    pub phase: Phase,
+    /// How it ended, once it has.
+    pub outcome: Option<&'n Outcome>,
+}
+
+/// Why nothing was carried out.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The journal does not take the run, or cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No ids were given for the operations of the plan.
+    #[error("the operations of the plan have no ids; this is a defect of the program")]
+    NoIds,
+    /// The plan cannot be written down.
+    #[error("the plan cannot be written as JSON; this is a defect of the program")]
+    Unwritable(#[from] std::io::Error),
+}
+
+/// What carries plans out. All mutation in the program goes through one of these.
+#[derive(Debug)]
+pub struct Engine<H, S, C> {
+    hand: Arc<H>,
+    store: Arc<S>,
+    clock: Arc<C>,
+    settings: Settings,
+}
+
+impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
+    /// An engine over these.
+    pub fn new(hand: Arc<H>, store: Arc<S>, clock: Arc<C>, settings: Settings) -> Self {
+        Self { hand, store, clock, settings }
+    }
+
+    /// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
+    /// tells. In the order of their intents.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub async fn unsettled(&self, environment: &EnvironmentName) -> Result<Vec<History>, StoreError> {
+        let mut found = self.store.open_operations(environment.clone()).await?;
+        let mut before = None;
+        loop {
+            let filter = Filter {
+                environment: Some(environment.clone()),
+                standing: Some(Standing::Held),
+                before: before.clone(),
+                ..Filter::default()
+            };
+            let page = self.store.operations(filter, LIST_MAX).await?;
+            before = page.last().map(|history| history.operation.id.clone());
+            let is_last = page.len() < LIST_MAX as usize;
+            let is_readable = |history: &History| matches!(&history.ended, Some((Outcome::Held { release: Release::Reading, .. }, _)));
+            found.extend(page.into_iter().filter(is_readable));
+            if is_last {
+                break;
+            }
+        }
+        found.sort_by_key(|history| history.at_ms);
+        Ok(found)
+    }
+
+    /// Finds out what became of these, by reading only.
+    pub async fn recover(&self, unsettled: Vec<History>, signal: watch::Receiver<Signal>, notice: impl FnMut(Notice<'_>) + Send) -> Report {
+        let mut work = Work::new(self, notice);
+        work.recover(unsettled);
+        work.go(signal).await
+    }
+
+    /// Carries out a plan as this run, and beside it finds out what became of these: a guest whose past is not known comes later.
+    ///
+    /// # Errors
+    /// Nothing was begun, because the journal does not take the run.
+    pub async fn apply(
+        &self,
+        plan: ApprovedPlan,
+        run: RunId,
+        ids: impl Fn(usize) -> Option<OperationId>,
+        unsettled: Vec<History>,
+        signal: watch::Receiver<Signal>,
+        notice: impl FnMut(Notice<'_>) + Send,
+    ) -> Result<Report, EngineError> {
+        self.begin(&plan, &run).await?;
+        let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
+        let mut work = Work::new(self, notice);
+        work.recover(unsettled);
+        let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
+        for (operation, terms) in operations {
+            work.add(operation::State::new(operation, terms, self.settings.patience));
+        }
+        work.schedule(schedule::Event::Submit(items));
+        let report = work.go(signal).await;
+        // A run whose end cannot be written down has ended all the same, and each of its operations says how.
+        let _ = self.store.commit(Batch::from(Write::RunEnded { id: run, end: report.end(), at_ms: self.clock.now_ms() })).await;
+        Ok(report)
+    }
+
+    /// The plan and the run are durable before anything of them is.
+    async fn begin(&self, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
+        let mut body = Vec::new();
+        let digest = write_body(&mut body, plan.plan())?;
+        let started = Run {
+            id: run.clone(),
+            environment: plan.plan().desired().environment().clone(),
+            plan: digest,
+            by: plan.by().into(),
+            at_ms: self.clock.now_ms(),
+        };
+        let batch = Batch::default().with(Write::Plan { digest, body: body.into() }).with(Write::RunStarted(started));
+        let _ = self.store.commit(batch).await?;
+        Ok(())
+    }
+}
+
+/// What came of something that took time.
+enum Came {
+    Event(OperationId, operation::Event),
+    Signal(Signal, watch::Receiver<Signal>),
+}
+
+/// One operation in the driver's hands.
+struct Held {
+    state: Option<operation::State>,
+    began_ms: Option<u64>,
+    ended_ms: Option<u64>,
+    /// Its turn never came, for this reason.
+    not_run: Option<Outcome>,
+}
+
+/// A run under way.
+struct Work<'e, H, S, C, N> {
+    engine: &'e Engine<H, S, C>,
+    notice: N,
+    schedule: Option<schedule::State>,
+    /// In the order in which they were added, which is that of the plan.
+    order: Vec<OperationId>,
+    held: BTreeMap<OperationId, Held>,
+    under_way: JoinSet<Came>,
+    /// A record could not be written: nothing is sent from then on.
+    is_journal_lost: bool,
+    is_left: bool,
+}
+
+impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Work<'e, H, S, C, N> {
+    fn new(engine: &'e Engine<H, S, C>, notice: N) -> Self {
+        let Settings { limits, on_failure, .. } = engine.settings;
+        Self {
+            engine,
+            notice,
+            schedule: Some(schedule::State::new(limits, on_failure)),
+            order: Vec::new(),
+            held: BTreeMap::new(),
+            under_way: JoinSet::new(),
+            is_journal_lost: false,
+            is_left: false,
+        }
+    }
+
+    fn recover(&mut self, unsettled: Vec<History>) {
+        let patience = self.engine.settings.patience;
+        let states: Vec<operation::State> =
+            unsettled.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
+        let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
+        for state in states {
+            self.add(state);
+        }
+        self.schedule(schedule::Event::Submit(items));
+    }
+
+    fn add(&mut self, state: operation::State) {
+        let id = state.operation().id.clone();
+        let held = Held { state: Some(state), began_ms: None, ended_ms: None, not_run: None };
+        if self.held.insert(id.clone(), held).is_none() {
+            self.order.push(id);
+        }
+    }
+
+    async fn go(mut self, signal: watch::Receiver<Signal>) -> Report {
+        self.listen(signal);
+        while !self.is_idle() && !self.is_left {
+            match self.under_way.join_next().await {
+                Some(Ok(Came::Event(id, event))) => self.feed(&id, event),
+                Some(Ok(Came::Signal(signal, receiver))) => self.obey(signal, receiver),
+                // A panic beside us is a defect: nothing is known about its operation, and the journal makes stopping safe.
+                Some(Err(_)) => self.is_left = true,
+                None => break,
+            }
+        }
+        self.report()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.schedule.as_ref().is_none_or(schedule::State::is_idle)
+    }
+
+    fn schedule(&mut self, event: schedule::Event) {
+        let Some(state) = self.schedule.take() else { return };
+        let (state, commands) = schedule::step(state, event);
+        self.schedule = Some(state);
+        for command in commands {
+            match command {
+                schedule::Command::Begin(id) => self.feed(&id, operation::Event::Begin),
+                schedule::Command::NotRun { id, code, evidence } => self.not_run(&id, code, evidence),
+            }
+        }
+    }
+
+    fn not_run(&mut self, id: &OperationId, code: Code, evidence: Evidence) {
+        let Some(held) = self.held.get_mut(id) else { return };
+        let outcome = Outcome::not_run(code, evidence);
+        if let Some(state) = &held.state {
+            (self.notice)(Notice { operation: state.operation(), phase: Phase::Ended, outcome: Some(&outcome) });
+        }
+        held.not_run = Some(outcome);
+    }
+
+    /// One transition of an operation, and what it commands.
+    fn feed(&mut self, id: &OperationId, event: operation::Event) {
+        let now_ms = self.engine.clock.now_ms();
+        let Some(held) = self.held.get_mut(id) else { return };
+        let Some(state) = held.state.take() else { return };
+        self.is_journal_lost |= matches!(&event, operation::Event::NotCommitted(NotCommitted::Failed(_)));
+        held.began_ms.get_or_insert(now_ms);
+        let before = state.phase();
+        let (state, command) = operation::step(state, event, now_ms);
+        if state.phase() != before {
+            (self.notice)(Notice { operation: state.operation(), phase: state.phase(), outcome: state.ended() });
+        }
+        let end = state.ended().map(Outcome::end);
+        held.ended_ms = end.map(|_| now_ms);
+        held.state = Some(state);
+        if let Some(command) = command {
+            self.carry_out(id.clone(), command);
+        }
+        if self.is_journal_lost {
+            self.schedule(schedule::Event::Stop(Code::JournalUnwritable));
+        }
+        if let Some(end) = end {
+            self.schedule(schedule::Event::Ended { id: id.clone(), end });
+        }
+    }
+
+    fn carry_out(&mut self, id: OperationId, command: operation::Command) {
+        let Engine { hand, store, clock, .. } = self.engine;
+        match command {
+            operation::Command::Commit(record) => {
+                let store = Arc::clone(store);
+                self.under_way.spawn(async move { Came::Event(id, committed(&*store, *record).await) });
+            }
+            operation::Command::Ask(ask) if ask.is_mutation() && self.is_journal_lost => {
+                let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
+                self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(Answer::Sent(Sent::NotDelivered(cause)))) });
+            }
+            operation::Command::Ask(ask) => {
+                let hand = Arc::clone(hand);
+                self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(hand.ask(ask).await)) });
+            }
+            operation::Command::Wait(ms) => {
+                let clock = Arc::clone(clock);
+                self.under_way.spawn(async move {
+                    clock.wait(ms).await;
+                    Came::Event(id, operation::Event::Woken)
+                });
+            }
+        }
+    }
+
+    fn listen(&mut self, mut signal: watch::Receiver<Signal>) {
+        let now = *signal.borrow_and_update();
+        if now != Signal::GoOn {
+            return self.obey(now, signal);
+        }
+        self.wait_for(signal);
+    }
+
+    fn wait_for(&mut self, mut signal: watch::Receiver<Signal>) {
+        self.under_way.spawn(async move {
+            // Whoever could say something is gone: then nobody will.
+            if signal.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let said = *signal.borrow_and_update();
+            Came::Signal(said, signal)
+        });
+    }
+
+    fn obey(&mut self, signal: Signal, receiver: watch::Receiver<Signal>) {
+        match signal {
+            Signal::GoOn => {}
+            Signal::Drain => self.schedule(schedule::Event::Stop(Code::RunStopped)),
+            Signal::Quit => self.is_left = true,
+        }
+        self.wait_for(receiver);
+    }
+
+    fn report(mut self) -> Report {
+        // What is under way is let go: a request that is dropped may have arrived, and the journal has its intent.
+        self.under_way.abort_all();
+        let mut reported = Vec::with_capacity(self.order.len());
+        for id in std::mem::take(&mut self.order) {
+            let Some(Held { state: Some(state), began_ms, ended_ms, not_run }) = self.held.remove(&id) else { continue };
+            reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
+        }
+        Report { reported }
+    }
+}
+
+/// Makes a record durable.
+async fn committed(store: &impl Store, record: Record) -> operation::Event {
+    match store.commit(Batch::from(record)).await {
+        Ok(Receipt::Written { .. }) => operation::Event::Committed,
+        Ok(Receipt::Repeated { first }) => operation::Event::NotCommitted(NotCommitted::Repeated(first)),
+        Err(error) => operation::Event::NotCommitted(not_committed(&error)),
+    }
+}
+
+fn not_committed(error: &StoreError) -> NotCommitted {
+    match error {
+        StoreError::Refused(Refused::GuestHeld(hold)) => NotCommitted::Refused(Refusal::guest_held_by(&hold.by, &hold.reason)),
+        StoreError::Refused(Refused::GuestTaken { by, .. }) => NotCommitted::Refused(Refusal::guest_taken_by(by.as_str())),
+        StoreError::Refused(Refused::Frozen { reason, .. }) => NotCommitted::Refused(Refusal::frozen(reason)),
+        other => NotCommitted::Failed(other.to_string().into()),
+    }
+}
+
+/// The worst of several ends, as the exit code has it: failed, held, refused, not run, done.
+pub(crate) fn worst(ends: impl Iterator<Item = End>) -> End {
+    let rank = |end: &End| match end {
+        End::Failed => 4,
+        End::Held => 3,
+        End::Refused => 2,
+        End::NotRun => 1,
+        End::Done => 0,
+    };
+    ends.max_by_key(rank).unwrap_or(End::Done)
+}

@@ -1,0 +1,69 @@
+//! What became of a run, operation by operation, in the order of the plan.
+
+use converger_core::apply::{End, Evidence, Findings, Operation, Outcome, Release, TaskId};
+use converger_core::failure::Code;
+
+use super::worst;
+use crate::operation::{Phase, State};
+
+/// What became of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub(super) reported: Vec<Reported>,
+}
+
+/// What became of one operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reported {
+    /// The operation.
+    pub operation: Operation,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The task that carried it out, where one is known.
+    pub task: Option<TaskId>,
+    /// Whether its end is in the journal. What never began has none there.
+    pub is_recorded: bool,
+    /// Whether it was found in the journal.
+    pub is_recovered: bool,
+    /// When its turn came, in milliseconds since 1970.
+    pub began_ms: Option<u64>,
+    /// When it ended.
+    pub ended_ms: Option<u64>,
+}
+
+impl Report {
+    /// All operations: what was found in the journal first, then those of the plan in its order.
+    #[must_use]
+    pub fn operations(&self) -> &[Reported] {
+        &self.reported
+    }
+
+    /// The worst end of all.
+    #[must_use]
+    pub fn end(&self) -> End {
+        worst(self.reported.iter().map(|reported| reported.outcome.end()))
+    }
+}
+
+impl Reported {
+    pub(super) fn new(state: &State, not_run: Option<Outcome>, began_ms: Option<u64>, ended_ms: Option<u64>) -> Self {
+        let outcome = not_run.or_else(|| state.ended().cloned()).unwrap_or_else(|| left(state));
+        Self {
+            operation: state.operation().clone(),
+            outcome,
+            task: state.task().cloned(),
+            is_recorded: state.is_recorded(),
+            is_recovered: state.is_recovered(),
+            began_ms,
+            ended_ms,
+        }
+    }
+}
+
+/// The run was left while it was under way, or before its turn.
+fn left(state: &State) -> Outcome {
+    match state.phase() {
+        Phase::Waiting => Outcome::not_run(Code::RunStopped, Evidence::default()),
+        _ => Outcome::held(Code::RunStopped, Release::Reading, Findings::default()),
+    }
+}

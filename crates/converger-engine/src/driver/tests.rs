@@ -1,0 +1,218 @@
+//! The driver on a small world: what is carried out, what is not, and what a crash at any point costs.
+
+use converger_core::apply::{Fact, Freeze, Hold};
+use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused as LeftOut, admit};
+use converger_core::artifact::Provenance;
+use converger_core::guest::Vmid;
+use converger_core::policy::{self, Circumstances};
+use converger_core::safety::{Judged, judge};
+use converger_store::{Fault, MemoryStore};
+use serde_json::{Value as Json, json};
+
+use super::*;
+use crate::testing;
+
+mod crash;
+mod world;
+
+use world::{Ticking, World};
+
+/// 2026-11-15T12:00:00Z.
+const NOW_MS: u64 = 1_794_744_000_000;
+
+/// Four guests, one for each kind of change and one that waits for another.
+fn wanted() -> Vec<Json> {
+    vec![
+        json!({ "vmid": 100, "kind": "qemu", "name": "web", "state": "running" }),
+        json!({ "vmid": 101, "kind": "qemu", "name": "web", "state": "stopped" }),
+        json!({ "vmid": 102, "kind": "qemu", "name": "web", "config": { "cores": 4 }, "restart": "when-needed" }),
+        json!({ "vmid": 103, "kind": "qemu", "name": "web", "config": { "cores": 4 }, "state": "running", "after": [100] }),
+    ]
+}
+
+fn started() -> World {
+    World::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")])
+}
+
+/// The approved plan of these guests in this world, as a person at a terminal has it.
+fn approved(guests: &[Json], world: &World) -> ApprovedPlan {
+    let plan = testing::plan(guests, &world.rows());
+    let Judged::Safe(safe) = judge(plan, policy::Limits::default(), Circumstances::default()) else { panic!("refused") };
+    let admission = Admission {
+        mode: Mode::Solo,
+        provenance: Provenance::Live,
+        confirmation: Confirmation::Typed { by: "ann".into(), names: vec!["web".into(); 9] },
+        refused: LeftOut::IsLeftOut,
+        now_secs: NOW_MS / 1000,
+        age_secs_max: 60,
+    };
+    match admit(safe, &admission).expect("it can be written") {
+        Admitted::Approved(plan) => plan,
+        Admitted::Refused(refusals) => panic!("{refusals:?}"),
+    }
+}
+
+fn engine(world: &World, store: &MemoryStore, settings: Settings) -> Engine<World, MemoryStore, Ticking> {
+    let clock = Ticking::new(NOW_MS, world.clone());
+    Engine::new(Arc::new(world.clone()), Arc::new(store.clone()), Arc::new(clock), settings)
+}
+
+fn block<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+fn environment() -> EnvironmentName {
+    EnvironmentName::new("lab").expect("a name")
+}
+
+/// Plans and applies, after finding out what is unsettled, as a command would.
+fn apply(
+    world: &World,
+    store: &MemoryStore,
+    run: &str,
+    settings: Settings,
+    signal: watch::Receiver<Signal>,
+) -> Result<Report, EngineError> {
+    let engine = engine(world, store, settings);
+    block(async {
+        let unsettled = engine.unsettled(&environment()).await?;
+        let ids = |number: usize| OperationId::new(&format!("{run}-{number}"));
+        engine.apply(approved(&wanted(), world), RunId::new(run).expect("an id"), ids, unsettled, signal, |_| ()).await
+    })
+}
+
+fn quiet() -> watch::Receiver<Signal> {
+    watch::channel(Signal::GoOn).1
+}
+
+fn shown(report: &Report) -> Vec<String> {
+    let shown = |reported: &Reported| {
+        let code = reported.outcome.code().map_or(String::new(), |code| format!(" {code}"));
+        format!("{} {}: {}{code}", reported.operation.guest.vmid, reported.operation.step.change.word(), reported.outcome.end().word())
+    };
+    report.operations().iter().map(shown).collect()
+}
+
+const ALL_DONE: [&str; 6] =
+    ["100 start: done", "101 shutdown: done", "102 config.set: done", "102 reboot: done", "103 config.set: done", "103 start: done"];
+
+#[test]
+fn a_plan_is_carried_out_and_the_next_one_finds_nothing_to_do() {
+    let (world, store) = (started(), MemoryStore::new());
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    assert_eq!(shown(&report), ALL_DONE);
+    assert!(report.operations().iter().all(|reported| reported.is_recorded && reported.began_ms <= reported.ended_ms));
+    assert_eq!(world.sends(), [(100, 1), (101, 1), (102, 2), (103, 2)].into());
+    let again = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
+    assert_eq!((shown(&again), world.sends().values().sum::<u32>()), (Vec::<String>::new(), 6));
+    assert!(block(engine(&world, &store, Settings::default()).unsettled(&environment())).expect("readable").is_empty());
+}
+
+#[test]
+fn an_operation_costs_at_most_three_commits() {
+    let (world, store) = (started(), MemoryStore::new());
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    // The run itself begins and ends; a config write has no task.
+    let config_sets = report.operations().iter().filter(|reported| reported.task.is_none()).count();
+    assert_eq!((report.operations().len(), config_sets), (6, 2));
+    assert_eq!(store.transactions(), 2 + 6 * 3 - 2);
+}
+
+#[test]
+fn a_waiting_guest_comes_after_the_one_that_it_waits_for() {
+    let (world, store) = (started(), MemoryStore::new());
+    apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    let order = world.order();
+    let at = |vmid: u32, word: &str| order.iter().position(|(own, change)| *own == vmid && change == word).expect("it was sent");
+    assert!(at(100, "start") < at(103, "start"), "{order:?}");
+    assert!(at(102, "config.set") < at(102, "reboot"), "{order:?}");
+}
+
+#[test]
+fn one_failure_stops_its_lane_and_what_waits_for_it_only() {
+    let (world, store) = (started(), MemoryStore::new());
+    world.fail_tasks_of(100);
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    let expected = [
+        "100 start: failed task-failed",
+        "101 shutdown: done",
+        "102 config.set: done",
+        "102 reboot: done",
+        "103 config.set: done",
+        "103 start: not-run dependency-not-done",
+    ];
+    assert_eq!(shown(&report), expected);
+    assert_eq!(report.end(), End::Failed);
+    let not_run = report.operations().last().expect("operations");
+    assert_eq!(not_run.outcome.findings().evidence.get("on"), Some(&Fact::Words(Box::new(["100".into()]))));
+}
+
+#[test]
+fn a_drain_begins_nothing_new_and_ends_what_is_under_way() {
+    let (world, store) = (started(), MemoryStore::new());
+    let (says, hears) = watch::channel(Signal::GoOn);
+    world.on_first_send(move || says.send(Signal::Drain).expect("somebody listens"));
+    let settings = Settings { limits: Limits { per_node: 1, overall: 1 }, ..Settings::default() };
+    let report = apply(&world, &store, "r1", settings, hears).expect("the run begins");
+    assert_eq!(shown(&report)[0], "100 start: done");
+    assert!(shown(&report)[1..].iter().all(|line| line.ends_with("not-run run-stopped")), "{:?}", shown(&report));
+    assert_eq!(world.sends(), [(100, 1)].into());
+}
+
+#[test]
+fn what_is_said_before_the_run_counts_too() {
+    let (world, store) = (started(), MemoryStore::new());
+    let (says, hears) = watch::channel(Signal::GoOn);
+    says.send(Signal::Quit).expect("somebody listens");
+    let report = apply(&world, &store, "r1", Settings::default(), hears).expect("the run begins");
+    assert!(report.operations().iter().all(|reported| reported.outcome.end() == End::NotRun), "{:?}", shown(&report));
+    assert!(world.sends().is_empty());
+}
+
+#[test]
+fn a_frozen_environment_and_a_held_guest_are_not_touched() {
+    let (world, store) = (started(), MemoryStore::new());
+    let hold = Hold {
+        environment: environment(),
+        vmid: Vmid::new(101).expect("an id"),
+        by: "bob".into(),
+        reason: "maintenance".into(),
+        at_ms: NOW_MS,
+    };
+    let _ = store.commit_now(Batch::from(Write::Hold(hold))).expect("taken");
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    assert_eq!(shown(&report)[1], "101 shutdown: refused guest-held");
+    assert_eq!(world.sends().get(&101), None);
+    let (world, store) = (started(), MemoryStore::new());
+    let freeze = Freeze { environment: environment(), by: "bob".into(), reason: "audit week".into(), at_ms: NOW_MS };
+    let _ = store.commit_now(Batch::from(Write::Freeze(freeze))).expect("taken");
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    let refused = |reported: &&Reported| reported.outcome.end() == End::Refused;
+    assert_eq!(report.operations().iter().filter(refused).count(), 4, "{:?}", shown(&report));
+    assert!(world.sends().is_empty());
+}
+
+#[test]
+fn progress_is_told_in_order() {
+    let (world, store) = (started(), MemoryStore::new());
+    let engine = engine(&world, &store, Settings::default());
+    let plan = approved(&wanted()[..1], &world);
+    let mut told = Vec::new();
+    let ids = |number: usize| OperationId::new(&format!("r-{number}"));
+    block(engine.apply(plan, RunId::new("r").expect("an id"), ids, Vec::new(), quiet(), |notice| {
+        told.push((notice.phase, notice.outcome.map(Outcome::end)));
+    }))
+    .expect("the run begins");
+    let phases = [Phase::Recorded, Phase::Checked, Phase::Sent, Phase::Tasked, Phase::Settled, Phase::Ended];
+    assert_eq!(told.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), phases);
+    assert_eq!(told.last().expect("told").1, Some(End::Done));
+}
+
+#[test]
+fn a_run_that_the_journal_does_not_take_is_not_begun() {
+    let (world, store) = (started(), MemoryStore::new());
+    store.fail_next(Fault::Full);
+    let error = apply(&world, &store, "r1", Settings::default(), quiet()).expect_err("there is no room");
+    assert!(error.to_string().contains("full"), "{error}");
+    assert!(world.sends().is_empty());
+}

@@ -1,0 +1,174 @@
+//! A crash at any request, a journal that fails at any commit, an answer that is lost at any send: nothing is lost and nothing
+//! is done twice.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use converger_core::apply::{Freeze, Hold, IdempotencyKey};
+use converger_core::artifact::Digest;
+use converger_core::guest::Vmid;
+use converger_store::RunHistory;
+
+use super::*;
+
+/// Runs until nobody answers any more, and is killed there.
+fn killed_at(number: u64) -> (World, MemoryStore) {
+    let (world, store) = (started(), MemoryStore::new());
+    world.dies_at(Some(number));
+    let engine = engine(&world, &store, Settings::default());
+    let plan = approved(&wanted(), &world);
+    let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        let run = engine.apply(plan, RunId::new("r1").expect("an id"), ids, Vec::new(), quiet(), |_| ());
+        // Everything else goes on as far as it can without the one that does not answer; then comes the end.
+        let mut run = Box::pin(run);
+        for _ in 0..5_000 {
+            let ended = std::future::poll_fn(|context| std::task::Poll::Ready(run.as_mut().poll(context).is_ready())).await;
+            if ended {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    });
+    runtime.shutdown_background();
+    world.dies_at(None);
+    let store = store.crash();
+    (world, store)
+}
+
+/// No change was sent twice, over all runs.
+#[track_caller]
+fn nothing_twice(world: &World, what: &str) {
+    let order = world.order();
+    for (index, sent) in order.iter().enumerate() {
+        assert!(!order[..index].contains(sent), "{what}: {sent:?} was sent twice: {order:?}");
+    }
+}
+
+#[test]
+fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
+    let (world, _) = killed_at(u64::MAX / 2);
+    let requests = world.asked();
+    assert!(requests > 30, "only {requests} requests");
+    let mut recovered = 0;
+    for number in 1..=requests {
+        let (world, store) = killed_at(number);
+        let before = world.order().len();
+        let engine = engine(&world, &store, Settings::default());
+        let found = block(engine.unsettled(&environment())).expect("readable");
+        recovered += found.len();
+        let report = block(engine.recover(found, quiet(), |_| ()));
+        assert_eq!(world.order().len(), before, "request {number}: recovery sent something");
+        assert!(report.operations().iter().all(|reported| reported.is_recovered && reported.is_recorded), "request {number}");
+        let held = report.operations().iter().filter(|reported| reported.outcome.end() == End::Held).count();
+        // Only a reboot whose answer nobody heard cannot be told from none.
+        assert!(
+            held <= 1 && (held == 0 || shown(&report).contains(&"102 reboot: held outcome-unclear".to_owned())),
+            "{:?}",
+            shown(&report)
+        );
+        let report = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
+        let is_well = |reported: &Reported| reported.outcome.end() == End::Done || reported.operation.guest.vmid.get() == 102;
+        assert!(report.operations().iter().all(is_well), "request {number}: {:?}", shown(&report));
+        nothing_twice(&world, &format!("request {number}"));
+    }
+    assert!(recovered > 20, "only {recovered} operations were found open");
+}
+
+#[test]
+fn a_lost_answer_at_any_send_is_found_out_by_reading() {
+    for number in 1..=6 {
+        let (world, store) = (started(), MemoryStore::new());
+        world.loses_answer(number);
+        let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+        assert_eq!(shown(&report), ALL_DONE, "send {number}");
+        nothing_twice(&world, &format!("send {number}"));
+    }
+}
+
+#[test]
+fn g11_a_journal_that_fails_at_any_commit_lets_nothing_more_be_sent() {
+    let (world, store) = (started(), MemoryStore::new());
+    apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    // The last one is the end of the run, when everything has been done.
+    let commits = store.transactions() - 1;
+    for fault in [Fault::Full, Fault::LostUnwritten, Fault::LostWritten] {
+        for number in 1..commits {
+            let (world, store) = (started(), MemoryStore::new());
+            let failing = Failing { store: store.clone(), at: number, fault, made: Arc::default() };
+            let clock = Arc::new(Ticking::new(NOW_MS, world.clone()));
+            let engine = Engine::new(Arc::new(world.clone()), Arc::new(failing.clone()), clock, Settings::default());
+            let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+            let run = engine.apply(approved(&wanted(), &world), RunId::new("r1").expect("an id"), ids, Vec::new(), quiet(), |_| ());
+            let report = block(run).expect("the first commit is taken");
+            assert!(report.operations().iter().any(|reported| !reported.is_recorded), "{fault:?} at {number}");
+            // What was sent has a durable intent: nobody is touched in secret.
+            let store = store.crash();
+            for (vmid, word) in world.order() {
+                let filter = Filter { vmid: Vmid::new(u64::from(vmid)), ..Filter::default() };
+                let known = block(store.operations(filter, 10)).expect("readable");
+                assert!(known.iter().any(|history| history.operation.step.change.word() == word), "{fault:?} at {number}: {vmid} {word}");
+            }
+            let report = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
+            let is_well = |reported: &Reported| {
+                reported.outcome.end() == End::Done || reported.is_recovered || reported.operation.guest.vmid.get() == 102
+            };
+            assert!(report.operations().iter().all(is_well), "{fault:?} at {number}: {:?}", shown(&report));
+            nothing_twice(&world, &format!("{fault:?} at {number}"));
+        }
+    }
+}
+
+/// A store that fails at one commit.
+#[derive(Clone)]
+struct Failing {
+    store: MemoryStore,
+    at: u64,
+    fault: Fault,
+    made: Arc<AtomicU64>,
+}
+
+impl Store for Failing {
+    async fn commit(&self, batch: Batch) -> Result<Receipt, StoreError> {
+        if self.made.fetch_add(1, Ordering::Relaxed) == self.at {
+            self.store.fail_next(self.fault);
+        }
+        self.store.commit(batch).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<History>, StoreError> {
+        self.store.operation(id).await
+    }
+
+    async fn open_operations(&self, environment: EnvironmentName) -> Result<Vec<History>, StoreError> {
+        self.store.open_operations(environment).await
+    }
+
+    async fn operations(&self, filter: Filter, limit: u32) -> Result<Vec<History>, StoreError> {
+        self.store.operations(filter, limit).await
+    }
+
+    async fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> Result<Option<History>, StoreError> {
+        self.store.keyed(environment, key).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<RunHistory>, StoreError> {
+        self.store.run(id).await
+    }
+
+    async fn runs(&self, environment: EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, StoreError> {
+        self.store.runs(environment, limit).await
+    }
+
+    async fn holds(&self, environment: EnvironmentName) -> Result<Vec<Hold>, StoreError> {
+        self.store.holds(environment).await
+    }
+
+    async fn freeze(&self, environment: EnvironmentName) -> Result<Option<Freeze>, StoreError> {
+        self.store.freeze(environment).await
+    }
+
+    async fn plan(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.plan(digest).await
+    }
+}
