@@ -7,8 +7,6 @@
 //! What never enters: who is at the terminal, what was typed there and what time it is; all of it is handed in. Limits and
 //! guarantees (`safety`) are judged before.
 
-mod time;
-
 use std::io;
 use std::sync::Arc;
 
@@ -17,6 +15,7 @@ use crate::apply::{Operation, OperationId, RunId, Source, Target, Terms};
 use crate::artifact::{Digest, Provenance, write_body};
 use crate::desired::DesiredGuest;
 use crate::guest::Vmid;
+use crate::moment;
 use crate::plan::{Plan, Step, Verdict};
 use crate::refusal::Refusal;
 use crate::safety::SafePlan;
@@ -182,7 +181,7 @@ pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
 
 /// Age is judged here and nowhere else; what does not say when it was taken has none that could be trusted.
 fn stale(plan: &Plan, admission: &Admission) -> Option<Refusal> {
-    let taken = plan.observation().taken_at.as_deref().and_then(time::seconds);
+    let taken = plan.observation().taken_at.as_deref().and_then(moment::read);
     let Some(taken) = taken.filter(|taken| *taken <= admission.now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
         return Some(Refusal::observation_undated());
     };

@@ -151,7 +151,7 @@ pub(crate) fn seen(name: &str, started_secs: u64, has_ended: bool) -> TaskSeen {
 }
 
 /// Runs a case; a panic names its seed.
-pub(crate) fn with_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
+pub(crate) fn check_seed(seed: u64, case: impl Fn(&mut Rng) + std::panic::UnwindSafe) {
     let ran = std::panic::catch_unwind(move || case(&mut Rng::new(seed)));
     if let Err(panic) = ran {
         eprintln!("seed {seed}");

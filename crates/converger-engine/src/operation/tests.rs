@@ -78,7 +78,7 @@ pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
 }
 
 #[track_caller]
-pub(super) fn check_told(word: &str, answers: &[Answer], trace: &str, ends: &str) -> State {
+pub(super) fn check_story(word: &str, answers: &[Answer], trace: &str, ends: &str) -> State {
     let (state, told) = play(fresh(word), answers);
     assert_eq!((told.join(", ").as_str(), end(&state).as_str()), (trace, ends), "{word}");
     state
@@ -95,14 +95,14 @@ pub(super) fn checked(state: &str, more: &[Answer]) -> Vec<Answer> {
 fn a_start_is_recorded_checked_sent_tasked_settled_and_verified() {
     let answers = checked("stopped", &[sent_task(), Answer::Task(TaskState::Running), ended(), status("running")]);
     let told = format!("{CHECK}, commit tasked, task, task, status, commit ended, -");
-    let state = check_told("start", &answers, &told, "done");
+    let state = check_story("start", &answers, &told, "done");
     assert_eq!(state.ended().expect("ended").findings().evidence.get("task"), Some(&Fact::from("T1")));
     assert_eq!(state.ended().expect("ended").findings().observed.get("run_state"), Some(&Fact::from("running")));
     assert!(state.is_recorded());
 }
 
 #[test]
-fn g11_nothing_is_asked_before_the_intent_is_durable() {
+fn nothing_is_asked_before_the_intent_is_durable() {
     let (state, trace) = feed(fresh("start"), &[Event::Begin, Event::Woken, Event::Answered(cluster()), Event::Begin]);
     assert_eq!(trace, ["commit intent", "-", "-", "-"]);
     let (_, trace) = feed(state, &[Event::Committed]);
@@ -110,7 +110,7 @@ fn g11_nothing_is_asked_before_the_intent_is_durable() {
 }
 
 #[test]
-fn g11_an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
+fn an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
     let repeated = NotCommitted::Repeated(step_of("start").0.id);
     for (why, ends) in [
         (NotCommitted::Failed("disk full".into()), "not-run journal-unwritable"),
@@ -131,13 +131,13 @@ fn a_config_write_is_synchronous_and_carries_the_revision_that_was_checked() {
     let Some(Command::Ask(Ask::Send { revision, .. })) = command else { panic!("{command:?}") };
     assert_eq!(revision.as_ref().map(Revision::as_str), Some("0fe8"));
     let answers = checked("stopped", &[Answer::Sent(Sent::Done), config(4)]);
-    check_told("config.set", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
+    check_story("config.set", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
 }
 
 #[test]
 fn config_that_cannot_be_plugged_is_done_while_it_waits_for_a_restart() {
     let answers = checked("running", &[Answer::Sent(Sent::Done), config_waiting()]);
-    let state = check_told("config.set running", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
+    let state = check_story("config.set running", &answers, &format!("{CHECK}, config, commit ended, -"), "done");
     let observed = &state.ended().expect("ended").findings().observed;
     assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))));
 }
@@ -189,10 +189,10 @@ fn a_promise_is_read_and_not_believed() {
 fn a_failed_task_is_done_where_the_promise_holds_and_failed_where_not() {
     let failed = |trouble| Answer::Task(TaskState::Failed(cause(trouble)));
     let answers = checked("stopped", &[sent_task(), failed(Trouble::Other), status("running")]);
-    let state = check_told("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "done");
+    let state = check_story("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "done");
     assert_eq!(state.ended().expect("ended").findings().evidence.get("task_error"), Some(&Fact::from("some words")));
     let answers = checked("stopped", &[sent_task(), failed(Trouble::Locked), status("stopped")]);
-    check_told("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "failed task-failed");
+    check_story("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "failed task-failed");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_shutdown_that_times_out_is_held_until_it_is_read_and_never_escalates() {
     let timeout = Answer::Task(TaskState::Failed(cause(Trouble::ShutdownTimeout)));
     let answers = checked("running", &[sent_task(), timeout, status("running")]);
     let told = format!("{CHECK}, commit tasked, task, status, commit ended, -");
-    check_told("shutdown", &answers, &told, "held shutdown-timeout (reading)");
+    check_story("shutdown", &answers, &told, "held shutdown-timeout (reading)");
 }
 
 #[test]
@@ -218,8 +218,8 @@ fn a_task_that_takes_too_long_is_held_after_bounded_asking() {
 fn a_lost_task_is_done_only_where_the_promise_holds_and_twice_is_once() {
     let lost = Answer::Task(TaskState::Lost(cause(Trouble::Other)));
     let told = format!("{CHECK}, commit tasked, task, status, commit ended, -");
-    check_told("start", &checked("stopped", &[sent_task(), lost.clone(), status("running")]), &told, "done");
-    check_told("start", &checked("stopped", &[sent_task(), lost.clone(), status("stopped")]), &told, "held task-lost (reading)");
+    check_story("start", &checked("stopped", &[sent_task(), lost.clone(), status("running")]), &told, "done");
+    check_story("start", &checked("stopped", &[sent_task(), lost.clone(), status("stopped")]), &told, "held task-lost (reading)");
     let fresh_boot = [Answer::Status(live("running", 3)), config(4)];
     let answers = [&[cluster(), status("running"), config_waiting(), sent_task(), lost], &fresh_boot[..]].concat();
     assert_eq!(end(&play(fresh("reboot"), &answers).0), "held task-lost (person)");
@@ -240,10 +240,10 @@ fn what_reached_nobody_failed_and_what_was_turned_down_is_refused_or_failed() {
         (Trouble::ShutdownTimeout, "failed change-rejected"),
         (Trouble::Other, "failed change-rejected"),
     ] {
-        check_told("start", &checked("stopped", &[Answer::Sent(Sent::No(cause(trouble)))]), &told, ends);
+        check_story("start", &checked("stopped", &[Answer::Sent(Sent::No(cause(trouble)))]), &told, ends);
     }
     let lost = Answer::Sent(Sent::NotDelivered(cause(Trouble::Other)));
-    check_told("start", &checked("stopped", &[lost]), &told, "failed not-delivered");
+    check_story("start", &checked("stopped", &[lost]), &told, "failed not-delivered");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_guest_that_moved_afterwards_is_found_on_its_new_node() {
     let gone = Answer::NotThere(cause(Trouble::NotThere));
     let answers = checked("stopped", &[sent_task(), ended(), gone, Answer::Where(Some(place("pve2"))), status("running")]);
     let told = format!("{CHECK}, commit tasked, task, status, where, status, commit ended, -");
-    let state = check_told("start", &answers, &told, "done");
+    let state = check_story("start", &answers, &told, "done");
     assert_eq!(state.place(), &place("pve2"));
 }
 

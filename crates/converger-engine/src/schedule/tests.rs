@@ -48,7 +48,7 @@ impl Story {
     }
 
     #[track_caller]
-    fn check_told(&mut self, event: Event, expected: &[&str]) -> &mut Self {
+    fn check(&mut self, event: Event, expected: &[&str]) -> &mut Self {
         let (state, commands) = step(self.0.take().expect("a state"), event.clone());
         self.0 = Some(state);
         assert_eq!(commands.iter().map(shown).collect::<Vec<_>>(), expected, "{event:?}");
@@ -57,16 +57,16 @@ impl Story {
 
     #[track_caller]
     fn check_submit(&mut self, items: &[Item], expected: &[&str]) -> &mut Self {
-        self.check_told(Event::Submit(items.to_vec()), expected)
+        self.check(Event::Submit(items.to_vec()), expected)
     }
 
     #[track_caller]
-    fn check_ends(&mut self, id: &str, end: End, expected: &[&str]) -> &mut Self {
-        self.check_told(Event::Ended { id: OperationId::new(id).expect("an id"), end }, expected)
+    fn check_end(&mut self, id: &str, end: End, expected: &[&str]) -> &mut Self {
+        self.check(Event::Ended { id: OperationId::new(id).expect("an id"), end }, expected)
     }
 
     #[track_caller]
-    fn is_idle(&self) {
+    fn check_idle(&self) {
         assert!(self.0.as_ref().expect("a state").is_idle());
     }
 }
@@ -75,9 +75,9 @@ impl Story {
 fn g12_a_lane_is_first_in_first_out_and_one_at_a_time() {
     let mut story = Story::new(9, 9);
     story.check_submit(&[item("r", 100, 0), item("r", 101, 0), item("r", 100, 1)], &["begin r-100-0", "begin r-101-0"]);
-    story.check_ends("r-101-0", End::Done, &[]);
-    story.check_ends("r-100-0", End::Done, &["begin r-100-1"]);
-    story.check_ends("r-100-1", End::Done, &[]).is_idle();
+    story.check_end("r-101-0", End::Done, &[]);
+    story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
+    story.check_end("r-100-1", End::Done, &[]).check_idle();
 }
 
 #[test]
@@ -85,15 +85,15 @@ fn limits_hold_per_node_and_overall() {
     let mut story = Story::new(2, 3);
     let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), on("pve2", item("r", 200, 0)), on("pve2", item("r", 201, 0))];
     story.check_submit(&items, &["begin r-100-0", "begin r-101-0", "begin r-200-0"]);
-    story.check_ends("r-200-0", End::Done, &["begin r-201-0"]);
-    story.check_ends("r-100-0", End::Done, &["begin r-102-0"]);
+    story.check_end("r-200-0", End::Done, &["begin r-201-0"]);
+    story.check_end("r-100-0", End::Done, &["begin r-102-0"]);
 }
 
 #[test]
 fn zero_is_no_way_to_say_unlimited_or_never() {
     let mut story = Story::new(0, 0);
     story.check_submit(&[item("r", 100, 0), item("r", 101, 0)], &["begin r-100-0"]);
-    story.check_ends("r-100-0", End::Done, &["begin r-101-0"]);
+    story.check_end("r-100-0", End::Done, &["begin r-101-0"]);
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn l4_a_stuck_guest_blocks_only_itself_and_what_waits_for_it() {
     let mut story = Story::new(9, 9);
     let items = [item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0)), item("r", 102, 0), item("r", 102, 1)];
     story.check_submit(&items, &["begin r-100-0", "begin r-102-0"]);
-    story.check_ends("r-102-0", End::Done, &["begin r-102-1"]);
-    story.check_ends("r-102-1", End::Done, &[]);
+    story.check_end("r-102-0", End::Done, &["begin r-102-1"]);
+    story.check_end("r-102-1", End::Done, &[]);
     assert!(!story.0.as_ref().expect("a state").is_idle(), "guest 100 is still under way");
 }
 
@@ -112,10 +112,10 @@ fn what_waits_begins_after_all_power_steps_of_the_others() {
     let items = [config, item("r", 100, 1), item("r", 100, 2), after(&[100, 102], item("r", 101, 0)), item("r", 102, 0)];
     let mut story = Story::new(9, 9);
     story.check_submit(&items, &["begin r-100-0", "begin r-102-0"]);
-    story.check_ends("r-100-0", End::Done, &["begin r-100-1"]);
-    story.check_ends("r-102-0", End::Done, &[]);
-    story.check_ends("r-100-1", End::Done, &["begin r-100-2"]);
-    story.check_ends("r-100-2", End::Done, &["begin r-101-0"]);
+    story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
+    story.check_end("r-102-0", End::Done, &[]);
+    story.check_end("r-100-1", End::Done, &["begin r-100-2"]);
+    story.check_end("r-100-2", End::Done, &["begin r-101-0"]);
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn s16_nothing_that_depends_on_a_step_that_did_not_end_well_begins() {
         let mut story = Story::new(1, 1);
         story.check_submit(&items, &["begin r-100-0"]);
         let halted = ["r-100-1 lane-halted", "r-101-0 dependency-not-done", "r-101-1 lane-halted", "r-102-0 dependency-not-done"];
-        story.check_ends("r-100-0", end, &[&halted[..], &["begin r-103-0"]].concat());
-        story.check_ends("r-103-0", End::Done, &[]).is_idle();
+        story.check_end("r-100-0", end, &[&halted[..], &["begin r-103-0"]].concat());
+        story.check_end("r-103-0", End::Done, &[]).check_idle();
     }
 }
 
@@ -150,19 +150,19 @@ fn at_the_first_failure_nothing_new_begins_where_that_is_asked_for() {
     let mut story = Story(Some(State::new(Limits { per_node: 2, overall: 2 }, OnFailure::Stop)));
     let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), item("r", 100, 1)];
     story.check_submit(&items, &["begin r-100-0", "begin r-101-0"]);
-    story.check_ends("r-100-0", End::Refused, &["r-100-1 lane-halted", "r-102-0 run-stopped"]);
+    story.check_end("r-100-0", End::Refused, &["r-100-1 lane-halted", "r-102-0 run-stopped"]);
     story.check_submit(&[item("s", 103, 0)], &["s-103-0 run-stopped"]);
-    story.check_ends("r-101-0", End::Done, &[]).is_idle();
+    story.check_end("r-101-0", End::Done, &[]).check_idle();
 }
 
 #[test]
 fn a_drain_lets_what_is_under_way_go_on() {
     let mut story = Story::new(1, 1);
     story.check_submit(&[item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0))], &["begin r-100-0"]);
-    story.check_told(Event::Stop(Code::JournalUnwritable), &["r-100-1 journal-unwritable", "r-101-0 journal-unwritable"]);
-    story.check_told(Event::Stop(Code::RunStopped), &[]);
+    story.check(Event::Stop(Code::JournalUnwritable), &["r-100-1 journal-unwritable", "r-101-0 journal-unwritable"]);
+    story.check(Event::Stop(Code::RunStopped), &[]);
     story.check_submit(&[item("s", 102, 0)], &["s-102-0 journal-unwritable"]);
-    story.check_ends("r-100-0", End::Done, &[]).is_idle();
+    story.check_end("r-100-0", End::Done, &[]).check_idle();
 }
 
 #[test]
@@ -172,9 +172,9 @@ fn a_newer_plan_takes_the_place_of_what_still_waits() {
     story.check_submit(&[item("r", 100, 0), item("r", 100, 1), item("r", 101, 0)], &["begin r-100-0", "begin r-101-0"]);
     story.check_submit(&[once], &[]);
     story.check_submit(&[item("s", 100, 0), item("s", 100, 1)], &["r-100-1 superseded"]);
-    story.check_ends("r-100-0", End::Failed, &["begin o-100-0"]);
-    story.check_ends("o-100-0", End::Done, &["begin s-100-0"]);
-    story.check_ends("s-100-0", End::Done, &["begin s-100-1"]);
+    story.check_end("r-100-0", End::Failed, &["begin o-100-0"]);
+    story.check_end("o-100-0", End::Done, &["begin s-100-0"]);
+    story.check_end("s-100-0", End::Done, &["begin s-100-1"]);
 }
 
 #[test]
@@ -182,8 +182,8 @@ fn what_a_person_asked_for_once_takes_nobodys_place() {
     let mut story = Story::new(9, 9);
     story.check_submit(&[item("r", 100, 0), item("r", 100, 1)], &["begin r-100-0"]);
     story.check_submit(&[Item { is_convergent: false, ..item("o", 100, 0) }], &[]);
-    story.check_ends("r-100-0", End::Done, &["begin r-100-1"]);
-    story.check_ends("r-100-1", End::Done, &["begin o-100-0"]);
+    story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
+    story.check_end("r-100-1", End::Done, &["begin o-100-0"]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn what_was_found_in_the_journal_comes_first_in_its_lane() {
     let (operation, _) = testing::step_of("start");
     story.check_submit(&[Item::of_recovered(&operation)], &["begin op-100-0"]);
     story.check_submit(&[item("r", 100, 0), item("r", 101, 0)], &["begin r-101-0"]);
-    story.check_ends("op-100-0", End::Failed, &["begin r-100-0"]);
+    story.check_end("op-100-0", End::Failed, &["begin r-100-0"]);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn s23_the_queue_has_a_bound() {
     let mut story = Story::new(1, 1);
     story.check_submit(&many, &["begin r-1000-0"]);
     story.check_submit(&[item("s", 100, 0), item("s", 101, 0)], &["s-100-0 queue-full", "s-101-0 queue-full"]);
-    story.check_ends("r-1000-0", End::Done, &["begin r-1001-0"]);
+    story.check_end("r-1000-0", End::Done, &["begin r-1001-0"]);
     story.check_submit(&[item("s", 100, 0)], &[]);
 }
 
@@ -220,11 +220,11 @@ fn what_is_not_under_way_cannot_end_and_what_is_known_is_not_taken_twice() {
     let mut story = Story::new(1, 1);
     story.check_submit(&[item("r", 100, 0), item("r", 100, 0), item("r", 101, 0)], &["begin r-100-0"]);
     story.check_submit(&[item("r", 100, 0), item("r", 101, 0)], &[]);
-    story.check_ends("r-101-0", End::Done, &[]);
-    story.check_ends("nobody", End::Done, &[]);
-    story.check_ends("r-100-0", End::Done, &["begin r-101-0"]);
-    story.check_ends("r-100-0", End::Done, &[]);
-    story.check_ends("r-101-0", End::Done, &[]).is_idle();
+    story.check_end("r-101-0", End::Done, &[]);
+    story.check_end("nobody", End::Done, &[]);
+    story.check_end("r-100-0", End::Done, &["begin r-101-0"]);
+    story.check_end("r-100-0", End::Done, &[]);
+    story.check_end("r-101-0", End::Done, &[]).check_idle();
 }
 
 /// What a random schedule has begun, and what must hold of it.
@@ -298,11 +298,11 @@ fn random_plan(rng: &mut Rng, run: &str) -> Vec<Item> {
 #[test]
 fn g12_whatever_ends_how_no_two_operations_of_a_guest_overlap_and_everything_ends() {
     for seed in 0..3000 {
-        testing::with_seed(seed, check_any_schedule);
+        testing::check_seed(seed, any_schedule);
     }
 }
 
-fn check_any_schedule(rng: &mut Rng) {
+fn any_schedule(rng: &mut Rng) {
     let below = |rng: &mut Rng, bound| 1 + u32::try_from(rng.below(bound)).expect("small");
     let limits = Limits { per_node: below(rng, 3), overall: below(rng, 5) };
     let mut state = State::new(limits, if rng.one_in(5) { OnFailure::Stop } else { OnFailure::GoOn });

@@ -87,7 +87,7 @@ fn a_lost_answer_at_any_send_is_found_out_by_reading() {
 }
 
 #[test]
-fn g11_a_journal_that_fails_at_any_commit_lets_nothing_more_be_sent() {
+fn a_journal_that_fails_at_any_commit_lets_nothing_more_be_sent() {
     let (world, store) = (started(), MemoryStore::new());
     apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
     // The last one is the end of the run, when everything has been done.

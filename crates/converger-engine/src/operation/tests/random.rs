@@ -144,7 +144,7 @@ fn any(rng: &mut Rng) -> State {
 #[test]
 fn whatever_is_answered_it_sends_once_records_legally_and_ends() {
     for seed in 0..20_000 {
-        with_seed(seed, |rng| {
+        check_seed(seed, |rng| {
             let mut witness = Witness::default();
             let state = drive_new(rng, &mut witness);
             let is_ended = witness.history.as_ref().is_some_and(|history| history.ended.is_some());
@@ -156,7 +156,7 @@ fn whatever_is_answered_it_sends_once_records_legally_and_ends() {
 #[test]
 fn whatever_was_left_open_is_recovered_without_sending_and_ends() {
     for seed in 0..20_000 {
-        with_seed(seed, |rng| {
+        check_seed(seed, |rng| {
             let mut witness = Witness::default();
             drive_new(rng, &mut witness);
             // Crash after crash: each recovery starts from what the journal has.
@@ -173,7 +173,7 @@ fn whatever_was_left_open_is_recovered_without_sending_and_ends() {
 #[test]
 fn an_event_that_does_not_belong_changes_nothing() {
     for seed in 0..200 {
-        with_seed(seed, |rng| {
+        check_seed(seed, |rng| {
             let mut state = any(rng);
             for _ in 0..60 {
                 for event in EVENTS.iter() {

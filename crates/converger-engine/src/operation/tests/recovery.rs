@@ -45,16 +45,16 @@ fn s2_a_lost_answer_is_never_sent_again() {
     let found = tasks(&[seen("T1", AT_SECS, false)]);
     let answers = checked("stopped", &[lost(), found, ended(), status("running")]);
     let told = "commit intent, cluster, status, config, send, tasks, commit tasked, task, status, commit ended, -";
-    let state = check_told("start", &answers, told, "done");
+    let state = check_story("start", &answers, told, "done");
     assert_eq!(state.task(), Some(&task_id("T1")));
     let answers = checked("stopped", &[lost(), tasks(&[]), status("running")]);
-    check_told("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
+    check_story("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
 }
 
 #[test]
 fn an_answer_to_something_else_is_a_lost_answer() {
     let answers = checked("stopped", &[status("running"), tasks(&[]), status("running")]);
-    check_told("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
+    check_story("start", &answers, "commit intent, cluster, status, config, send, tasks, status, commit ended, -", "done");
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_task_that_turns_up_late_is_adopted() {
 fn a_lost_config_write_is_told_by_its_values() {
     let lost = || Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
     let answers = checked("stopped", &[lost(), config(4)]);
-    check_told("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
+    check_story("config.set", &answers, "commit intent, cluster, status, config, send, config, commit ended, -", "done");
     let mut answers = checked("stopped", &[lost()]);
     answers.extend(std::iter::repeat_n(config(2), 20));
     let (state, _) = play(fresh("config.set"), &answers);

@@ -129,7 +129,7 @@ fn what_waits_and_is_not_ours_is_not_applied() {
 fn what_is_already_as_wanted_is_not_done_again() {
     let already = |word: &str, state: &str, config: Answer| {
         let told = "commit intent, cluster, status, config, commit ended, -";
-        let state = check_told(word, &[cluster(), status(state), config], told, "done");
+        let state = check_story(word, &[cluster(), status(state), config], told, "done");
         assert!(state.ended().expect("ended").findings().evidence.get("found_so").is_some(), "{word}");
     };
     already("start", "running", config(2));
