@@ -159,7 +159,8 @@ impl State {
             Some((Outcome::Held { release: Release::Reading, .. }, _)) if history.resolved.is_none() => Origin::Held,
             Some(_) => return None,
         };
-        let mut state = Self::with(history.operation, None, patience.for_recovery(), origin, history.at_ms);
+        let patience = if origin == Origin::Held { patience.for_held() } else { patience.for_recovery() };
+        let mut state = Self::with(history.operation, None, patience, origin, history.at_ms);
         state.task = history.task.map(|(task, _)| task);
         Some(state)
     }
@@ -221,6 +222,11 @@ impl State {
     #[must_use]
     pub fn is_recovered(&self) -> bool {
         self.origin != Origin::Fresh
+    }
+
+    /// Whether this is the later reading that it was held for: what its task left undone stays so, since the task is over.
+    fn is_read_again(&self) -> bool {
+        self.origin == Origin::Held
     }
 
     /// How far it is.

@@ -5,7 +5,7 @@ use converger_core::action::Change;
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For the task of a start or a stop.
+    /// For the task of a start or a stop; zero: no task is waited for, whatever it does.
     pub task_ms: u64,
     /// For the task of a shutdown or reboot beyond the time that the guest was given.
     pub slack_ms: u64,
@@ -44,9 +44,15 @@ impl Patience {
         Self { looks_ms: &[250, 500, 1_000], ..self }
     }
 
+    /// For what was held until it can be read: it is read now, or stays held. Nobody waits for it a second time.
+    pub(super) fn for_held(self) -> Self {
+        Self { task_ms: 0, slack_ms: 0, unread_ms: 1_000, ..self.for_recovery() }
+    }
+
     /// How long the task of a change may take.
     pub(super) fn of_task(&self, change: &Change) -> u64 {
         match change {
+            _ if self.task_ms == 0 => 0,
             Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
                 u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms)
             }

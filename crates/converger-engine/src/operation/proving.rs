@@ -17,8 +17,6 @@ use super::{Command, Stage, State, cause_of};
 /// How far the clocks of this machine and of a node may be apart before a task that has ended is not taken for ours.
 /// One that is still at work is, whenever it says that it began.
 const SKEW_SECS: u64 = 10;
-/// How far back tasks are listed.
-const LIST_SECS: u64 = 3600;
 /// How often a guest is followed to another node.
 const MOVES_MAX: u32 = 3;
 
@@ -92,7 +90,8 @@ impl State {
             Read::Tasks => Ask::Tasks {
                 place: self.place.clone(),
                 change: self.operation.step.change.clone(),
-                since_secs: (self.intent_ms / 1000).saturating_sub(LIST_SECS),
+                // All of them: a node whose clock is wrong would hide one that is still at work.
+                since_secs: 0,
             },
             Read::Status => Ask::Status(self.place.clone()),
             Read::Config => Ask::Config(self.place.clone()),
@@ -198,13 +197,13 @@ impl State {
         match &proving.why {
             Why::Sent | Why::TaskEnded { .. } if proving.waited_ms < self.patience.of_promise(change) => self.read_later(proving),
             Why::Sent | Why::TaskEnded { .. } => self.end(Outcome::failed(Code::PromiseBroken, Findings { evidence, observed }), now_ms),
-            Why::TaskFailed(cause) if cause.trouble == Trouble::ShutdownTimeout => {
-                let findings = Findings { evidence: cause.onto(evidence), observed };
-                self.end(Outcome::held(Code::ShutdownTimeout, Release::Reading, findings), now_ms)
-            }
             Why::TaskFailed(cause) => {
                 let findings = Findings { evidence: cause.onto(evidence), observed };
-                self.end(Outcome::failed(Code::TaskFailed, findings), now_ms)
+                self.end(self.task_failed(cause, findings), now_ms)
+            }
+            Why::TaskLost(cause) if self.is_read_again() => {
+                let findings = Findings { evidence: cause.onto(evidence), observed };
+                self.end(Outcome::failed(Code::TaskLost, findings), now_ms)
             }
             Why::TaskLost(_) => self.unclear(&proving.why, observed, now_ms),
             Why::Unknown { looks } => match self.patience.looks_ms.get(*looks).copied() {
@@ -218,6 +217,15 @@ impl State {
                 }
                 None => self.unclear(&proving.why, observed, now_ms),
             },
+        }
+    }
+
+    /// A guest that did not go down in time may still do so: it is held until it is read again (design 6.22).
+    fn task_failed(&self, cause: &Cause, findings: Findings) -> Outcome {
+        match cause.trouble {
+            Trouble::ShutdownTimeout if self.is_read_again() => Outcome::failed(Code::ShutdownTimeout, findings),
+            Trouble::ShutdownTimeout => Outcome::held(Code::ShutdownTimeout, Release::Reading, findings),
+            _ => Outcome::failed(Code::TaskFailed, findings),
         }
     }
 

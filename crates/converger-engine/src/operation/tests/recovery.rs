@@ -141,8 +141,27 @@ fn what_was_held_until_a_reading_is_resolved_by_one() {
 
 #[test]
 fn what_is_still_not_known_stays_held_and_nothing_is_written() {
+    let at_work = [Answer::Task(TaskState::Running)];
+    check_recovery(held("start", Some("T1"), Release::Reading), &at_work, "task, -", "held task-overdue (reading)");
+    check_recovery(held("shutdown", Some("T1"), Release::Reading), &at_work, "task, -", "held task-overdue (reading)");
+    let unread = vec![Answer::Unread(cause(Trouble::Other)); 50];
+    let state = State::recover(held("config.set", None, Release::Reading), Patience::default()).expect("held");
+    let (state, trace) = play(state, &unread);
+    assert_eq!(end(&state), "held outcome-unread (reading)");
+    assert!(trace.iter().all(|word| matches!(word.as_str(), "config" | "-")), "{trace:?}");
+}
+
+#[test]
+fn the_later_reading_releases_what_did_not_come_about() {
+    let timeout = Answer::Task(TaskState::Failed(cause(Trouble::ShutdownTimeout)));
+    let story = "task, status, config, commit resolved, -";
+    let still_up = [timeout, status("running"), config(2)];
+    check_recovery(held("shutdown", Some("T1"), Release::Reading), &still_up, story, "failed shutdown-timeout");
+    let ended = "task, status, config, commit ended, -";
+    check_recovery(open("shutdown", Some("T1")), &still_up, ended, "held shutdown-timeout (reading)");
     let lost = [Answer::Task(TaskState::Lost(cause(Trouble::Other))), status("stopped"), config(2)];
-    check_recovery(held("start", Some("T1"), Release::Reading), &lost, "task, status, config, -", "held task-lost (reading)");
+    check_recovery(held("start", Some("T1"), Release::Reading), &lost, story, "failed task-lost");
+    check_recovery(open("start", Some("T1")), &lost, ended, "held task-lost (reading)");
 }
 
 #[test]
