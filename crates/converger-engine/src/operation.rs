@@ -255,23 +255,27 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Comma
 }
 
 impl State {
+    /// The stage is taken out and not copied; each of these puts the next one in its place.
     fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
-        match (self.stage.clone(), event) {
+        match (std::mem::replace(&mut self.stage, Stage::New), event) {
             (Stage::New, Event::Begin) => self.begin(now_ms),
             (Stage::Recording, Event::Committed) => self.check(),
             (Stage::Recording, Event::NotCommitted(why)) => self.not_recorded(why),
-            (Stage::Checking(checking), Event::Answered(answer)) => self.checked(checking, answer, now_ms),
+            (Stage::Checking(checking), Event::Answered(answer)) if !checking.is_waiting() => self.checked(checking, answer, now_ms),
             (Stage::Checking(checking), Event::Woken) if checking.is_waiting() => self.check_again(checking),
             (Stage::Sending, Event::Answered(answer)) => self.sent(answer, now_ms),
             (Stage::Tasking(task), Event::Committed) => self.settle(task),
             (Stage::Tasking(_), Event::NotCommitted(why)) => self.left(&why),
-            (Stage::Settling(settling), Event::Answered(answer)) => self.settled(settling, answer, now_ms),
+            (Stage::Settling(settling), Event::Answered(answer)) if !settling.is_waiting() => self.settled(settling, answer, now_ms),
             (Stage::Settling(settling), Event::Woken) if settling.is_waiting() => self.poll(settling),
-            (Stage::Proving(proving), Event::Answered(answer)) => self.proved(proving, answer, now_ms),
+            (Stage::Proving(proving), Event::Answered(answer)) if !proving.is_waiting() => self.proved(proving, answer, now_ms),
             (Stage::Proving(proving), Event::Woken) if proving.is_waiting() => self.prove_again(proving),
             (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
             (Stage::Ending(outcome), Event::NotCommitted(_)) => self.close(outcome, false),
-            _ => None,
+            (stage, _) => {
+                self.stage = stage;
+                None
+            }
         }
     }
 

@@ -60,9 +60,6 @@ impl State {
     }
 
     pub(super) fn checked(&mut self, checking: Checking, answer: Answer, now_ms: u64) -> Option<Command> {
-        if checking.waiting {
-            return None;
-        }
         match (&checking.read, answer) {
             (Read::Cluster, Answer::Cluster(membership)) => match check::cluster(&membership, &self.place.node) {
                 Some(refusal) => self.refuse(&refusal, now_ms),

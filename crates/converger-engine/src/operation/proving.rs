@@ -102,9 +102,6 @@ impl State {
     }
 
     pub(super) fn proved(&mut self, proving: Proving, answer: Answer, now_ms: u64) -> Option<Command> {
-        if proving.waiting {
-            return None;
-        }
         match (proving.read, answer) {
             (Read::Tasks, Answer::Tasks(tasks)) => self.found(proving, &tasks, now_ms),
             (Read::Status, Answer::Status(live)) if self.reads_config() => {

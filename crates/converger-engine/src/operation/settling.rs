@@ -41,9 +41,6 @@ impl State {
     }
 
     pub(super) fn settled(&mut self, settling: Settling, answer: Answer, now_ms: u64) -> Option<Command> {
-        if settling.waiting {
-            return None;
-        }
         match answer {
             Answer::Task(TaskState::Running) => self.go_on(Settling { unread: 0, ..settling }, now_ms),
             Answer::Task(TaskState::Ended { warnings }) => self.prove(Why::TaskEnded { warnings }),
