@@ -125,7 +125,7 @@ fn two_guests_of_one_name_are_typed_twice() {
 }
 
 #[test]
-fn a_digest_in_a_script_covers_this_plan_and_benign_steps_only() {
+fn g15_a_digest_in_a_script_covers_this_plan_and_benign_steps_only() {
     let digest = |digest| admission(Confirmation::FullDigest { by: "cron".into(), digest });
     let own = digest_of(&benign());
     assert_eq!(approved(benign(), &digest(own)).how(), "digest");
@@ -137,7 +137,7 @@ fn a_digest_in_a_script_covers_this_plan_and_benign_steps_only() {
 }
 
 #[test]
-fn in_a_shared_environment_nobody_approves_their_own() {
+fn g15_in_a_shared_environment_nobody_approves_their_own() {
     let digest = digest_of(&benign());
     for confirmation in [typed(&["web-101"]), Confirmation::FullDigest { by: "ann".into(), digest }] {
         let shared = Admission { mode: Mode::Shared, ..admission(confirmation) };

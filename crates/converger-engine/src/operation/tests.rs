@@ -102,7 +102,7 @@ fn a_start_is_recorded_checked_sent_tasked_settled_and_verified() {
 }
 
 #[test]
-fn nothing_is_asked_before_the_intent_is_durable() {
+fn g11_nothing_is_asked_before_the_intent_is_durable() {
     let (state, trace) = feed(fresh("start"), &[Event::Begin, Event::Woken, Event::Answered(cluster()), Event::Begin]);
     assert_eq!(trace, ["commit intent", "-", "-", "-"]);
     let (_, trace) = feed(state, &[Event::Committed]);
@@ -110,7 +110,7 @@ fn nothing_is_asked_before_the_intent_is_durable() {
 }
 
 #[test]
-fn an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
+fn g11_an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
     let repeated = NotCommitted::Repeated(step_of("start").0.id);
     for (why, ends) in [
         (NotCommitted::Failed("disk full".into()), "not-run journal-unwritable"),
