@@ -141,6 +141,20 @@ pub(crate) fn marks_text(identity: &Identity) -> String {
     edit::marks_text(identity)
 }
 
+/// Why a declared state cannot be narrowed so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotNarrowed {
+    /// The guest is not declared.
+    Undeclared(Vmid),
+    /// A guest names another in `after`, and only one of the two is chosen.
+    Splits {
+        /// The guest.
+        vmid: Vmid,
+        /// The one that it names.
+        named: Vmid,
+    },
+}
+
 impl Desired {
     /// The environment that the guests are in.
     #[must_use]
@@ -159,6 +173,27 @@ impl Desired {
     pub fn find(&self, vmid: Vmid) -> Option<(usize, &DesiredGuest)> {
         let index = self.guests.binary_search_by_key(&vmid, |guest| guest.vmid).ok()?;
         self.guests.get(index).map(|guest| (index, guest))
+    }
+
+    /// The same with these guests only.
+    ///
+    /// # Errors
+    /// A guest that is not declared, or two that `after` joins and of which only one is chosen: their order would be lost.
+    pub fn narrowed(&self, only: &Scope) -> Result<Self, NotNarrowed> {
+        if let Some(vmid) = only.ids().iter().find(|vmid| self.find(**vmid).is_none()) {
+            return Err(NotNarrowed::Undeclared(*vmid));
+        }
+        let chosen: Vec<DesiredGuest> = self.guests.iter().filter(|guest| only.has(guest.vmid)).cloned().collect();
+        // In both directions: who starts after another also stops before it.
+        for guest in &self.guests {
+            if let Some(named) = guest.after.iter().find(|named| only.has(**named) != only.has(guest.vmid)) {
+                return Err(NotNarrowed::Splits { vmid: guest.vmid, named: *named });
+            }
+        }
+        let kept: Vec<u32> = self.guests.iter().zip(0..).filter(|(guest, _)| only.has(guest.vmid)).map(|(_, index)| index).collect();
+        let place = |index: &u32| kept.binary_search(index).ok().and_then(|place| u32::try_from(place).ok());
+        let order = self.order.as_ref().map(|order| order.iter().filter_map(place).collect());
+        Ok(Self { environment: self.environment.clone(), guests: chosen.into(), order })
     }
 
     /// The ids of all declared guests.

@@ -25,7 +25,7 @@ Examples:
 
 Exit codes:
   0 done or converged      1 failed      2 bad usage or input
-  3 refused                4 changes pending      6 broken contract";
+  3 refused                4 changes pending      5 held      6 broken contract";
 
 /// Brings Proxmox VE guests to a declared state.
 #[derive(Debug, Parser)]
@@ -80,14 +80,21 @@ What is outside of the declared list is dropped and only counted.")]
         #[arg(long)]
         json: bool,
     },
-    /// Carry the plan out (a recorded observation is refused)
+    /// Carry the plan out: show it, ask, act, and say what became of it
     #[command(after_help = "\
 Examples:
-  converger apply desired.yaml --replay current.json     shows the plan, refuses to carry it out
+  converger apply desired.yaml                          shows the plan, asks, and carries it out
+  converger apply desired.yaml --only 101,102           only these guests
+  converger apply desired.yaml --partial                leave out what is refused
+  converger apply desired.yaml --plan plan.json         only if the steps are still those of the saved plan
+  converger apply desired.yaml --confirm sha256:...     for scripts: benign steps only
 
-A plan that was made from a recorded observation is never carried out: a recording shows how
-things were and not how they are. Exit code 3.")]
-    Apply(Reading),
+Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being
+killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C
+begins nothing new and waits for what is under way; a second one leaves at once. A plan from a recorded
+observation is never carried out.
+Exit codes: 0 done, 1 failed, 3 refused, 5 held.")]
+    Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held
     #[command(
         subcommand,
@@ -435,6 +442,37 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Print a line of JSON for each environment
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is carried out, and how.
+#[derive(Args, Debug)]
+pub(crate) struct Apply {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Only these guests: ids, joined by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    pub(crate) only: Vec<Vmid>,
+    /// Leave out guests that are refused, and carry out the rest
+    #[arg(long)]
+    pub(crate) partial: bool,
+    /// Begin nothing new once a step has failed
+    #[arg(long)]
+    pub(crate) fail_fast: bool,
+    /// Begin nothing new after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: Option<u64>,
+    /// A saved plan: what is planned now must be the same steps
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plan: Option<PathBuf>,
+    /// The full digest of the plan, in place of a person's word; covers benign steps only
+    #[arg(long, value_name = "DIGEST")]
+    pub(crate) confirm: Option<String>,
+    /// The file to write [default: result.json, or none with --json]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the result as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
 }

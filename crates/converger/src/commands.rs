@@ -2,6 +2,7 @@
 //!
 //! Artifacts and reports go to standard output, everything else to standard error.
 
+mod apply;
 mod doctor;
 mod explain;
 mod init;
@@ -18,12 +19,11 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::artifact::{self, Provenance};
+use converger_core::artifact;
 use converger_core::audit;
 use converger_core::contract;
 use converger_core::failure;
 use converger_core::observe::Scoped;
-use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
@@ -37,7 +37,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Audit(reading) => audit_command(&reading),
         Command::Plan { reading, out } => plan_command(&reading, out),
         Command::Observe { source, out, json } => observe_command(&source, out, json),
-        Command::Apply(reading) => apply_command(&reading),
+        Command::Apply(arguments) => apply::apply(&arguments),
         Command::Ops(which) => ops::ops(&which),
         Command::Freeze(freezing) => people::freeze(&freezing),
         Command::Thaw(place) => people::thaw(&place),
@@ -161,17 +161,6 @@ fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
     write!(anstream::stdout(), "{}", render::observation(observation, scope))
 }
 
-/// A recording is never applied (G7), whatever is in it. A broken contract comes before that.
-fn apply_command(reading: &Reading) -> Result<End, Stop> {
-    contract_kept(&contract::check())?;
-    let Outcome { judged, origin, provenance } = spine::judge(&reading.source)?;
-    let judged = match provenance {
-        Provenance::Replay => judged.refused_for(Refusal::replay_not_appliable()),
-        Provenance::Live => judged,
-    };
-    show(&Outcome { judged, origin, provenance }, reading)
-}
-
 /// A program that does not keep its contract may look, and may not act.
 fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
     if report.holds() {
@@ -182,18 +171,22 @@ fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
 }
 
 fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
+    show_outcome(outcome, reading.json, reading.all)
+}
+
+fn show_outcome(outcome: &Outcome, json: bool, all: bool) -> Result<End, Stop> {
     let end = audit::conclude(&outcome.judged).into();
-    let written = if reading.json {
+    let written = if json {
         artifact::write_plan(&mut io::stdout().lock(), &outcome.judged, outcome.provenance).map(|_| ())
     } else {
-        report(&outcome.judged, &outcome.origin, reading)
+        report(&outcome.judged, &outcome.origin, all)
     };
     shown(written, end)
 }
 
-fn report(judged: &Judged, origin: &str, reading: &Reading) -> io::Result<()> {
+fn report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
-    render::report(&mut out, judged, origin, reading.all)?;
+    render::report(&mut out, judged, origin, all)?;
     out.flush()
 }
 

@@ -15,6 +15,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
 use super::codec::{Command, Event, Failure, Read};
 use super::doctor::{self, Finding};
+use super::hand::{Caller, Hand};
 use super::observe::{self, Needs, Note, Question, Unread};
 use super::time;
 use crate::{ObserveError, Observer};
@@ -154,6 +155,22 @@ impl Proxmox {
     /// There is no reading at all.
     pub fn report(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
         self.runtime.block_on(self.take(scope))
+    }
+
+    /// The id of the token that asks.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        self.ways.first().map_or("", |way| way.token.id.as_str())
+    }
+
+    /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.
+    ///
+    /// # Errors
+    /// It is no endpoint of this environment, or no client can be set up.
+    pub fn hand(&self, place: &str) -> Result<Hand<Client>, ProxmoxError> {
+        let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
+        let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
+        Ok(Hand::new(Session::new(way.client()?), caller))
     }
 
     /// Asks for each of these once, at the first endpoint with which a connection stands: for people who look for what is wrong.

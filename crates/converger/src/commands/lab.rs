@@ -54,7 +54,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
 }
 
 /// Until Ctrl-C, or until a service manager asks it to end.
-async fn ended() {
+pub(super) async fn ended() {
     let interrupt = pin!(tokio::signal::ctrl_c());
     let Ok(mut terminate) = signal(SignalKind::terminate()) else {
         let _ = interrupt.await;

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::future::Future;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, OpenError, Receipt, SqliteStore, Store as _, StoreError};
@@ -14,6 +14,7 @@ use crate::state;
 /// An open store, and a runtime to wait for it.
 pub(super) struct Memory {
     pub(super) store: SqliteStore,
+    pub(super) directory: PathBuf,
     pub(super) runtime: Runtime,
 }
 
@@ -23,7 +24,7 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
     let directory = state::directory(config.state.as_deref()).map_err(Stop::input)?;
     let store = state::open(&directory).map_err(|error| unopened(&error))?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
-    Ok(Memory { store, runtime })
+    Ok(Memory { store, directory, runtime })
 }
 
 impl Memory {

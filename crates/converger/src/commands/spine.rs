@@ -29,10 +29,28 @@ pub(super) struct Outcome {
     pub(super) provenance: Provenance,
 }
 
-pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
+/// What is declared, and what a run is held to.
+pub(super) struct Ground {
+    pub(super) desired: Desired,
+    pub(super) config: Config,
+}
+
+pub(super) fn ground(source: &Source) -> Result<Ground, Stop> {
     let desired = desired(&source.desired)?;
     let config = config(&source.look, desired.environment())?;
-    let seen = read(&source.look, &config, desired.environment(), &desired.scope(), Needs::of(&desired))?;
+    Ok(Ground { desired, config })
+}
+
+pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
+    let ground = ground(source)?;
+    let desired = &ground.desired;
+    let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), Needs::of(desired))?;
+    Ok(judged(ground, seen))
+}
+
+/// Plans on a reading, and judges the plan.
+pub(super) fn judged(ground: Ground, seen: Seen) -> Outcome {
+    let Ground { desired, config } = ground;
     let rules = match seen.provenance {
         Provenance::Live => config.rules.with_host(host::own()),
         // A recording is planned alike on every machine.
@@ -40,7 +58,7 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     };
     let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(rules));
     let judged = safety::judge(plan, config.limits, config.circumstances);
-    Ok(Outcome { judged, origin: config.origin, provenance: seen.provenance })
+    Outcome { judged, origin: config.origin, provenance: seen.provenance }
 }
 
 pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Config, Stop> {
@@ -86,16 +104,25 @@ pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, 
 }
 
 fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Needs) -> Result<Scoped, Stop> {
+    let proxmox = connect(environment, config)?;
+    take(proxmox.with_needs(needs), environment, scope).map(|(_, report)| report.reading)
+}
+
+/// The environment itself, which is not asked anything yet.
+pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<Proxmox, Stop> {
     let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
     let opened = connection.open(environment).map_err(Stop::input)?;
-    let token = opened.token.id.as_str().to_owned();
-    let proxmox = Proxmox::new(opened).map_err(|error| Stop::failed(error.to_string()))?.with_needs(needs);
+    Proxmox::new(opened).map_err(|error| Stop::failed(error.to_string()))
+}
+
+/// Takes a reading of the environment, and tells what people should know about it.
+pub(super) fn take(proxmox: Proxmox, environment: &EnvironmentName, scope: &Scope) -> Result<(Proxmox, Report), Stop> {
     let waiting = progress::spinner(&format!("reading {environment}"));
     let report = proxmox.report(scope).map_err(|error| unread(&error));
     waiting.end();
     let report = report?;
-    tell(&report, &token);
-    Ok(report.reading)
+    tell(&report, proxmox.token());
+    Ok((proxmox, report))
 }
 
 fn unread(error: &ProxmoxError) -> Stop {

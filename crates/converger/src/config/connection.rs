@@ -60,6 +60,15 @@ pub(crate) enum Mode {
     Shared,
 }
 
+impl From<Mode> for converger_core::approve::Mode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Solo => Self::Solo,
+            Mode::Shared => Self::Shared,
+        }
+    }
+}
+
 /// How an environment is reached. The secret is still where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {

@@ -1,0 +1,236 @@
+//! `apply`: the walk to its end. Plans on a fresh reading, asks, hands the approved plan to the engine, and says what became of it.
+//!
+//! What never enters: what is sent and when. That is the engine's.
+
+mod ask;
+mod board;
+mod result;
+
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use converger_adapters::proxmox::client::Client;
+use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
+use converger_adapters::proxmox::observe::Needs;
+use converger_core::apply::{Answer, Ask, End as Fate, OperationId, RunId};
+use converger_core::approve::{Admission, Admitted, ApprovedPlan, Refused, admit};
+use converger_core::artifact::Provenance;
+use converger_core::contract;
+use converger_core::desired::{Desired, NotNarrowed, Scope};
+use converger_core::guest::EnvironmentName;
+use converger_core::refusal::Refusal;
+use converger_core::safety::Judged;
+use converger_engine::driver::{Engine, Hand, Report, Settings, Signal, SystemClock};
+use converger_engine::schedule::OnFailure;
+use converger_store::{EnvironmentLock, LockError, SqliteStore, Store as _};
+use tokio::sync::watch;
+
+use super::memory::{self, Memory};
+use super::spine::{self, Ground, Outcome, Seen};
+use super::{Stop, shown};
+use crate::cli::Apply;
+use crate::exit::End;
+use crate::{files, render, state};
+use board::Board;
+
+pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
+    super::contract_kept(&contract::check())?;
+    if let Some(path) = &arguments.out {
+        super::not_an_input(path, &arguments.source)?;
+    }
+    let mut ground = spine::ground(&arguments.source)?;
+    if !arguments.only.is_empty() {
+        ground.desired = narrowed(&ground.desired, &arguments.only)?;
+    }
+    match &arguments.source.look.replay {
+        Some(_) => recorded(arguments, ground),
+        None => live(arguments, ground),
+    }
+}
+
+fn narrowed(desired: &Desired, only: &[converger_core::guest::Vmid]) -> Result<Desired, Stop> {
+    desired.narrowed(&Scope::new(only.to_vec())).map_err(|error| match error {
+        NotNarrowed::Undeclared(vmid) => Stop::input(format!("guest {vmid} is not declared")).help("declare it, or correct --only"),
+        NotNarrowed::Splits { vmid, named } => {
+            Stop::input(format!("guest {vmid} comes after {named}, and --only names one of them")).help("name both, or neither")
+        }
+    })
+}
+
+/// A recording shows how things were, and is never acted on (G7).
+fn recorded(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
+    let desired = &ground.desired;
+    let seen = spine::read(&arguments.source.look, &ground.config, desired.environment(), &desired.scope(), Needs::of(desired))?;
+    let Outcome { judged, origin, provenance } = spine::judged(ground, seen);
+    let judged = judged.refused_for(Refusal::replay_not_appliable());
+    super::show_outcome(&Outcome { judged, origin, provenance }, arguments.json, false)
+}
+
+fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
+    let environment = ground.desired.environment().clone();
+    let mode = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?.mode;
+    let mode = mode.ok_or_else(|| {
+        Stop::input(format!("nothing says who decides in the environment `{environment}`"))
+            .help("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into converger.toml")
+    })?;
+    let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
+    let _lock = lock(&memory, &environment)?;
+    let proxmox = spine::connect(&environment, &ground.config)?.with_needs(Needs::of(&ground.desired));
+    let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
+    let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
+    let engine = engine(hand, &memory, arguments);
+    let signal = signals(&memory, arguments.timeout);
+    // What became of what was under way is found out before anything new is planned.
+    let recovered = recover(&engine, &memory, &environment, &signal)?;
+    let report = if recovered.operations().is_empty() { report } else { spine::take(proxmox, &environment, &ground.desired.scope())?.1 };
+    let freeze = memory.wait(memory.store.freeze(environment.clone())).map_err(|error| memory::failed(&error))?;
+    if let Some(freeze) = freeze {
+        ground.config.circumstances.freeze = Some(freeze.reason.into());
+    }
+    let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live });
+    if let Some(path) = &arguments.plan {
+        same_steps(path, &outcome)?;
+    }
+    let Some(approved) = approved(arguments, outcome, mode.into())? else { return Ok(End::Refused) };
+    let digest = approved.digest();
+    let run = run_id()?;
+    let report = carry_out(&engine, &memory, approved, &run, &signal)?;
+    result::write(arguments, &environment, digest, &run, &recovered, &report)?;
+    Ok(end(worse(report.end(), recovered.end())))
+}
+
+/// A hand of the engine at a Proxmox endpoint: the one place where the two meet.
+struct Live(ProxmoxHand<Client>);
+
+impl Hand for Live {
+    async fn ask(&self, ask: Ask) -> Answer {
+        self.0.ask(&ask).await
+    }
+}
+
+type Driver = Engine<Live, SqliteStore, SystemClock>;
+
+fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply) -> Driver {
+    let on_failure = if arguments.fail_fast { OnFailure::Stop } else { OnFailure::GoOn };
+    let settings = Settings { on_failure, ..Settings::default() };
+    Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(SystemClock), settings)
+}
+
+/// One process drives an environment (design 6.23).
+fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLock, Stop> {
+    EnvironmentLock::take(&memory.directory, environment, &state::actor(), state::now_ms()).map_err(|error| match error {
+        LockError::Busy { .. } => Stop::refused(format!("environment-busy: {error}")),
+        LockError::NameUnfit | LockError::Unusable { .. } => Stop::failed(error.to_string()),
+    })
+}
+
+/// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
+fn signals(memory: &Memory, timeout: Option<u64>) -> watch::Receiver<Signal> {
+    let (sender, receiver) = watch::channel(Signal::GoOn);
+    memory.runtime.spawn(async move {
+        if let Some(seconds) = timeout {
+            let limit = std::pin::pin!(tokio::time::sleep(std::time::Duration::from_secs(seconds)));
+            futures_util::future::select(limit, std::pin::pin!(super::lab::ended())).await;
+        } else {
+            super::lab::ended().await;
+        }
+        let _ = sender.send(Signal::Drain);
+        let _ = writeln!(anstream::stderr(), "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
+        super::lab::ended().await;
+        let _ = sender.send(Signal::Quit);
+        sender.closed().await;
+    });
+    receiver
+}
+
+fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
+    let unsettled = memory.wait(engine.unsettled(environment)).map_err(|error| memory::failed(&error))?;
+    if unsettled.is_empty() {
+        return Ok(Report::default());
+    }
+    let _ = writeln!(anstream::stderr(), "finding out what became of {} operation(s) that were under way", unsettled.len());
+    let board = Board::new();
+    Ok(memory.wait(engine.recover(unsettled, signal.clone(), |notice| board.notice(&notice))))
+}
+
+/// Shows the plan, asks, and admits it. Nothing: it was refused, and shown why.
+fn approved(arguments: &Apply, outcome: Outcome, mode: converger_core::approve::Mode) -> Result<Option<ApprovedPlan>, Stop> {
+    if !arguments.json || matches!(outcome.judged, Judged::Refused(_)) {
+        super::show_outcome(&outcome, arguments.json, false)?;
+    }
+    let Outcome { judged: Judged::Safe(safe), provenance, .. } = outcome else { return Ok(None) };
+    let confirmation = ask::confirmation(arguments, &safe)?;
+    let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
+    let now_secs = state::now_ms() / 1000;
+    let admission = Admission { mode, provenance, confirmation, refused, now_secs, age_secs_max: Admission::AGE_SECS_MAX };
+    match admit(safe, &admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))? {
+        Admitted::Approved(approved) => Ok(Some(approved)),
+        Admitted::Refused(refusals) => {
+            let text: String = refusals.iter().map(render::refusal).collect();
+            let _ = write!(anstream::stderr(), "\n{text}");
+            Ok(None)
+        }
+    }
+}
+
+/// A saved plan is evidence and no permission: what is planned now must be the same steps on the same guests.
+fn same_steps(path: &Path, outcome: &Outcome) -> Result<(), Stop> {
+    let name = files::shown(path);
+    let text = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")))?;
+    let saved: serde_json::Value =
+        serde_json::from_slice(&text.bytes).map_err(|error| Stop::input(format!("{name} is not a plan: {error}")))?;
+    let mut body = Vec::new();
+    converger_core::artifact::write_body(&mut body, outcome.judged.plan()).map_err(|error| Stop::failed(error.to_string()))?;
+    let fresh: serde_json::Value = serde_json::from_slice(&body).map_err(|error| Stop::failed(error.to_string()))?;
+    let environments = (&saved["body"]["environment"], &fresh["environment"]);
+    if saved["schema"] == converger_core::artifact::PLAN_SCHEMA
+        && environments.0 == environments.1
+        && saved["body"]["guests"] == fresh["guests"]
+    {
+        return Ok(());
+    }
+    Err(Stop::refused(format!("plan-stale: what would be done now is not what {name} says"))
+        .help("`converger plan` shows what would be done now; save and read that"))
+}
+
+fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
+    let board = Board::new();
+    let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
+    let driven = engine.apply(plan, run.clone(), ids, Vec::new(), signal.clone(), |notice| board.notice(&notice));
+    memory.wait(driven).map_err(|error| Stop::failed(error.to_string()))
+}
+
+/// An id that no other run has: the time, and what the system calls random.
+fn run_id() -> Result<RunId, Stop> {
+    let mut bytes = [0; 4];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| io::Read::read_exact(&mut source, &mut bytes));
+    read.map_err(|error| Stop::failed(format!("no random number can be had: {error}")))?;
+    RunId::new(&format!("{:x}-{:08x}", state::now_ms() / 1000, u32::from_ne_bytes(bytes)))
+        .ok_or_else(|| Stop::failed("the clock is beyond all bounds"))
+}
+
+/// 6, 1, 5, 3, 4: which end outweighs which.
+fn worse(one: Fate, other: Fate) -> Fate {
+    let weight = |fate: Fate| match fate {
+        Fate::Failed => 4,
+        Fate::Held => 3,
+        Fate::Refused => 2,
+        Fate::NotRun => 1,
+        Fate::Done => 0,
+    };
+    if weight(other) > weight(one) { other } else { one }
+}
+
+fn end(fate: Fate) -> End {
+    match fate {
+        Fate::Done => End::Done,
+        Fate::Failed | Fate::NotRun => End::Failed,
+        Fate::Refused => End::Refused,
+        Fate::Held => End::Held,
+    }
+}
+
+pub(super) fn told(text: &str) -> Result<(), Stop> {
+    shown(write!(anstream::stdout(), "{text}"), End::Done).map(drop)
+}
