@@ -153,7 +153,7 @@ impl<'s> Stage<'s> {
         let mut written = content(self.room.path());
         written.retain(|name, bytes| before.get(name) != Some(bytes));
         faults.extend(misdeeds(verb, &requests, &written));
-        faults.extend(self.leaks(&ran.text(), &written));
+        faults.extend(leaks(&self.secrets, &ran.text(), &written));
         if arguments.iter().any(|argument| argument == "--json") && !ran.stdout.is_empty() {
             ran.stdout = run::pretty(&ran.stdout, verb, ran.exit, faults).unwrap_or_default();
         }
@@ -165,14 +165,14 @@ impl<'s> Stage<'s> {
             let _ = write!(transcript, "--- wrote {name}\n{}", self.volatile.replaced(&shown.unwrap_or_default()));
         }
     }
+}
 
-    /// Where a secret came out.
-    fn leaks(&self, said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
-        let written = written.iter().map(|(name, bytes)| (name.as_str(), String::from_utf8_lossy(bytes)));
-        let places: Vec<(&str, std::borrow::Cow<'_, str>)> = written.chain([("what it said", said.into())]).collect();
-        let leaks = |(_, text): &&(&str, std::borrow::Cow<'_, str>)| self.secrets.iter().any(|secret| text.contains(secret.as_str()));
-        places.iter().filter(leaks).map(|(place, _)| format!("the secret of a token is in {place}")).collect()
-    }
+/// Where a secret came out.
+fn leaks(secrets: &[String], said: &str, written: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let written = written.iter().map(|(name, bytes)| (name.as_str(), String::from_utf8_lossy(bytes)));
+    let places = written.chain([("what it said", said.into())]);
+    let leaks = places.filter(|(_, text)| secrets.iter().any(|secret| text.contains(secret.as_str())));
+    leaks.map(|(place, _)| format!("the secret of a token is in {place}")).collect()
 }
 
 /// What no command that reads may do: send anything but reads (G4, G5), and for an audit, leave anything behind.
@@ -235,6 +235,17 @@ mod tests {
         assert_eq!(misdeeds("plan", &[record("GET"), record("PUT")], &written), ["plan sent PUT /x"]);
         assert_eq!(misdeeds("audit", &[], &written), ["audit wrote plan.json"]);
         assert_eq!(misdeeds("apply", &[record("POST")], &written), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_secret_that_comes_out_is_found_wherever_it_is() {
+        let secrets = ["hunter2".to_owned()];
+        let written = BTreeMap::from([("plan.json".to_owned(), b"{\"token\":\"a=hunter2\"}".to_vec()), ("b".to_owned(), Vec::new())]);
+        assert_eq!(leaks(&secrets, "nothing", &BTreeMap::new()), Vec::<String>::new());
+        assert_eq!(
+            leaks(&secrets, "it is hunter2.", &written),
+            ["plan.json", "what it said"].map(|place| format!("the secret of a token is in {place}"))
+        );
     }
 
     #[test]

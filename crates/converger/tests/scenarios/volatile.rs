@@ -23,7 +23,7 @@ impl Volatile {
         for (found, name) in &self.known {
             text = text.replace(found, name);
         }
-        for before in ["read at ", "\"taken_at\": \""] {
+        for before in ["read at ", "seen at ", "\"taken_at\": \""] {
             text = with_times_named(&text, before);
         }
         self.with_fingerprints_named(&text)
