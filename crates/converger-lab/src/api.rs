@@ -3,6 +3,7 @@
 //! What never enters here: routing, permissions that the table states, shapes of answers.
 
 mod access;
+mod backup;
 mod cluster;
 mod firewall;
 mod guests;
@@ -74,8 +75,17 @@ pub(crate) type Handler = fn(&mut World, &Call) -> Result<Data, Fail>;
 type Route = (&'static str, &'static str, Handler);
 
 static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), Handler>> = LazyLock::new(|| {
-    let rooms: [&[Route]; 8] =
-        [access::ROUTES, cluster::ROUTES, firewall::ROUTES, guests::ROUTES, nodes::ROUTES, pools::ROUTES, storage::ROUTES, tasks::ROUTES];
+    let rooms: [&[Route]; 9] = [
+        access::ROUTES,
+        backup::ROUTES,
+        cluster::ROUTES,
+        firewall::ROUTES,
+        guests::ROUTES,
+        nodes::ROUTES,
+        pools::ROUTES,
+        storage::ROUTES,
+        tasks::ROUTES,
+    ];
     rooms.into_iter().flatten().map(|(verb, template, handler)| ((*verb, *template), *handler)).collect()
 });
 

@@ -48,6 +48,11 @@ impl<'a> Fork<'a> {
         Self { node, user: who.id(), kind: kind.to_owned(), about: vmid.to_string(), holds: Some(vmid), work }
     }
 
+    /// A task of a node that is about something else than a guest.
+    pub(crate) fn of_node(node: &'a str, who: &Who, kind: &str, about: &str, work: Work) -> Self {
+        Self { node, user: who.id(), kind: kind.to_owned(), about: about.to_owned(), holds: None, work }
+    }
+
     /// A task about a guest that leaves it free for others.
     pub(crate) fn beside(node: &'a str, who: &Who, kind: &str, vmid: u32, work: Work) -> Self {
         Self { holds: None, ..Self::holding(node, who, kind, vmid, work) }

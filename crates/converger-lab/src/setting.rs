@@ -333,6 +333,7 @@ pub struct Pace {
     pub resize_ms: u64,
     pub migrate_ms: u64,
     pub manage_ms: u64,
+    pub backup_ms: u64,
 }
 
 impl Default for Pace {
@@ -350,6 +351,7 @@ impl Default for Pace {
             resize_ms: 150,
             migrate_ms: 3_000,
             manage_ms: 100,
+            backup_ms: 900,
         }
     }
 }

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::guest::{Kind, Section};
+
 /// Such an image is always that large.
 const CLOUD_INIT_BYTES: u64 = 4 << 20;
 
@@ -43,11 +45,25 @@ pub(crate) struct Volume {
     pub(crate) base: Option<String>,
 }
 
-/// All storages, all volumes by their id (`storage:name`).
+/// A guest as it was, to be had again.
+#[derive(Clone, Debug)]
+pub(crate) struct Backup {
+    pub(crate) vmid: u32,
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u64,
+    pub(crate) made_s: u64,
+    pub(crate) notes: Option<String>,
+    pub(crate) protected: bool,
+    /// The config of that moment.
+    pub(crate) section: Section,
+}
+
+/// All storages, all volumes and all backups by their id (`storage:name`).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Storages {
     pub(crate) all: BTreeMap<String, Storage>,
     pub(crate) volumes: BTreeMap<String, Volume>,
+    pub(crate) backups: BTreeMap<String, Backup>,
 }
 
 impl Storages {
@@ -65,16 +81,22 @@ impl Storages {
         Ok(id)
     }
 
+    /// Make a volume of that name, which nobody may have.
+    pub(crate) fn allocate_named(&mut self, storage: &str, vmid: u32, name: &str, bytes: u64, format: &str) -> Result<String, String> {
+        self.find(storage)?;
+        let id = self.volume_id(storage, vmid, name.split('.').next().unwrap_or(name), format);
+        if self.volumes.contains_key(&id) {
+            return Err(format!("disk image '{}' already exists", self.path(&id)));
+        }
+        self.volumes.insert(id.clone(), Volume { vmid, bytes, format: format.to_owned(), base: None });
+        Ok(id)
+    }
+
     /// Make the image with a guest's first settings. There is one of it, so that a second is refused.
     pub(crate) fn allocate_cloud_init(&mut self, storage: &str, vmid: u32, format: Option<String>) -> Result<String, String> {
         let default = if self.find(storage)?.has_files() { "qcow2" } else { "raw" };
         let format = format.unwrap_or_else(|| default.to_owned());
-        let id = self.volume_id(storage, vmid, &format!("vm-{vmid}-cloudinit"), &format);
-        if self.volumes.contains_key(&id) {
-            return Err(format!("disk image '{}' already exists", self.path(&id)));
-        }
-        self.volumes.insert(id.clone(), Volume { vmid, bytes: CLOUD_INIT_BYTES, format, base: None });
-        Ok(id)
+        self.allocate_named(storage, vmid, &format!("vm-{vmid}-cloudinit"), CLOUD_INIT_BYTES, &format)
     }
 
     fn volume_id(&self, storage: &str, vmid: u32, stem: &str, format: &str) -> String {
@@ -91,7 +113,29 @@ impl Storages {
     pub(crate) fn path(&self, id: &str) -> String {
         let (storage, rest) = id.split_once(':').unwrap_or(("", id));
         let root = self.all.get(storage).and_then(|storage| storage.path.as_deref()).unwrap_or("/dev");
-        format!("{root}/images/{rest}")
+        let folder = match rest.split_once('/') {
+            Some(("backup", name)) => return format!("{root}/dump/{name}"),
+            Some(("iso", name)) => return format!("{root}/template/iso/{name}"),
+            Some(("vztmpl", name)) => return format!("{root}/template/cache/{name}"),
+            _ => "images",
+        };
+        format!("{root}/{folder}/{rest}")
+    }
+
+    /// Whether a storage has a file of that name: an image of a CD, or a template of a container.
+    pub(crate) fn has_file(&self, id: &str) -> bool {
+        let (storage, file) = id.split_once(':').unwrap_or(("", id));
+        self.all.get(storage).is_some_and(|storage| storage.files.contains(file))
+    }
+
+    /// Take a volume, a backup or a file away.
+    pub(crate) fn remove(&mut self, id: &str) {
+        self.volumes.remove(id);
+        self.backups.remove(id);
+        let (storage, file) = id.split_once(':').unwrap_or(("", id));
+        if let Some(storage) = self.all.get_mut(storage) {
+            storage.files.remove(file);
+        }
     }
 
     /// Whether a linked clone still stands on this volume.

@@ -3,6 +3,7 @@
 //! What never enters here: queues and time (see `engine`), and what a call checks before it forks a
 //! task (see `api`).
 
+mod backup;
 mod clone;
 mod create;
 mod destroy;
@@ -16,6 +17,7 @@ use crate::task::{Task, TaskId};
 use crate::update::{self, Update};
 use crate::world::World;
 
+pub(crate) use backup::Backing;
 pub(crate) use clone::Cloning;
 pub(crate) use disk::{Move, finish_resize, may_take_space, target_bytes};
 pub(crate) use migrate::Migration;
@@ -25,23 +27,66 @@ pub(crate) use snapshot::Snapshotting;
 /// The work of a task on a guest.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Start { kind: Kind, vmid: u32 },
-    Stop { kind: Kind, vmid: u32, overrules: bool },
+    Start {
+        kind: Kind,
+        vmid: u32,
+    },
+    Stop {
+        kind: Kind,
+        vmid: u32,
+        overrules: bool,
+    },
     Shutdown(Shutdown),
-    Reset { vmid: u32 },
-    Pause { vmid: u32 },
-    Hibernate { vmid: u32 },
-    Resume { kind: Kind, vmid: u32 },
+    Reset {
+        vmid: u32,
+    },
+    Pause {
+        vmid: u32,
+    },
+    Hibernate {
+        vmid: u32,
+    },
+    Resume {
+        kind: Kind,
+        vmid: u32,
+    },
     Config(Box<Update>),
-    Create { vmid: u32, section: Section, start: bool },
-    Destroy { vmid: u32, purge: bool },
+    Create {
+        vmid: u32,
+        section: Section,
+        start: bool,
+    },
+    Destroy {
+        vmid: u32,
+        purge: bool,
+    },
     Clone(Box<Cloning>),
-    Template { vmid: u32 },
+    Template {
+        vmid: u32,
+    },
     Snapshot(Snapshotting),
-    Resize { vmid: u32, key: String, size: String, digest: Option<String> },
+    Resize {
+        vmid: u32,
+        key: String,
+        size: String,
+        digest: Option<String>,
+    },
     Move(Move),
     Migrate(Migration),
-    Manage { kind: Kind, sid: String, state: String },
+    Manage {
+        kind: Kind,
+        sid: String,
+        state: String,
+    },
+    Backup(Box<Backing>),
+    /// A volume, a backup or a file goes.
+    Free {
+        volume: String,
+    },
+    /// A file comes from elsewhere.
+    Fetch {
+        volume: String,
+    },
 }
 
 /// How long the work will take; `None`: it never ends by itself. An error fails the task.
@@ -67,6 +112,9 @@ pub(crate) fn begin(world: &mut World, id: TaskId) -> Begun {
         Work::Move(moving) => disk::begin_move(world, id, &moving),
         Work::Migrate(migration) => migrate::begin(world, id, &migration),
         Work::Manage { kind, sid, state } => begin_manage(world, id, kind, &sid, &state),
+        Work::Backup(backing) => backup::begin(world, id, &backing),
+        Work::Free { volume } => backup::begin_free(world, &volume),
+        Work::Fetch { volume } => backup::begin_fetch(world, id, &volume),
     };
     took_ms.map(Some)
 }
@@ -91,14 +139,20 @@ pub(crate) fn finish(world: &mut World, id: TaskId) -> Result<(), String> {
         Work::Move(moving) => disk::finish_move(world, &moving),
         Work::Migrate(migration) => migrate::finish(world, &migration),
         Work::Manage { sid, state, .. } => finish_manage(world, &sid, &state),
+        Work::Backup(backing) => backup::finish(world, id, &backing),
+        Work::Free { volume } => backup::finish_free(world, id, &volume),
+        Work::Fetch { volume } => backup::finish_fetch(world, &volume),
         Work::Reset { .. } => Ok(()),
     }
 }
 
 /// A task was told to stop while it was at work: locks that it had set stay behind only where Proxmox leaves them.
 pub(crate) fn interrupted(world: &mut World, id: TaskId) {
-    let Some(Work::Clone(cloning)) = world.tasks.get(id).map(|task| task.work.clone()) else { return };
-    clone::abandon(world, &cloning);
+    match world.tasks.get(id).map(|task| task.work.clone()) {
+        Some(Work::Clone(cloning)) => clone::abandon(world, &cloning),
+        Some(Work::Backup(backing)) => backup::abandon(world, &backing),
+        _ => {}
+    }
 }
 
 /// The kind of guest that a task is about.

@@ -15,6 +15,7 @@ use crate::ha::HaResources;
 use crate::node::{Node, Service};
 use crate::random::Random;
 use crate::route;
+use crate::sections::Sections;
 use crate::setting::{GuestSetting, Pace, Setting};
 use crate::storage::Storages;
 use crate::task::Tasks;
@@ -65,6 +66,7 @@ pub struct World {
     pub(crate) tickets: Tickets,
     pub(crate) ha: HaResources,
     pub(crate) firewalls: Firewalls,
+    pub(crate) backup_jobs: Sections,
     pub(crate) tasks: Tasks,
     pub(crate) views: Views,
     /// Guests that changed since their node told the others.
@@ -110,6 +112,7 @@ impl World {
             tickets: Tickets::new(seed),
             ha: HaResources::default(),
             firewalls: Firewalls::default(),
+            backup_jobs: Sections::default(),
             tasks: Tasks::default(),
             views: Views::default(),
             changed: BTreeSet::new(),

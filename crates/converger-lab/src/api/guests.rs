@@ -10,6 +10,7 @@ mod destroy;
 mod disk;
 mod migrate;
 mod power;
+mod restore;
 mod snapshot;
 mod status;
 

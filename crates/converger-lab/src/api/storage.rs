@@ -1,15 +1,17 @@
 //! `/storage` and `/nodes/{node}/storage`.
 //!
-//! What never enters here: uploads and downloads.
+//! What never enters here: what lies on a storage (see `content`), and uploads.
+
+mod content;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Call, Route, need_quorum};
+use super::{Call, Route, need_quorum, nodes::subdirs};
 use crate::respond::{Data, Fail};
 use crate::schema::split_list;
-use crate::storage::{Storage, Volume};
+use crate::storage::Storage;
 use crate::world::World;
 
 pub(super) const ROUTES: &[Route] = &[
@@ -20,11 +22,24 @@ pub(super) const ROUTES: &[Route] = &[
     ("DELETE", "/storage/{storage}", delete),
     ("GET", "/nodes/{node}/storage", on_node),
     ("GET", "/nodes/{node}/storage/{storage}/status", status),
-    ("GET", "/nodes/{node}/storage/{storage}/content", content),
+    ("GET", "/nodes/{node}/storage/{storage}", index),
+    ("GET", "/nodes/{node}/storage/{storage}/content", content::list),
+    ("POST", "/nodes/{node}/storage/{storage}/content", content::allocate),
+    ("GET", "/nodes/{node}/storage/{storage}/content/{volume}", content::read),
+    ("PUT", "/nodes/{node}/storage/{storage}/content/{volume}", content::update),
+    ("DELETE", "/nodes/{node}/storage/{storage}/content/{volume}", content::delete),
+    ("POST", "/nodes/{node}/storage/{storage}/download-url", content::download),
+    ("GET", "/nodes/{node}/aplinfo", content::appliances),
+    ("POST", "/nodes/{node}/aplinfo", content::fetch_appliance),
 ];
 
 /// What is used of every storage, as far as anybody looks.
 const USED_TENTH: u64 = 10;
+
+fn index(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    named(world, call)?;
+    Ok(subdirs(&["content", "download-url", "status"]))
+}
 
 fn words(content: &BTreeSet<String>) -> String {
     content.iter().cloned().collect::<Vec<_>>().join(",")
@@ -153,36 +168,6 @@ fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
         map.remove("used_fraction");
     }
     Ok(fields.into())
-}
-
-fn content(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let (name, storage) = named(world, call)?;
-    let prefix = format!("{name}:");
-    let volumes = world.storages.volumes.iter().filter(|(id, _)| id.starts_with(&prefix));
-    let volumes = volumes.map(|(id, volume)| volume_entry(world, id, volume));
-    let files = storage.files.iter().map(|file| file_entry(world, name, file));
-    let kind = |entry: &Value| call.text("content").is_none_or(|kind| entry["content"] == kind);
-    let owner = |entry: &Value| call.number("vmid").is_none_or(|vmid| entry["vmid"] == vmid);
-    let entries: Vec<Value> = volumes.chain(files).filter(|entry| kind(entry) && owner(entry)).collect();
-    Ok(json!(entries).into())
-}
-
-fn volume_entry(world: &World, id: &str, volume: &Volume) -> Value {
-    let lxc = world.guests.get(&volume.vmid).is_some_and(|guest| guest.kind == crate::guest::Kind::Lxc);
-    json!({ "volid": id, "vmid": volume.vmid, "size": volume.bytes, "format": volume.format, "ctime": world.wall_s(),
-        "content": if lxc { "rootdir" } else { "images" } })
-}
-
-/// `iso/debian.iso`, `vztmpl/debian.tar.zst`: the folder says what it is.
-fn file_entry(world: &World, storage: &str, file: &str) -> Value {
-    let kind = file.split('/').next().unwrap_or_default();
-    let format = match file.rsplit('.').next().unwrap_or_default() {
-        "zst" => "tzst",
-        "gz" => "tgz",
-        "xz" => "txz",
-        other => other,
-    };
-    json!({ "volid": format!("{storage}:{file}"), "content": kind, "format": format, "size": 1 << 28, "ctime": world.wall_s() })
 }
 
 /// Storages as `cluster/resources` lists them: once for each node.

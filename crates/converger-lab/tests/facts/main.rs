@@ -4,6 +4,7 @@
 //! What never enters here: what the replay proves already.
 
 mod access;
+mod backups;
 mod cluster;
 mod config;
 mod containers;

@@ -1,14 +1,15 @@
 //! New guests, and templates made of them.
 //!
 //! The config with its lock is written before the task is forked, so a guest exists as soon as the
-//! call returns. What never enters here: restoring from a backup, which uses the same path in
-//! Proxmox and is refused here.
+//! call returns. What never enters here: what a backup makes of a create (see `restore`).
 
+use super::restore;
 use crate::api::{Call, need_quorum};
 use crate::engine::Fork;
 use crate::guest::drive::Drive;
 use crate::guest::{Guest, Kind, Section, is_card_key, is_disk_key};
 use crate::respond::{Data, Fail};
+use crate::storage::Backup;
 use crate::update;
 use crate::work::Work;
 use crate::world::World;
@@ -37,21 +38,33 @@ const NOT_KEYS: &[&str] = &[
 pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let vmid = call.vmid();
     may_create(world, call, vmid)?;
-    if call.text("archive").is_some() || call.flag("restore") {
-        return Err(Fail::died("the lab has no backups to restore from"));
-    }
+    let backup = restore::archive(world, call)?.cloned();
     need_quorum(world, &call.node)?;
-    if let Some(other) = world.guests.get(&vmid) {
-        let taken = format!("{} {vmid} already exists on node '{}'", other.kind.word(), other.node);
-        return Err(Fail::died(if call.kind == Kind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }));
+    match &backup {
+        Some(_) => restore::may_overwrite(world, call)?,
+        None => is_free(world, call, vmid)?,
     }
-    let section = section(world, call)?;
+    let section = section(world, call, backup.as_ref())?;
     section.iter().try_for_each(|(key, value)| update::resources(world, call, call.kind, key, value))?;
     storages_exist(world, call.kind, &section)?;
+    make_room(world, vmid);
     add_guest(world, call, vmid);
-    let name = format!("{}create", call.kind.prefix());
+    let name = format!("{}{}", call.kind.prefix(), if backup.is_some() { "restore" } else { "create" });
     let work = Work::Create { vmid, section, start: call.flag("start") };
     Ok(world.fork(Fork::holding(&call.node, &call.who, &name, vmid, work)).into())
+}
+
+fn is_free(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
+    let Some(other) = world.guests.get(&vmid) else { return Ok(()) };
+    let taken = format!("{} {vmid} already exists on node '{}'", other.kind.word(), other.node);
+    Err(Fail::died(if call.kind == Kind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
+}
+
+/// What a restore writes over goes with its disks.
+fn make_room(world: &mut World, vmid: u32) {
+    if world.guests.remove(&vmid).is_some() {
+        world.storages.volumes.retain(|_, volume| volume.vmid != vmid);
+    }
 }
 
 /// The right to allocate the id, directly or through a pool.
@@ -67,13 +80,16 @@ fn may_create(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
     Ok(())
 }
 
-fn section(world: &mut World, call: &Call) -> Result<Section, Fail> {
+fn section(world: &mut World, call: &Call, backup: Option<&Backup>) -> Result<Section, Fail> {
     let mut section = Section::new();
     for (key, value) in call.values.iter().filter(|(key, _)| !NOT_KEYS.contains(&key.as_str())) {
         let key = if key == "cdrom" { "ide2" } else { key.as_str() };
         section.insert(key.to_owned(), written(world, call.kind, key, value));
     }
     section.retain(|key, value| key != "description" || !value.is_empty());
+    if let Some(backup) = backup {
+        return Ok(restore::section(world, call, backup, section));
+    }
     match call.kind {
         Kind::Qemu => complete_qemu(world, &mut section),
         Kind::Lxc => complete_lxc(call, &mut section)?,
