@@ -67,6 +67,7 @@ def main(room):
     lists(lab, api)
     power(api, "pve2", "qemu", 101)
     power(api, "pve2", "lxc", 111)
+    api.cluster.backup.post(id="nightly", vmid="100", schedule="21:00", storage="local", mode="snapshot")
     return 0
 
 

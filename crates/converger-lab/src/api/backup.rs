@@ -102,7 +102,24 @@ fn entry(world: &World, id: &str, settings: &Settings) -> Value {
     let mut fields: Value = settings.iter().map(|(key, text)| (key.clone(), number(key, text).unwrap_or_else(|| json!(text)))).collect();
     fields["id"] = json!(id);
     fields["type"] = json!("vzdump");
+    let enabled = settings.get("enabled").is_none_or(|text| text != "0");
+    if let Some(next_s) = settings.get("schedule").filter(|_| enabled).and_then(|text| next_run(text, world.wall_s())) {
+        fields["next-run"] = json!(next_s);
+    }
     fields
+}
+
+/// When a job would run next. Of Proxmox's time tables only the plainest are understood: `21:00`, `daily`, `hourly`, `*/30`.
+fn next_run(schedule: &str, now_s: u64) -> Option<u64> {
+    let after = |period_s: u64, offset_s: u64| (now_s.saturating_sub(offset_s) / period_s + 1) * period_s + offset_s;
+    let number = |text: &str, below: u64| text.parse::<u64>().ok().filter(|number| *number < below);
+    match (schedule, schedule.strip_prefix("*/"), schedule.split_once(':')) {
+        ("daily", ..) => Some(after(86_400, 0)),
+        ("hourly", ..) => Some(after(3_600, 0)),
+        (_, Some(minutes), _) => number(minutes, 60).filter(|minutes| *minutes > 0).map(|minutes| after(minutes * 60, 0)),
+        (_, None, Some((hour, minute))) => Some(after(86_400, number(hour, 24)? * 3_600 + number(minute, 60)? * 60)),
+        _ => None,
+    }
 }
 
 fn list(world: &mut World, _: &Call) -> Result<Data, Fail> {
@@ -152,4 +169,22 @@ fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_quorum(world, &call.node)?;
     world.backup_jobs.remove(id(call));
     Ok(Data::null())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_time_tables_are_understood_and_others_say_nothing() {
+        let noon = 1_794_700_800 + 12 * 3_600;
+        assert_eq!(next_run("21:00", noon), Some(noon + 9 * 3_600));
+        assert_eq!(next_run("11:30", noon), Some(noon + 86_400 - 1_800));
+        assert_eq!(next_run("12:00", noon), Some(noon + 86_400), "what is now was");
+        assert_eq!(next_run("hourly", noon + 1), Some(noon + 3_600));
+        assert_eq!(next_run("*/30", noon + 60), Some(noon + 1_800));
+        for odd in ["sat 18:15", "*/0", "25:00", "mon..fri", ""] {
+            assert_eq!(next_run(odd, noon), None, "{odd}");
+        }
+    }
 }

@@ -4,13 +4,14 @@
 
 mod content;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::{Call, Route, need_quorum, nodes::subdirs};
 use crate::respond::{Data, Fail};
 use crate::schema::split_list;
+use crate::sections::MODIFIED;
 use crate::storage::Storage;
 use crate::world::World;
 
@@ -95,25 +96,67 @@ fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(entry(world, name, storage).into())
 }
 
+/// What a storage of a kind must say.
+fn required(kind: &str) -> &'static [&'static str] {
+    match kind {
+        "dir" | "btrfs" => &["path"],
+        "nfs" => &["export", "server"],
+        "cifs" => &["server", "share"],
+        "zfspool" => &["pool"],
+        "lvm" => &["vgname"],
+        "lvmthin" => &["thinpool", "vgname"],
+        "pbs" => &["datastore", "server"],
+        "iscsi" => &["portal", "target"],
+        _ => &[],
+    }
+}
+
+/// Parameters that have a place of their own, or are never shown again.
+const NOT_EXTRA: &[&str] = &[
+    "storage",
+    "type",
+    "path",
+    "content",
+    "shared",
+    "nodes",
+    "disable",
+    "delete",
+    "digest",
+    "password",
+    "keyring",
+    "encryption-key",
+    "master-pubkey",
+];
+
+fn extra(call: &Call) -> impl Iterator<Item = (String, String)> + '_ {
+    call.values.iter().filter(|(key, _)| !NOT_EXTRA.contains(&key.as_str())).cloned()
+}
+
+fn list_of(call: &Call, key: &str) -> Option<BTreeSet<String>> {
+    call.text(key).map(|text| split_list(text).map(str::to_owned).collect())
+}
+
 fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_quorum(world, &call.node)?;
-    let name = call.text("storage").unwrap_or_default().to_owned();
+    let (name, kind) = (call.text("storage").unwrap_or_default().to_owned(), call.text("type").unwrap_or_default().to_owned());
+    if let Some(key) = required(&kind).iter().find(|key| call.text(key).is_none()) {
+        return Err(Fail::died(format!("missing value for required option '{key}'")));
+    }
     if world.storages.all.contains_key(&name) {
         return Err(Fail::died(format!("create storage failed: storage ID '{name}' already defined")));
     }
-    let own = |key: &str| call.text(key).map(str::to_owned);
-    let kind = own("type").unwrap_or_default();
-    let list = |key: &str| call.text(key).map(|text| split_list(text).map(str::to_owned).collect::<BTreeSet<String>>());
+    // Where files come over the network, they lie under a place of the node's own choice.
+    let mounted = ["nfs", "cifs", "cephfs"].contains(&kind.as_str()).then(|| format!("/mnt/pve/{name}"));
     let storage = Storage {
         kind: kind.clone(),
-        path: own("path"),
-        content: list("content").unwrap_or_else(|| BTreeSet::from(["images".to_owned(), "rootdir".to_owned()])),
-        shared: call.flag("shared") || ["nfs", "cifs", "cephfs", "rbd"].contains(&kind.as_str()),
-        nodes: list("nodes"),
+        path: call.text("path").map(str::to_owned).or(mounted),
+        content: list_of(call, "content").unwrap_or_else(|| BTreeSet::from(["images".to_owned(), "rootdir".to_owned()])),
+        shared: call.flag("shared") || ["nfs", "cifs", "cephfs", "rbd", "pbs"].contains(&kind.as_str()),
+        nodes: list_of(call, "nodes"),
         enabled: !call.flag("disable"),
         total: 256 << 30,
         files: BTreeSet::new(),
-        extra: BTreeMap::new(),
+        extra: extra(call).collect(),
     };
     world.storages.all.insert(name.clone(), storage);
     Ok(json!({ "storage": name, "type": kind }).into())
@@ -123,17 +166,29 @@ fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_quorum(world, &call.node)?;
     let (name, storage) = named(world, call)?;
     if call.text("digest").is_some_and(|given| given != digest(world)) {
-        return Err(Fail::died("detected modified configuration - file changed by other user? Try again."));
+        return Err(Fail::died(MODIFIED));
     }
     let (name, kind) = (name.clone(), storage.kind.clone());
-    let list = |key: &str| call.text(key).map(|text| split_list(text).map(str::to_owned).collect::<BTreeSet<String>>());
     if let Some(storage) = world.storages.all.get_mut(&name) {
-        storage.content = list("content").unwrap_or_else(|| storage.content.clone());
-        storage.nodes = list("nodes").or_else(|| storage.nodes.clone());
-        storage.shared = call.text("shared").map_or(storage.shared, |text| text == "1");
-        storage.enabled = call.text("disable").map_or(storage.enabled, |text| text != "1");
+        change(storage, call);
     }
     Ok(json!({ "storage": name, "type": kind }).into())
+}
+
+fn change(storage: &mut Storage, call: &Call) {
+    storage.content = list_of(call, "content").unwrap_or_else(|| storage.content.clone());
+    storage.nodes = list_of(call, "nodes").or_else(|| storage.nodes.clone());
+    storage.shared = call.text("shared").map_or(storage.shared, |text| text == "1");
+    storage.enabled = call.text("disable").map_or(storage.enabled, |text| text != "1");
+    storage.extra.extend(extra(call));
+    for key in call.text("delete").map(split_list).into_iter().flatten() {
+        match key {
+            "nodes" => storage.nodes = None,
+            "disable" => storage.enabled = true,
+            "shared" => storage.shared = false,
+            _ => drop(storage.extra.remove(key)),
+        }
+    }
 }
 
 fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {

@@ -118,7 +118,8 @@ fn a_job_is_kept_with_its_settings() {
     assert_eq!(lab.error("POST", "/cluster/backup", "id=nightly&all=1"), "500 Job 'nightly' already exists");
     assert_eq!(lab.error("POST", "/cluster/backup", "schedule=21:00"), "400 Parameter verification failed.");
     lab.done("PUT", "/cluster/backup/nightly", "vmid=100,200&delete=enabled");
-    let expected = json!({ "id": "nightly", "type": "vzdump", "vmid": "100,200", "schedule": "21:00", "storage": "local" });
+    let expected = json!({ "id": "nightly", "type": "vzdump", "vmid": "100,200", "schedule": "21:00", "storage": "local",
+        "next-run": 1_794_700_800 + 21 * 3_600 });
     assert_eq!(lab.get("/cluster/backup/nightly"), expected);
     lab.done("POST", "/cluster/backup", "all=1&mode=stop");
     let list = lab.get("/cluster/backup");
@@ -126,4 +127,18 @@ fn a_job_is_kept_with_its_settings() {
     assert_eq!((&list[1]["all"], &list[1]["enabled"]), (&json!(1), &json!(1)));
     lab.done("DELETE", "/cluster/backup/nightly", "");
     assert_eq!(lab.error("GET", "/cluster/backup/nightly", ""), "400 Parameter verification failed.");
+}
+
+#[test]
+fn a_storage_says_what_it_needs_keeps_the_rest_and_tells_no_secret() {
+    let mut lab = lab();
+    assert_eq!(lab.error("POST", "/storage", "storage=nas&type=nfs&server=192.0.2.7"), "500 missing value for required option 'export'");
+    lab.done("POST", "/storage", "storage=nas&type=nfs&server=192.0.2.7&export=/srv&content=images&content=backup&nodes=pve1");
+    let nas = lab.get("/storage/nas");
+    assert_eq!((&nas["content"], &nas["server"], &nas["path"]), (&json!("backup,images"), &json!("192.0.2.7"), &json!("/mnt/pve/nas")));
+    lab.done("PUT", "/storage/nas", "delete=nodes&options=vers%3D4.2");
+    let nas = lab.get("/storage/nas");
+    assert_eq!((nas.get("nodes"), &nas["options"]), (None, &json!("vers=4.2")));
+    lab.done("POST", "/storage", "storage=pbs&type=pbs&server=192.0.2.8&datastore=a&username=b@pbs&password=hush&content=backup");
+    assert!(!lab.get("/storage/pbs").to_string().contains("hush"));
 }
