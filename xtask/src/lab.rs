@@ -14,6 +14,8 @@ use crate::shell::{Failure, Outcome};
 /// What the lab says last before it answers.
 const READY: &str = "Ctrl-C ends it.";
 const RECORD: &str = "requests.jsonl";
+/// What a lab leaves.
+const LEFT: [&str; 5] = ["converger.toml", "secret", "ca.pem", "lab.json", "lab.pem"];
 
 /// A lab that answers. It ends when this is dropped.
 pub(crate) struct Lab {
@@ -27,6 +29,10 @@ impl Lab {
     pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path) -> Result<Self, Failure> {
         let failed = |what: &str| Failure::new(format!("the lab in `{}` {what}", room.display()));
         fs::create_dir_all(room).map_err(|error| failed(&format!("has no directory: {error}")))?;
+        for old in LEFT {
+            // What a lab of another version left would be refused, as what somebody else wrote.
+            let _ = fs::remove_file(room.join(old));
+        }
         converger.arg("lab").args(world).args(["--port", "0", "--clock", "1000", "--quiet", "--into"]).arg(room);
         converger.arg("--record").arg(room.join(RECORD)).stdout(Stdio::piped());
         let mut child = converger.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;

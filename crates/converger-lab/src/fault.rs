@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 pub(crate) use act::carry_out;
 pub use act::{Act, Part};
-pub use seeded::BadDay;
+pub use seeded::{BadDay, SeededDay};
 
 use crate::random::Random;
 use crate::task::{TaskId, Tasks};
@@ -163,6 +163,8 @@ pub struct FaultPlan {
     pub moments: Vec<Moment>,
     /// Faults by chance, besides.
     pub chance: Option<Chance>,
+    /// A whole day of faults from a seed, besides.
+    pub bad_day: Option<SeededDay>,
 }
 
 /// A plan at work: what fitted so far.

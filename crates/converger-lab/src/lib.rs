@@ -50,7 +50,7 @@ mod wire;
 mod work;
 mod world;
 
-pub use fault::{Act, BadDay, Chance, FaultPlan, Moment, Part, RequestFault, TaskFault, TaskTwist, Twist};
+pub use fault::{Act, BadDay, Chance, FaultPlan, Moment, Part, RequestFault, SeededDay, TaskFault, TaskTwist, Twist};
 pub use flavour::Flavour;
 pub use guest::Kind;
 pub use setting::{

@@ -42,7 +42,7 @@ impl Data {
     }
 
     pub(crate) fn after(mut self, delay_ms: u64) -> Self {
-        self.delay_ms += delay_ms;
+        self.delay_ms = self.delay_ms.saturating_add(delay_ms);
         self
     }
 }

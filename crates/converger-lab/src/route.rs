@@ -75,7 +75,7 @@ fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
     match twist {
         Some(Twist::LostAfter) => answer.fate = Fate::LostAfter,
         Some(Twist::Truncated(bytes)) => answer.fate = Fate::Truncated(bytes.min(answer.body.len())),
-        Some(Twist::Slow(delay_ms)) => answer.delay_ms += delay_ms,
+        Some(Twist::Slow(delay_ms)) => answer.delay_ms = answer.delay_ms.saturating_add(delay_ms),
         Some(Twist::Drip { bytes, every_ms }) => answer.fate = Fate::Drip { bytes: bytes.max(1), every_ms },
         Some(Twist::Flood { bytes, unannounced }) => answer.fate = Fate::Flood { bytes, announced: !unannounced },
         Some(Twist::GzipBomb(bytes)) => answer.fate = Fate::GzipBomb(bytes),
@@ -233,7 +233,7 @@ fn patience(world: &mut World, entry: &str, name: &str, request: &Request, prote
         return timeout();
     }
     if node.slow_ms >= PROXY_MS && (protected || name != entry) {
-        let later_ms = at_ms + node.slow_ms;
+        let later_ms = at_ms.saturating_add(node.slow_ms);
         world.schedule(later_ms, Event::Later(entry.to_owned(), request.clone()));
         return timeout();
     }

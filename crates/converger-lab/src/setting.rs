@@ -87,10 +87,22 @@ impl Setting {
     /// Read a setting from YAML.
     ///
     /// # Errors
-    /// What is wrong and where, in the words of the YAML reader.
+    /// Where it is wrong, and what: one line.
     pub fn from_yaml(text: &str) -> Result<Self, String> {
-        serde_saphyr::from_str(text).map_err(|error| error.to_string())
+        serde_saphyr::from_str(text).map_err(|error| fault(&error))
     }
+}
+
+/// `line 2, column 1: unknown field …`. Characters that act on a terminal are spelled out.
+fn fault(error: &serde_saphyr::Error) -> String {
+    let message = error.without_snippet().to_string();
+    let place = error.location().map(|place| (place.line(), place.column()));
+    // The reader says the place behind its message, and to programmers how to be less strict.
+    let end = place.map(|(line, column)| format!(" at line {line}, column {column}")).unwrap_or_default();
+    let message = message.strip_suffix(&end).unwrap_or(&message).split(", set ").next().unwrap_or_default();
+    let message: String =
+        message.chars().flat_map(|letter| if letter.is_control() { letter.escape_debug().collect() } else { vec![letter] }).collect();
+    place.map_or(message.clone(), |(line, column)| format!("line {line}, column {column}: {message}"))
 }
 
 /// A node.

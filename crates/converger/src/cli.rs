@@ -134,10 +134,12 @@ Examples:
 Examples:
   converger lab                                  three nodes, 20 guests, made from a seed
   converger lab --seed 7 --guests 200 --flavour 8
+  converger lab --bad-day 3                      the same nodes and guests on a bad day
   converger lab world.yaml --into lab            what the file says; a ready converger.toml is left in lab/
   converger lab world.yaml --clock 1000          time moves by a second with each request, and nobody waits
 
-It listens on the loopback only and ends with Ctrl-C. The certificate is its own.")]
+It listens on the loopback only and ends with Ctrl-C. The certificate is its own. docs/lab.md says how a world is
+written, and what can go wrong in it.")]
     Lab(Lab),
     /// Say whether environments can be reached and read, what is missing, and how to grant it
     #[command(after_help = "\
@@ -273,9 +275,15 @@ pub(crate) struct Lab {
     /// The port of the first node; each further one has the next. 0 is any that is free
     #[arg(long, default_value_t = 8006)]
     pub(crate) port: u16,
-    /// Milliseconds by which each request moves the clock; left out, time runs as it does
+    /// Ten bad minutes from this seed: nodes fail, guests vanish, answers are lost; then all is well
+    #[arg(long, value_name = "SEED")]
+    pub(crate) bad_day: Option<u64>,
+    /// Milliseconds by which each request moves the clock, and nobody waits; left out, time runs as it does
     #[arg(long, value_name = "MS")]
     pub(crate) clock: Option<u64>,
+    /// How many times as fast time runs
+    #[arg(long, value_name = "TIMES", default_value_t = 1, conflicts_with = "clock", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub(crate) speed: u32,
     /// Keep the certificate in this directory, and leave there what leads here: converger.toml for this program, lab.json and ca.pem
     /// for others
     #[arg(long, value_name = "DIR")]

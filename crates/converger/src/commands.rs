@@ -4,6 +4,7 @@
 
 mod apply;
 mod doctor;
+mod endings;
 mod explain;
 mod init;
 mod lab;

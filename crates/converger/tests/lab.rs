@@ -1,11 +1,12 @@
-//! `converger lab` as a process: what it leaves for others leads to it, and it writes down who asked for what.
+//! `converger lab` as a process: what it leaves for others leads to it, what it never writes over, its record and its end.
 //!
 //! What never enters here: what the lab answers (see the tests of converger-lab).
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -29,8 +30,8 @@ fn run(room: &TempDir, arguments: &[&str]) -> Output {
     converger(room, arguments).output().expect("it starts")
 }
 
-/// A lab that answers; it ends with the test.
-struct Lab(Child);
+/// A lab that answers, and what it said; it ends with the test.
+struct Lab(Child, Vec<String>);
 
 impl Lab {
     fn start(room: &TempDir, arguments: &[&str]) -> Self {
@@ -42,7 +43,14 @@ impl Lab {
         let said = BufReader::new(child.stdout.take().expect("piped")).lines().map(|line| line.expect("text"));
         let lines: Vec<String> = said.take_while(|line| line != "Ctrl-C ends it.").collect();
         assert!(lines.first().is_some_and(|line| line.starts_with("lab: Proxmox VE")), "{lines:?}");
-        Self(child)
+        Self(child, lines)
+    }
+
+    /// Ends it as a terminal or a service manager does.
+    fn end(mut self, signal: &str) -> ExitStatus {
+        let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", self.0.id())]).status().expect("a shell");
+        assert!(sent.success());
+        self.0.wait().expect("it ends")
     }
 }
 
@@ -86,12 +94,122 @@ fn the_card_names_the_release_that_was_asked_for_and_tells_no_secret() {
     assert!(authority.starts_with("-----BEGIN CERTIFICATE-----") && !authority.contains("PRIVATE KEY"), "{authority}");
 }
 
+/// It ends with this code before it serves anything, and says why and what to do.
+fn check_stop(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
+    let output = run(room, &[&["lab"], arguments].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn it_ends_when_it_is_asked_to_and_its_card_with_it() {
+    let room = TempDir::new().expect("a directory");
+    for signal in ["INT", "TERM"] {
+        let lab = Lab::start(&room, &["--into", "here"]);
+        assert!(lab.1.iter().any(|line| line == "  token        root@pam!probe=s3cret"), "{:?}", lab.1);
+        assert!(room.path().join("here/lab.json").exists());
+        assert_eq!(lab.end(signal).code(), Some(0), "{signal}");
+        assert!(!room.path().join("here/lab.json").exists(), "nobody is to look for it");
+    }
+}
+
+#[test]
+fn names_can_be_checked_with_the_authority_that_is_left() {
+    let room = TempDir::new().expect("a directory");
+    let _lab = Lab::start(&room, &["--into", "here"]);
+    fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
+    let port = read_json(&room.path().join("here/lab.json"))["nodes"][0]["port"].clone();
+    for host in ["localhost", "127.0.0.1"] {
+        let environment =
+            format!("url = \"https://{host}:{port}\"\nca = \"ca.pem\"\ntoken = \"root@pam!probe\"\nsecret.file = \"secret\"\n");
+        fs::write(room.path().join("here/by-name.toml"), format!("[environments.lab]\n{environment}")).expect("written");
+        let audit = run(&room, &["audit", "desired.yaml", "--config", "here/by-name.toml"]);
+        assert_eq!(audit.status.code(), Some(0), "{host}: {}", String::from_utf8_lossy(&audit.stderr));
+    }
+}
+
+#[test]
+fn a_second_start_keeps_the_certificate_and_what_somebody_edited() {
+    let room = TempDir::new().expect("a directory");
+    let config = room.path().join("here/converger.toml");
+    let read = || fs::read_to_string(&config).expect("left behind");
+    let start = || {
+        let lab = Lab::start(&room, &["--into", "here"]);
+        let card = read_json(&room.path().join("here/lab.json"));
+        assert!(read().contains(&format!("https://127.0.0.1:{}", card["nodes"][0]["port"])), "it leads to the new port");
+        drop(lab);
+        card["fingerprint"].clone()
+    };
+    assert_eq!(start(), start());
+    let edited = format!("{}\n[limits]\nstops = 0\n", read());
+    fs::write(&config, &edited).expect("written");
+    let lab = Lab::start(&room, &["--into", "here"]);
+    let kept = "  kept         here/converger.toml, because it was edited; remove it to have a new one";
+    assert!(lab.1.iter().any(|line| line == kept), "{:?}", lab.1);
+    assert_eq!(read(), edited);
+}
+
+#[test]
+fn what_a_lab_did_not_leave_is_never_written_over() {
+    let room = TempDir::new().expect("a directory");
+    for name in ["converger.toml", "secret", "ca.pem", "lab.json"] {
+        let into = format!("with-{name}");
+        let directory = room.path().join(&into);
+        fs::create_dir(&directory).expect("made");
+        fs::write(directory.join(name), "mine").expect("written");
+        check_stop(&room, &["--port", "0", "--into", &into], 2, &[&format!("{into}/{name} is there and was not left by a lab"), "help:"]);
+        assert_eq!(fs::read_to_string(directory.join(name)).expect("there"), "mine");
+        assert_eq!(fs::read_dir(&directory).expect("listed").count(), 1, "nothing beside it");
+    }
+    drop(Lab::start(&room, &["--into", "here"]));
+    fs::write(room.path().join("here/converger.toml"), "# mine\n[limits]\n").expect("written");
+    check_stop(&room, &["--port", "0", "--into", "here"], 2, &["here/converger.toml is there and was not left by a lab"]);
+    fs::remove_file(room.path().join("here/converger.toml")).expect("removed");
+    fs::write(room.path().join("here/lab.pem"), "mine").expect("written");
+    check_stop(&room, &["--port", "0", "--into", "here"], 2, &["here/lab.pem: there must be two certificates", "remove it"]);
+    assert_eq!(fs::read_to_string(room.path().join("here/lab.pem")).expect("there"), "mine");
+}
+
+#[test]
+fn one_directory_serves_one_lab_at_a_time() {
+    let room = TempDir::new().expect("a directory");
+    let _lab = Lab::start(&room, &["--into", "here"]);
+    check_stop(&room, &["--port", "0", "--into", "here"], 1, &["another lab runs from here", "help:"]);
+    assert!(room.path().join("here/lab.json").exists(), "that of the first is still there");
+}
+
+#[test]
+fn what_is_no_world_is_shown_with_its_line() {
+    let room = TempDir::new().expect("a directory");
+    let check = |world: &str, part: &str| {
+        fs::write(room.path().join("wrong.yaml"), world).expect("written");
+        check_stop(&room, &["wrong.yaml", "--port", "0"], 2, &["wrong.yaml is no world: ", part, "help: docs/lab.md"]);
+    };
+    check("nodes: { a: {} }\ngests: []\n", "line 2, column 1: unknown field `gests`, expected one of flavour, ");
+    check("nodes: { a: {} }\nnodes: { b: {} }\n", "line 2, column 1: duplicate mapping key: nodes\n");
+    check("nodes: { a: {}\n", "line 1, column 8: ");
+    check("nodes: { a: {} }\nguests: [{ vmid: 100, kind: qemu, node: b }]\n", "guest 100 is on node `b`, which does not exist");
+    check("nodes: { a: {} }\nfaults: { moments: [{ at_ms: 1, act: { node-down: b } }] }\n", "moment 1 of the faults is about node `b`");
+    check("\"\\e[31m\": 1\n", "unknown field `\\u{1b}[31m`");
+    check_stop(&room, &["nowhere.yaml"], 2, &["cannot read nowhere.yaml", "help:"]);
+}
+
+#[test]
+fn ports_that_cannot_be_had_are_named_with_a_way_out() {
+    let room = TempDir::new().expect("a directory");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let parts = [&format!("cannot listen on {address}"), "`--port 0` takes any that are free"];
+    check_stop(&room, &["--nodes", "1", "--port", &address.port().to_string()], 1, &parts);
+    check_stop(&room, &["--nodes", "2", "--port", "65535"], 2, &["2 nodes need as many ports", "--port 0"]);
+}
+
 #[test]
 fn a_record_that_cannot_be_written_is_said_before_anything_is_served() {
     let room = TempDir::new().expect("a directory");
-    let output = run(&room, &["lab", "--port", "0", "--record", "no/such/place.jsonl"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(output.stdout.is_empty());
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("cannot write no/such/place.jsonl"), "{said}");
+    check_stop(&room, &["--port", "0", "--record", "no/such/place.jsonl"], 1, &["cannot write no/such/place.jsonl"]);
 }

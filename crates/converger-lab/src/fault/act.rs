@@ -87,6 +87,19 @@ pub enum Act {
     Show(String, Face),
 }
 
+impl Act {
+    /// The nodes that it is about. None can come later, as a guest can.
+    pub(crate) fn nodes(&self) -> Vec<&str> {
+        match self {
+            Self::NodeDown(name) | Self::NodeUp(name) | Self::Blind(name) | Self::Seeing(name) => vec![name],
+            Self::ServiceDown(name, _) | Self::ServiceHung(name, _) | Self::ServiceUp(name, _) => vec![name],
+            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) => vec![name],
+            Self::Isolate(names) => names.iter().map(String::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
 /// Let it happen.
 pub(crate) fn carry_out(world: &mut World, act: Act) {
     match act {
@@ -114,7 +127,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Say(vmid, word) => drop(world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
-        Act::ClockJump(seconds) => world.skew_ms += seconds * 1_000,
+        Act::ClockJump(seconds) => world.skew_ms = world.skew_ms.saturating_add(seconds.saturating_mul(1_000)),
         Act::Revoke(path) => world.access.grants.retain(|grant| grant.path != path),
         Act::KillTask(vmid) => kill_task(world, vmid),
         Act::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.face = face),

@@ -2,6 +2,8 @@
 //!
 //! What never enters here: anything that the seed and the setting do not decide.
 
+use serde::Deserialize;
+
 use super::{Act, Chance, FaultPlan, Moment, Part};
 use crate::random::Random;
 use crate::setting::Setting;
@@ -17,7 +19,35 @@ pub struct BadDay {
     pub per_thousand: u64,
 }
 
+/// A bad day and the seed that decides it, as a file writes them.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SeededDay {
+    /// Where chance comes from.
+    pub seed: u64,
+    /// How long it lasts; after that everything works again. Ten minutes where nothing is said.
+    pub span_ms: u64,
+    /// How many things happen; 20 where nothing is said.
+    pub events: u32,
+    /// How many of a thousand requests are hit on the wire; 20 where nothing is said.
+    pub per_thousand: u64,
+}
+
+impl Default for SeededDay {
+    fn default() -> Self {
+        Self { seed: 1, span_ms: 600_000, events: 20, per_thousand: 20 }
+    }
+}
+
 impl FaultPlan {
+    /// The plan with what its seeded day comes to in this setting. Chance that is written wins over that of the day.
+    pub(crate) fn spelled_out(&self, setting: &Setting) -> Self {
+        let Some(SeededDay { seed, span_ms, events, per_thousand }) = self.bad_day else { return self.clone() };
+        let day = Self::seeded(seed, setting, BadDay { span_ms, events, per_thousand });
+        let moments = self.moments.iter().cloned().chain(day.moments).collect();
+        Self { moments, chance: self.chance.or(day.chance), bad_day: None, ..self.clone() }
+    }
+
     /// A bad day for a setting: the same seed gives the same day. Whatever can be made good again is made good at its end.
     #[must_use]
     pub fn seeded(seed: u64, setting: &Setting, day: BadDay) -> Self {

@@ -38,11 +38,20 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
         let state = ha.state.clone().unwrap_or_else(|| "started".to_owned());
         world.add_ha(sid, HaResource { state, fixed: ha.believed.is_some(), believed: ha.believed.clone(), ..HaResource::default() });
     }
-    world.faults = Faults::new(&setting.faults, setting.start_ms);
-    for moment in &setting.faults.moments {
-        world.schedule(setting.start_ms + moment.at_ms, Event::Fault(moment.act.clone()));
-    }
+    faults(&mut world, setting)?;
     Ok(world)
+}
+
+fn faults(world: &mut World, setting: &Setting) -> Result<(), String> {
+    let faults = setting.faults.spelled_out(setting);
+    for (number, moment) in (1..).zip(&faults.moments) {
+        if let Some(node) = moment.act.nodes().into_iter().find(|node| !world.nodes.contains_key(*node)) {
+            return Err(format!("moment {number} of the faults is about node `{node}`, which does not exist"));
+        }
+        world.schedule(setting.start_ms.saturating_add(moment.at_ms), Event::Fault(moment.act.clone()));
+    }
+    world.faults = Faults::new(&faults, setting.start_ms);
+    Ok(())
 }
 
 fn nodes(world: &mut World, setting: &Setting) -> Result<(), String> {
@@ -59,7 +68,7 @@ fn nodes(world: &mut World, setting: &Setting) -> Result<(), String> {
 }
 
 fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) -> Node {
-    let mut node = Node::new(name, number, world.now_ms.saturating_sub(setting.uptime_s * 1_000));
+    let mut node = Node::new(name, number, world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)));
     node.cpus = setting.cpus.unwrap_or(node.cpus);
     node.memory = setting.memory.unwrap_or(node.memory);
     node.disk = setting.disk.unwrap_or(node.disk);
@@ -179,7 +188,7 @@ fn manner(deaf: bool, shutdown_ms: Option<u64>, holds_cards: bool) -> Manner {
 fn process(world: &mut World, setting: &GuestSetting) -> Option<Process> {
     let word = setting.state.clone().filter(|state| state != "stopped")?;
     let pid = world.nodes.get_mut(&setting.node).map_or(1, Node::pid);
-    Some(Process { pid, since_ms: world.now_ms.saturating_sub(setting.uptime_s * 1_000), word })
+    Some(Process { pid, since_ms: world.now_ms.saturating_sub(setting.uptime_s.saturating_mul(1_000)), word })
 }
 
 fn complete(world: &mut World, guest: &mut Guest) {

@@ -9,6 +9,7 @@ mod cluster;
 mod config;
 mod containers;
 mod disks;
+mod docs;
 mod faults;
 mod firewall;
 mod flavours;

@@ -9,6 +9,7 @@ mod result;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
@@ -26,6 +27,7 @@ use converger_engine::schedule::OnFailure;
 use converger_store::{EnvironmentLock, LockError, SqliteStore, Store as _};
 use tokio::sync::watch;
 
+use super::endings::Endings;
 use super::memory::{self, Memory};
 use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
@@ -80,7 +82,7 @@ fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
     let engine = engine(hand, &memory, arguments);
-    let signal = signals(&memory, arguments.timeout);
+    let signal = signals(&memory, arguments.timeout)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
     let report = if recovered.operations().is_empty() { report } else { spine::take(proxmox, &environment, &ground.desired.scope())?.1 };
@@ -126,22 +128,22 @@ fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLoc
 }
 
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
-fn signals(memory: &Memory, timeout: Option<u64>) -> watch::Receiver<Signal> {
+fn signals(memory: &Memory, timeout: Option<u64>) -> Result<watch::Receiver<Signal>, Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
+    let _inside = memory.runtime.enter();
+    let mut endings = Endings::listen()?;
     memory.runtime.spawn(async move {
-        if let Some(seconds) = timeout {
-            let limit = std::pin::pin!(tokio::time::sleep(std::time::Duration::from_secs(seconds)));
-            futures_util::future::select(limit, std::pin::pin!(super::lab::ended())).await;
-        } else {
-            super::lab::ended().await;
+        match timeout {
+            Some(seconds) => drop(tokio::time::timeout(Duration::from_secs(seconds), endings.next()).await),
+            None => endings.next().await,
         }
         let _ = sender.send(Signal::Drain);
         let _ = writeln!(anstream::stderr(), "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
-        super::lab::ended().await;
+        endings.next().await;
         let _ = sender.send(Signal::Quit);
         sender.closed().await;
     });
-    receiver
+    Ok(receiver)
 }
 
 fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {

@@ -3,22 +3,13 @@
 //! What never enters here: serving it.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::path::Path;
 
 use converger_lab::Setting;
 use converger_lab::server::{Identity, Place};
 use serde_json::{Value, json};
 
-use super::{Stop, private};
-use crate::files;
-
-/// Leads this program here.
-const CONFIG: &str = "converger.toml";
-const SECRET: &str = "secret";
-/// Lead any other program here.
-const CARD: &str = "lab.json";
-const AUTHORITY: &str = "ca.pem";
+use super::Stop;
+use super::room::{AUTHORITY, CARD, Room, SECRET};
 
 pub(super) struct Invitation {
     flavour: u8,
@@ -41,38 +32,46 @@ impl Invitation {
     }
 
     /// How to reach the lab, for people.
-    pub(super) fn text(&self, places: &[Place]) -> String {
+    pub(super) fn text(&self, places: &[Place], room: Option<&Room>) -> String {
         let mut text = format!("lab: Proxmox VE {} with {} guests\n", self.flavour, self.guests);
+        let mut line = |name: &str, value: &str| {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {name:<12} {value}");
+        };
         for place in places {
-            let _ = writeln!(text, "  {:<12} https://{}", place.node, place.address);
+            line(&place.node, &format!("https://{}", place.address));
         }
-        let _ = writeln!(text, "  {:<12} {}", "fingerprint", self.fingerprint);
-        if let Some((id, secret)) = &self.token {
-            let _ = writeln!(text, "  {:<12} {id}={secret}", "token");
+        line("fingerprint", &self.fingerprint);
+        match &self.token {
+            Some((id, secret)) => line("token", &format!("{id}={secret}")),
+            None => line("token", "none: the world has no `tokens`"),
+        }
+        if let Some(kept) = room.and_then(Room::kept) {
+            line("kept", &kept);
         }
         text.push_str("Ctrl-C ends it.\n");
         text
     }
 
     /// The same for programs: a converger.toml for this one, and for others a card with the certificate of the authority.
-    pub(super) fn leave(&self, room: &Path, places: &[Place]) -> Result<(), Stop> {
+    ///
+    /// The card comes last: whoever waits for it finds everything else.
+    pub(super) fn leave(&self, room: &Room, places: &[Place]) -> Result<(), Stop> {
         if let Some((id, secret)) = &self.token {
-            private(&room.join(SECRET), &format!("{secret}\n"))?;
-            private(&room.join(CONFIG), &self.config(id, places))?;
+            room.private(SECRET, &format!("{secret}\n"))?;
+            room.config(&self.config(id, places))?;
         }
-        public(&room.join(AUTHORITY), &self.authority)?;
-        public(&room.join(CARD), &format!("{:#}\n", self.card(places)))
+        room.public(AUTHORITY, &self.authority)?;
+        room.public(CARD, &format!("{:#}\n", self.card(places)))
     }
 
     fn config(&self, id: &str, places: &[Place]) -> String {
         let pin = &self.fingerprint;
         let endpoint = |place: &Place| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address);
-        let endpoints: Vec<String> = places.iter().map(endpoint).collect();
-        format!(
-            "# Leads to the lab that was started with `converger lab --into`.\n[environments.lab]\nmode = \"solo\"\ntoken = \"{id}\"\n\
-             secret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{}]\n",
-            endpoints.concat()
-        )
+        let endpoints: String = places.iter().map(endpoint).collect();
+        // A string of JSON is one of TOML.
+        let id = json!(id);
+        format!("[environments.lab]\nmode = \"solo\"\ntoken = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n")
     }
 
     fn card(&self, places: &[Place]) -> Value {
@@ -84,9 +83,4 @@ impl Invitation {
             "authority": { "file": AUTHORITY }, "token": token
         })
     }
-}
-
-fn public(path: &Path, text: &str) -> Result<(), Stop> {
-    files::replace(path, |file| file.write_all(text.as_bytes()))
-        .map_err(|error| Stop::failed(format!("cannot write {}: {error}", files::shown(path))))
 }

@@ -1,0 +1,27 @@
+//! How people and service managers end what runs: Ctrl-C and SIGTERM, listened for from the moment on that anybody could send one.
+
+use std::pin::pin;
+
+use futures_util::future::select;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::Stop;
+
+/// The signals that ask for an end.
+pub(super) struct Endings {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Endings {
+    /// Listens from here on. Inside of a runtime only.
+    pub(super) fn listen() -> Result<Self, Stop> {
+        let listen = |kind| signal(kind).map_err(|error| Stop::failed(format!("cannot listen for signals: {error}")));
+        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+    }
+
+    /// The next one.
+    pub(super) async fn next(&mut self) {
+        select(pin!(self.interrupt.recv()), pin!(self.terminate.recv())).await;
+    }
+}
