@@ -54,7 +54,9 @@ fn bugs(schedules: u64) -> ExitCode {
     let mut missed = 0;
     for bug in Bug::ALL {
         match find(bug, schedules) {
-            Some((seed, violation)) => println!("{:<20} found by seed {seed:>6}  {}: {}", format!("{bug:?}"), violation.rule, violation.text),
+            Some((seed, violation)) => {
+                println!("{:<20} found by seed {seed:>6}  {}: {}", format!("{bug:?}"), violation.rule, violation.text)
+            }
             None => {
                 missed += 1;
                 println!("{:<20} NOT FOUND in {schedules} schedules", format!("{bug:?}"));

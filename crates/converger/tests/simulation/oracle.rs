@@ -217,8 +217,14 @@ impl Oracle {
         let Some(case) = self.cases.get(id) else { return };
         let has = |told: bool, is: bool| !told || is;
         let holds = has(case.told_intent, history.is_some())
-            && has(case.told_task.is_some(), history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.told_task.as_ref()))
-            && has(case.told_end.is_some(), history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.told_end.as_ref()));
+            && has(
+                case.told_task.is_some(),
+                history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.told_task.as_ref()),
+            )
+            && has(
+                case.told_end.is_some(),
+                history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.told_end.as_ref()),
+            );
         self.demand(holds, "S19", || format!("what was acknowledged of {id} is not found after the crash"));
         // What was not acknowledged may be there all the same.
         if let (Some(case), Some(history)) = (self.cases.get_mut(id), history) {
@@ -321,9 +327,13 @@ impl Case {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
             Outcome::Done(_) if !self.is_shown(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
-            Outcome::Refused { .. } if self.sends > 0 && !self.is_rejected => Some(("S17", "refused, and it was sent and not turned down".into())),
+            Outcome::Refused { .. } if self.sends > 0 && !self.is_rejected => {
+                Some(("S17", "refused, and it was sent and not turned down".into()))
+            }
             Outcome::Refused { .. } if self.has_effect => Some(("S17", "refused, and the world changed".into())),
-            Outcome::Failed { .. } if code == "not-delivered" && self.has_effect => Some(("S17", "not delivered, and the world changed".into())),
+            Outcome::Failed { .. } if code == "not-delivered" && self.has_effect => {
+                Some(("S17", "not delivered, and the world changed".into()))
+            }
             Outcome::Failed { .. } if self.task_lost => Some(("S17", "nobody knows how its task ended, and it is not held".into())),
             Outcome::Failed { .. } if self.may_have_run && self.is_once() && self.task.is_none() => {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))

@@ -406,7 +406,9 @@ impl<'l> Life<'l> {
 
     /// With the bug, every task of the guest is one of ours.
     fn with_foreign_tasks(&mut self, ask: &Ask, answer: Answer) -> Answer {
-        let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }, Answer::Tasks(mut seen)) = (self.bug, ask, answer.clone()) else { return answer };
+        let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }, Answer::Tasks(mut seen)) = (self.bug, ask, answer.clone()) else {
+            return answer;
+        };
         let found = self.stage.foreign_tasks(place.vmid.get());
         seen.extend(found.into_iter().filter_map(|upid| {
             let task = converger_core::apply::TaskId::new(&upid)?;

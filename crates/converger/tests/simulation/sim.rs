@@ -15,8 +15,8 @@ mod trace;
 mod wire;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use bugs::Bug;
 pub(crate) use harm::Kind;

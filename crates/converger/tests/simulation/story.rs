@@ -132,7 +132,11 @@ impl Story {
             return Ok(());
         }
         self.stage().tell(format_args!("recovery of {}", open.len()));
-        self.stage().sometimes(if open.iter().any(|history| history.task.is_some()) { "recovery with a task" } else { "recovery without a task" });
+        self.stage().sometimes(if open.iter().any(|history| history.task.is_some()) {
+            "recovery with a task"
+        } else {
+            "recovery without a task"
+        });
         let patience = self.scene.patience;
         let states: Vec<operation::State> = open.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
         let is_planted = matches!(self.bug, Some(Bug::ResendOnRecovery | Bug::FailOnRecovery));
@@ -173,7 +177,8 @@ impl Story {
     fn plan(&mut self) -> Option<Plan> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         let way = Way::new(stage);
-        let (environment, scope, needs) = (self.scene.desired.environment().clone(), self.scene.desired.scope(), Needs::of(&self.scene.desired));
+        let (environment, scope, needs) =
+            (self.scene.desired.environment().clone(), self.scene.desired.scope(), Needs::of(&self.scene.desired));
         let question = Question { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
         let session = Session::new(way.clone());
         let taken = observe::read(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
@@ -287,7 +292,8 @@ impl Story {
             let at_ms = self.stage().now_ms;
             let (id, resolution) = (history.id().clone(), Resolution::Failed);
             let record = Record::Resolved { id, resolution, by: "ann".into(), reason: "looked".into(), at_ms };
-            let is_for_reading = matches!(&history.ended, Some((Outcome::Held { release: converger_core::apply::Release::Reading, .. }, _)));
+            let is_for_reading =
+                matches!(&history.ended, Some((Outcome::Held { release: converger_core::apply::Release::Reading, .. }, _)));
             // What a reading may release is first read once.
             let was_read = self.stage().seen.contains("read after healing");
             if is_for_reading && !was_read {

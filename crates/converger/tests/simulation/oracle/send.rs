@@ -30,7 +30,8 @@ impl Mutation {
             _ => return None,
         };
         let pairs = form.split('&').filter(|pair| !pair.is_empty());
-        let form = pairs.map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair)).map(|(key, value)| (decoded(key), decoded(value)));
+        let form =
+            pairs.map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair)).map(|(key, value)| (decoded(key), decoded(value)));
         let vmid = vmid.parse().ok()?;
         Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
     }

@@ -43,7 +43,8 @@ pub(super) fn is_same(truth: &Truth, identity: &Identity) -> bool {
         }
         Identity::Lxc { rootfs, mac } => {
             let volume = truth.config.get("rootfs").and_then(|text| text.split(',').next()).map(str::to_owned);
-            volume.as_deref() == rootfs.as_deref() && part("net0", "hwaddr=").map(|mac| mac.to_ascii_uppercase()).as_deref() == mac.as_deref()
+            volume.as_deref() == rootfs.as_deref()
+                && part("net0", "hwaddr=").map(|mac| mac.to_ascii_uppercase()).as_deref() == mac.as_deref()
         }
     }
 }
