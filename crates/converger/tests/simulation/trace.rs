@@ -16,7 +16,7 @@ impl Trace {
     /// One more line, at a moment in milliseconds since the world began.
     pub(crate) fn line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
         // Writing to a hash or a string cannot fail.
-        let _ = write!(Hasher(&mut self.hash), "{at_ms} {text}\n");
+        let _ = writeln!(Hasher(&mut self.hash), "{at_ms} {text}");
         if let Some(lines) = &mut self.lines {
             lines.push(format!("{:>9}.{:03}  {text}", at_ms / 1000, at_ms % 1000));
         }
