@@ -48,6 +48,7 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     yaml(&programs, &mut report)?;
     start_up(&programs, &mut report)?;
     live::audits(&programs, &mut report)?;
+    live::lists(&programs, &mut report)?;
     ansible::noop(&programs, &mut report)?;
     if wish.callgrind {
         instructions(&programs, &mut report)?;

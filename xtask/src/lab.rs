@@ -47,6 +47,13 @@ impl Lab {
         &self.room
     }
 
+    /// The CPU time that it has used, as Linux counts it.
+    pub(crate) fn cpu_ms(&self) -> Result<f64, Failure> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let text = fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read `{path}`: {error}")))?;
+        cpu_ms(&text).ok_or_else(|| Failure::new(format!("`{path}` does not say what was used: {text}")))
+    }
+
     /// Every request so far, in order.
     pub(crate) fn requests(&self) -> Result<Vec<Value>, Failure> {
         let path = self.room.join(RECORD);
@@ -64,6 +71,14 @@ impl Drop for Lab {
     }
 }
 
+/// User and system time stand in the 14th and 15th field, in hundredths of a second on every Linux. The second field is a name
+/// in brackets and may hold anything.
+fn cpu_ms(stat: &str) -> Option<f64> {
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let mut fields = rest.split(' ').skip(11).map(|field| field.parse::<f64>().ok());
+    Some((fields.next()?? + fields.next()??) * 10.0)
+}
+
 /// Answers that say that the lab, and not the caller, falls short: methods that it does not play, nodes and daemons that are gone.
 pub(crate) fn all_understood(requests: &[Value]) -> Outcome {
     let short = requests.iter().filter(|request| request["status"].as_u64().is_none_or(|status| status == 0 || status > 500));
@@ -78,6 +93,12 @@ mod tests {
 
     fn request(status: u64) -> Value {
         json!({ "status": status, "method": "GET", "path": "/api2/json/nodes" })
+    }
+
+    #[test]
+    fn cpu_time_is_read_whatever_the_program_is_called() {
+        assert_eq!(cpu_ms("7 (a) b (c) S 1 1 1 0 -1 4194304 100 0 0 0 250 31 0 0 20 0 1 0\n"), Some(2_810.0));
+        assert_eq!(cpu_ms("7 (a) S 1"), None);
     }
 
     #[test]

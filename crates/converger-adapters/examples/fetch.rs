@@ -1,7 +1,8 @@
 //! The least that any client must do to read a lab: fetch the three answers of a reading over HTTPS and parse them into types.
 //!
-//! `fetch DIR` does that and prints how much came; `fetch DIR desired` prints a declared state of all guests as they are. DIR is
-//! what `converger lab --into` left. For `cargo xtask bench`, which holds `converger audit` against it.
+//! `fetch DIR` does that and prints how much came; `fetch DIR desired` prints a declared state of all guests as they are;
+//! `fetch DIR lists COUNT` fetches the list of all guests so often and prints how long one is. DIR is what `converger lab --into`
+//! left. For `cargo xtask bench`, which holds `converger audit` and `converger lab` against it.
 
 use std::error::Error;
 use std::fs;
@@ -44,6 +45,10 @@ fn main() -> Any<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let said = match arguments.next().as_deref() {
         Some("desired") => runtime.block_on(desired(&room))?,
+        Some("lists") => {
+            let count = arguments.next().ok_or("how many?")?.parse()?;
+            runtime.block_on(lists(&room, count))?
+        }
         _ => runtime.block_on(fetch(&room))?,
     };
     println!("{said}");
@@ -56,6 +61,15 @@ async fn fetch(room: &Path) -> Any<Value> {
     let rows: Answer<Vec<Row>> = serde_json::from_slice(&lab.get("cluster/resources?type=vm").await?)?;
     let after: Answer<Vec<Value>> = serde_json::from_slice(&lab.get("cluster/status").await?)?;
     Ok(json!({ "guests": rows.data.len(), "nodes": before.data.len().max(after.data.len()) }))
+}
+
+async fn lists(room: &Path, count: u32) -> Any<Value> {
+    let lab = Lab::open(room)?;
+    let mut bytes = 0;
+    for _ in 0..count {
+        bytes = lab.get("cluster/resources?type=vm").await?.len();
+    }
+    Ok(json!({ "bytes": bytes }))
 }
 
 async fn desired(room: &Path) -> Any<Value> {

@@ -199,10 +199,20 @@ impl Access {
         self.groups.iter().filter(move |(_, group)| member(group)).map(|(group, _)| Grantee::Group(group.clone()))
     }
 
-    /// Whether one answer on `/vms` holds for every guest, so that a list need not ask for each.
-    pub(crate) fn same_for_all_guests(&self, who: &Who) -> bool {
-        let below = |path: &str| path.starts_with("/vms/") || path.starts_with("/pool");
-        who.is_root() || !self.grants.iter().any(|grant| below(&grant.path))
+    /// Whether `who` has a privilege on a guest, for lists of many: asked for each only where an entry or a pool says more about
+    /// one than about all.
+    pub(crate) fn on_guests<'a>(&'a self, who: &'a Who, privilege: &'a str) -> impl Fn(u32) -> bool + 'a {
+        let special = if self.is_as_root(who) { BTreeSet::new() } else { self.special_guests() };
+        let usual = self.has(who, "/vms/0", privilege);
+        move |vmid| if special.contains(&vmid) { self.has(who, &format!("/vms/{vmid}"), privilege) } else { usual }
+    }
+
+    /// Guests about which more is said than about all.
+    fn special_guests(&self) -> BTreeSet<u32> {
+        let by_entry = self.grants.iter().filter_map(|grant| grant.path.strip_prefix("/vms/")?.parse().ok());
+        let has_pools = self.grants.iter().any(|grant| grant.path.starts_with("/pool"));
+        let by_pool = self.pools.values().filter(|_| has_pools).flat_map(|pool| pool.guests.iter().copied());
+        by_entry.chain(by_pool).collect()
     }
 
     /// Root, and root's tokens that have its privileges. Most callers in a lab are one of these, so they are told apart first.
@@ -304,6 +314,26 @@ mod tests {
         access.grants.insert(entry);
         assert!(access.has(&ops(None), "/vms", "VM.Audit"));
         assert!(!access.has(&ops(None), "/vms/100", "VM.Audit"));
+    }
+
+    #[test]
+    fn a_list_of_guests_is_seen_as_each_of_them_is() {
+        let mut access = access();
+        access.grants.insert(grant("/vms", Grantee::Group("team".to_owned()), "PVEVMUser"));
+        access.grants.insert(grant("/vms/101", Grantee::User("ops@pve".to_owned()), "NoAccess"));
+        access.grants.insert(grant("/vms/102", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
+        access.grants.insert(grant("/pool/p1", Grantee::Token("ops@pve!own".to_owned()), "PVEVMUser"));
+        access.pools.insert("p1".to_owned(), Pool { guests: BTreeSet::from([101, 103]), ..Pool::default() });
+        let everybody = [ops(None), ops(Some("own")), ops(Some("full")), Who::user(ROOT), Who::user("nobody@pve")];
+        let mut seen = Vec::new();
+        for who in &everybody {
+            let on_guests = access.on_guests(who, "VM.Audit");
+            for vmid in 100..105 {
+                assert_eq!(on_guests(vmid), access.has(who, &format!("/vms/{vmid}"), "VM.Audit"), "{who:?} {vmid}");
+                seen.push(on_guests(vmid));
+            }
+        }
+        assert!(seen.contains(&true) && seen.contains(&false));
     }
 
     #[test]

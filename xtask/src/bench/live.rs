@@ -1,8 +1,9 @@
-//! What a look at a live environment costs: requests counted by the lab, and CPU against a bare fetch and parse of the same answers.
+//! What a look at a live environment costs: requests counted by the lab, and CPU against a bare fetch and parse of the same answers;
+//! and what it costs the lab to be looked at.
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::build::Programs;
 use super::child::{self, Cost};
@@ -17,6 +18,26 @@ pub(super) fn audits(programs: &Programs, report: &mut Report) -> Outcome {
     for guests in [1_000_u32, 10_000] {
         audit(programs, report, guests)?;
     }
+    Ok(())
+}
+
+/// So many lists are fetched at once: long against the clock that counts, and more than one connection is kept for.
+const LISTS: u32 = 250;
+
+/// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of three counts.
+pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
+    let room = Path::new("target/bench-live/lists");
+    let lab = Lab::start(shell::command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room)?;
+    let directory = room.display().to_string();
+    let mut least_ms = f64::INFINITY;
+    let mut listed = Value::Null;
+    for _ in 0..3 {
+        let before_ms = lab.cpu_ms()?;
+        listed = child::output(&programs.fetch, &[&directory, "lists", &LISTS.to_string()])?;
+        least_ms = least_ms.min((lab.cpu_ms()? - before_ms) / f64::from(LISTS));
+    }
+    report.measured("lab-lists", json!({ "cpu_ms": least_ms, "per_second": 1_000.0 / least_ms, "list": listed }));
+    report.target(Target { name: "lab-lists", value: least_ms, max: 20.0, unit: "ms of CPU for a list of 10,000 guests: 50 a second" });
     Ok(())
 }
 
