@@ -65,7 +65,10 @@ fn mirrored_world(world: &World) -> World {
         }
     }
     let ids = rules.ids().iter().filter_map(|id| Vmid::new(mirrored(&json!(id.get())).as_u64()?)).collect();
-    World { desired, observation, rules: Rules::new(ids, rules.names().to_vec(), rules.tags().to_vec()) }
+    let mirrored = Rules::new(ids, rules.names().to_vec(), rules.tags().to_vec());
+    // Birth marks are not ids, and stay as they are.
+    let mirrored = rules.host().cloned().into_iter().fold(mirrored, Rules::with_host);
+    World { desired, observation, rules: mirrored }
 }
 
 /// A guest of a plan with every id in it mirrored.
