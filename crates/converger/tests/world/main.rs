@@ -15,5 +15,4 @@ mod observation;
 mod spine;
 mod trouble;
 mod way;
-mod wire;
 mod witness;
