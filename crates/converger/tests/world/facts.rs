@@ -3,9 +3,9 @@
 
 use converger_adapters::proxmox::codec::{Cause, Command, ConfigSet, Delivery, Event, Failure, Kept, Read, SnapshotName, TaskState, Write};
 use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
-use converger_core::failure::Code;
 use converger_core::action::FieldChange;
 use converger_core::desired::Scope;
+use converger_core::failure::Code;
 use converger_core::guest::{Kind, RunState};
 use converger_core::normalize::{Effect, Field, Value};
 use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
