@@ -122,7 +122,7 @@ pub enum Admitted {
 ///
 /// it is not carried out twice:
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0308
 /// fn twice(plan: &converger_core::approve::ApprovedPlan) -> converger_core::approve::ApprovedPlan {
 ///     plan.clone()
 /// }
