@@ -57,7 +57,7 @@ pub use setting::{
     AclSetting, GuestSetting, HaSetting, NewGuests, NodeSetting, Pace, PoolSetting, Scalar, Scale, Setting, StorageSetting, TokenSetting,
     UserSetting,
 };
-pub use truth::{Managed, Truth};
+pub use truth::{Glance, Managed, Truth};
 pub use verify::{documented_methods, verify_answer, verify_request};
 pub use wire::{Answer, Face, Fate, Request};
 pub use world::{Record, World};

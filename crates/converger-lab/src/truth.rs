@@ -47,7 +47,30 @@ pub struct Managed {
     pub believed: Option<String>,
 }
 
+/// What a node tells the others about a guest: cheaper than the whole truth, for tests that remember much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glance {
+    /// Its number.
+    pub vmid: u32,
+    /// Its name, or the one made of its number.
+    pub name: String,
+    /// The word of its process, or `stopped`.
+    pub word: String,
+    /// Whether it is a template.
+    pub template: bool,
+}
+
 impl World {
+    /// Every guest as its node would tell of it now, hidden ones too.
+    pub fn glances(&self) -> impl Iterator<Item = Glance> {
+        self.guests.values().map(|guest| Glance {
+            vmid: guest.vmid,
+            name: guest.shown_name(),
+            word: guest.process.as_ref().map_or("stopped", |process| process.word.as_str()).to_owned(),
+            template: guest.is_template(),
+        })
+    }
+
     /// Every guest as it really is, hidden ones too.
     pub fn truths(&self) -> impl Iterator<Item = Truth> {
         self.guests.values().map(|guest| self.truth_of(guest))

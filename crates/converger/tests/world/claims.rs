@@ -102,19 +102,21 @@ fn kind(truth: &Truth) -> Kind {
 /// What is live must have been so during the reading, what is from the list within its memory.
 fn run_state(observation: &Observation, row: &ObservedGuest, witness: &Witness) -> Vec<Claim> {
     let source = if row.source.as_deref() == Some("live") { "live" } else { "cache" };
-    let was = |so: &dyn Fn(&Truth) -> bool| match source {
-        "live" => witness.was(row.vmid.get(), so),
-        _ => witness.was_told(row.vmid.get(), so),
+    let vmid = row.vmid.get();
+    let was = |so: &dyn Fn(&str) -> bool| match source {
+        "live" => witness.was(vmid, |truth| so(truth.process.as_deref().unwrap_or("stopped"))),
+        _ => witness.was_told(vmid, |glance| so(&glance.word)),
     };
     let raw = row.run_state.as_deref().unwrap_or("none");
     let mut claims = Vec::new();
     if raw != "unknown" {
-        let is = |truth: &Truth| truth.process.as_deref().unwrap_or("stopped") == raw;
-        claims.push(claim("raw word", source, was(&is)));
+        claims.push(claim("raw word", source, was(&|word| word == raw)));
     }
     if let Status::Known(state) = row.status {
-        let runs = |truth: &Truth| matches!(truth.process.as_deref(), Some("running" | "paused" | "suspended"));
-        let is = |truth: &Truth| if state == RunState::Running { runs(truth) } else { truth.process.is_none() };
+        let is = |word: &str| match state {
+            RunState::Running => matches!(word, "running" | "paused" | "suspended"),
+            RunState::Stopped => word == "stopped",
+        };
         claims.push(claim(state.word(), source, was(&is)));
         let is_online = observation.node_of(row).is_some_and(|node| node.online);
         claims.push(claim("known", "on a node that is online", is_online));
@@ -148,10 +150,10 @@ fn of_list(row: &ObservedGuest, witness: &Witness) -> Vec<Claim> {
     let vmid = row.vmid.get();
     let mut claims = Vec::new();
     if let Some(name) = &row.name {
-        claims.push(claim("name", "listed", witness.was_told(vmid, |truth| shown_name(truth) == **name)));
+        claims.push(claim("name", "listed", witness.was_told(vmid, |glance| *glance.name == **name)));
     }
     if let Reading::Read(template) = row.template {
-        claims.push(claim("template listed", yes(template), witness.was_told(vmid, |truth| is_on(truth, "template") == template)));
+        claims.push(claim("template listed", yes(template), witness.was_told(vmid, |glance| glance.template == template)));
     }
     if let Reading::Read(lock) = &row.lock {
         let held = witness.was(vmid, |truth| truth.config.get("lock").map(String::as_str) == lock.as_deref());

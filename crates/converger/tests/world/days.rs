@@ -29,7 +29,7 @@ pub(crate) struct Day {
 /// The day of a seed.
 pub(crate) fn day(rng: &mut Rng) -> Day {
     let flavour = rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9]).copied().unwrap_or_default();
-    let nodes = 1 + u32::try_from(rng.below(5)).unwrap_or(0);
+    let nodes = rng.pick(&[1, 2, 2, 3, 3, 3, 4, 5]).copied().unwrap_or(1);
     let guests = 1 + u32::try_from(if rng.one_in(20) { rng.below(9) } else { rng.below(4) }).unwrap_or(0);
     let mut setting = Setting::seeded(rng.next_u64(), Scale { nodes, guests }, flavour);
     setting.tokens.insert(OTHER.trim_end_matches("=other").to_owned(), token("other", true));

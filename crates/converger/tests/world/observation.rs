@@ -29,10 +29,10 @@ struct Read {
     taken: Result<Taken, Unread>,
 }
 
-/// Guests that are there, a few that never were, and now and then far too many of those.
+/// Guests that are there, often one that never was, and now and then far too many of those: proving an absence asks every node.
 fn scope(rng: &mut Rng, day: &Day) -> Vec<Vmid> {
     let guests = u32::try_from(day.setting.guests.len()).unwrap_or(0);
-    let more = if rng.one_in(40) { 40 } else { u32::try_from(rng.below(3)).unwrap_or(0) };
+    let more = if rng.one_in(40) { 40 } else { rng.pick(&[0, 0, 0, 1, 1, 2]).copied().unwrap_or(0) };
     (100..100 + guests + more).map(spine::vmid).collect()
 }
 
@@ -75,7 +75,7 @@ fn arrive(way: &Way<Trouble>, at_ms: u64) {
     lab.look();
     lab.pass_to(at_ms);
     let lab = &mut *lab;
-    lab.bystander.witness.begin(&lab.world, &lab.entry, at_ms);
+    lab.bystander.witness.begin(&lab.world, &lab.entry);
 }
 
 /// Says which seed it was if something panics.
@@ -280,12 +280,13 @@ fn one_seed_is_one_story() {
     }
 }
 
-/// The first readings that are whole and without any note: something to spoil.
+/// The first readings that are whole and without any note, and while which nothing changed: something to spoil.
 fn calm(count: usize) -> Vec<(Read, Observation)> {
     let reads = (0..).map(read).filter_map(|read| {
         let taken = read.taken.clone().ok().filter(|taken| taken.notes.is_empty() && taken.observation.complete)?;
         let whole = taken.observation.guests.iter().any(|row| row.digest.is_some() && matches!(row.status, Status::Known(_)));
-        whole.then_some((read, taken.observation))
+        let is_still = read.way.lab().bystander.witness.reading().len() == 1;
+        (whole && is_still).then_some((read, taken.observation))
     });
     reads.take(count).collect()
 }
@@ -322,7 +323,9 @@ fn a_claim_that_was_never_so_is_found() {
         let lab = read.way.lab();
         let found = |observation: &Observation| check(observation, &read.scope, &lab.bystander.witness, &mut Tally::default());
         assert_eq!(found(&observation), Vec::<String>::new());
-        for (index, row) in observation.guests.iter().enumerate().filter(|(_, row)| row.digest.is_some()) {
+        for (index, row) in
+            observation.guests.iter().enumerate().filter(|(_, row)| row.digest.is_some() && row.source.as_deref() == Some("live"))
+        {
             for (what, lie) in LIES {
                 let mut spoilt = observation.clone();
                 lie(&mut spoilt.guests[index]);

@@ -153,7 +153,7 @@ impl Bystander for Trouble {
         true
     }
 
-    fn see(&mut self, world: &World, entry: &str, now_ms: u64) {
-        self.witness.see(world, entry, now_ms);
+    fn see(&mut self, world: &World, entry: &str) {
+        self.witness.see(world, entry);
     }
 }

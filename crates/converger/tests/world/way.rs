@@ -4,7 +4,9 @@
 //! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
 //! enters: what the client makes of an answer, and what is expected of it.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_adapters::proxmox::client::{Bounds, Exchange};
@@ -19,7 +21,7 @@ pub(crate) trait Bystander: Send {
     }
 
     /// The world may have changed.
-    fn see(&mut self, _world: &World, _entry: &str, _now_ms: u64) {}
+    fn see(&mut self, _world: &World, _entry: &str) {}
 }
 
 /// Nobody.
@@ -46,7 +48,7 @@ impl<B: Bystander> Lab<B> {
     pub(crate) fn pass_to(&mut self, now_ms: u64) {
         while let Some(at_ms) = self.world.next_event_ms().filter(|at_ms| *at_ms <= now_ms) {
             self.world.advance_to(at_ms);
-            self.bystander.see(&self.world, &self.entry, at_ms);
+            self.look();
         }
         self.world.advance_to(now_ms);
         self.now_ms = self.now_ms.max(now_ms);
@@ -64,7 +66,7 @@ impl<B: Bystander> Lab<B> {
 
     /// Have the world seen as it is now.
     pub(crate) fn look(&mut self) {
-        self.bystander.see(&self.world, &self.entry, self.now_ms);
+        self.bystander.see(&self.world, &self.entry);
     }
 
     /// One request and its answer, at the time at which it is whole, or at which the client gives up.
@@ -83,9 +85,9 @@ impl<B: Bystander> Lab<B> {
     /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it.
     fn verify(&mut self, request: &Request, answer: &Answer) {
         let flavour = self.world.flavour();
-        let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
-        verify_request(flavour, request).unwrap_or_else(|error| fault(error));
-        let template = verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error));
+        let template = VERIFIED.with_borrow_mut(|verified| {
+            *verified.entry(fingerprint(flavour, request, answer)).or_insert_with(|| verify(flavour, request, answer))
+        });
         let verb = ["GET", "POST", "PUT", "DELETE"].into_iter().find(|verb| *verb == request.method);
         self.checked.extend(template.zip(verb).map(|(template, verb)| (flavour, verb, template)));
     }
@@ -95,6 +97,24 @@ impl<B: Bystander> Lab<B> {
             self.look();
         }
     }
+}
+
+thread_local! {
+    /// What was checked already: in many labs much is asked and answered alike.
+    static VERIFIED: RefCell<BTreeMap<u64, Option<&'static str>>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+fn fingerprint(flavour: Flavour, request: &Request, answer: &Answer) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (flavour.major(), &request.method, &request.path, &request.body, answer.status, &answer.headers, &answer.body).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The template of the method that answered, if one did.
+fn verify(flavour: Flavour, request: &Request, answer: &Answer) -> Option<&'static str> {
+    let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
+    verify_request(flavour, request).unwrap_or_else(|error| fault(error));
+    verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error))
 }
 
 /// The client's way to one node of a lab.

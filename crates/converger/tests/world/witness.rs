@@ -4,14 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_lab::{Truth, World};
+use converger_lab::{Glance, Truth, World};
 
-/// The cluster's list remembers what a node told for so long.
+/// The cluster's list remembers what a node told for so long; nothing older has to be seen.
 pub(crate) const REMEMBERED_MS: u64 = 300_000;
 
-/// How things were from then on.
+/// How things were at a moment, and from then on.
 pub(crate) struct Moment {
-    pub(crate) at_ms: u64,
     pub(crate) quorate: bool,
     /// The nodes that the entry node sees.
     pub(crate) online: BTreeSet<String>,
@@ -20,10 +19,10 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    fn of(world: &World, entry: &str, at_ms: u64) -> Self {
+    fn of(world: &World, entry: &str) -> Self {
         let online = world.node_names().filter(|node| world.sees(entry, node)).map(str::to_owned).collect();
         let guests = world.truths().map(|truth| (truth.vmid, truth)).collect();
-        Self { at_ms, quorate: world.quorate(entry), online, guests }
+        Self { quorate: world.quorate(entry), online, guests }
     }
 
     /// Whether the guest is there for anybody to see.
@@ -32,36 +31,30 @@ impl Moment {
     }
 }
 
-/// All moments, in order, and where the reading among them begins.
+/// What was seen: before a reading only what nodes could have told, during it everything.
 #[derive(Default)]
 pub(crate) struct Witness {
-    moments: Vec<Moment>,
-    begins: usize,
-    begins_ms: u64,
+    past: Vec<Vec<Glance>>,
+    reading: Vec<Moment>,
 }
 
 impl Witness {
-    pub(crate) fn see(&mut self, world: &World, entry: &str, at_ms: u64) {
-        self.moments.push(Moment::of(world, entry, at_ms));
+    pub(crate) fn see(&mut self, world: &World, entry: &str) {
+        if !self.reading.is_empty() {
+            self.reading.push(Moment::of(world, entry));
+        }
+        self.past.push(world.glances().collect());
     }
 
-    /// The reading begins: what was last seen still holds.
-    pub(crate) fn begin(&mut self, world: &World, entry: &str, at_ms: u64) {
-        self.see(world, entry, at_ms);
-        self.begins = self.moments.len() - 1;
-        self.begins_ms = at_ms;
+    /// The reading begins. Whatever was seen before was seen within the memory of the cluster's list.
+    pub(crate) fn begin(&mut self, world: &World, entry: &str) {
+        self.past.push(world.glances().collect());
+        self.reading.push(Moment::of(world, entry));
     }
 
     /// The moments of the reading.
     pub(crate) fn reading(&self) -> &[Moment] {
-        &self.moments[self.begins..]
-    }
-
-    /// The moments of the reading, and before it those that the cluster's list may still remember.
-    fn remembered(&self) -> &[Moment] {
-        let ended = |index: usize| self.moments.get(index + 1).map_or(u64::MAX, |next| next.at_ms);
-        let first = (0..self.begins).find(|index| ended(*index) + REMEMBERED_MS > self.begins_ms);
-        &self.moments[first.unwrap_or(self.begins)..]
+        &self.reading
     }
 
     /// How a guest was at the moments of the reading at which it could be seen.
@@ -75,7 +68,7 @@ impl Witness {
     }
 
     /// Whether a guest was so at a moment that the cluster's list may remember. A node also tells of guests that are hidden.
-    pub(crate) fn was_told(&self, vmid: u32, so: impl Fn(&Truth) -> bool) -> bool {
-        self.remembered().iter().filter_map(|moment| moment.guests.get(&vmid)).any(so)
+    pub(crate) fn was_told(&self, vmid: u32, so: impl Fn(&Glance) -> bool) -> bool {
+        self.past.iter().flatten().filter(|glance| glance.vmid == vmid).any(so)
     }
 }
