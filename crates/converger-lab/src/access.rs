@@ -221,6 +221,11 @@ impl Access {
         who.user == ROOT && (who.token.is_none() || !separated(who))
     }
 
+    /// Whether the release has such a privilege.
+    pub(crate) fn knows(&self, privilege: &str) -> bool {
+        self.roles.get("Administrator").is_some_and(|all| all.contains(privilege))
+    }
+
     pub(crate) fn has(&self, who: &Who, path: &str, privilege: &str) -> bool {
         if self.is_as_root(who) {
             return self.roles.get("Administrator").is_some_and(|held| held.contains(privilege));

@@ -8,6 +8,7 @@ mod config;
 mod create;
 mod destroy;
 mod disk;
+mod inside;
 mod migrate;
 mod power;
 mod restore;
@@ -42,6 +43,20 @@ pub(super) const ROUTES: &[Route] = &[
     ("PUT", "/nodes/{node}/{kind}/{vmid}/resize", disk::resize),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_disk", disk::move_disk),
     ("POST", "/nodes/{node}/{kind}/{vmid}/move_volume", disk::move_disk),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent", inside::commands),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/info", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-host-name", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-osinfo", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-time", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-timezone", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-users", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-vcpus", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/get-fsinfo", inside::ask),
+    ("GET", "/nodes/{node}/qemu/{vmid}/agent/network-get-interfaces", inside::ask),
+    ("POST", "/nodes/{node}/qemu/{vmid}/agent/ping", inside::ask),
+    ("POST", "/nodes/{node}/qemu/{vmid}/agent/fstrim", inside::ask),
+    ("GET", "/nodes/{node}/{kind}/{vmid}/feature", inside::feature),
+    ("GET", "/nodes/{node}/lxc/{vmid}/interfaces", inside::interfaces),
     ("GET", "/nodes/{node}/{kind}/{vmid}/snapshot", snapshot::list),
     ("POST", "/nodes/{node}/{kind}/{vmid}/snapshot", snapshot::take),
     ("GET", "/nodes/{node}/{kind}/{vmid}/snapshot/{snapname}", snapshot::index),

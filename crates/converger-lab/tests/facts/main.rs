@@ -14,6 +14,7 @@ mod faults;
 mod firewall;
 mod flavours;
 mod ha;
+mod inside;
 mod lab;
 mod people;
 mod pools;
