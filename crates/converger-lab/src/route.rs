@@ -22,6 +22,9 @@ use crate::world::World;
 /// The proxy waits so long for a node or a daemon.
 const PROXY_MS: u64 = 30_000;
 
+/// Nobody waits longer than that for a proxy that hangs.
+const HUNG_MS: u64 = 60_000;
+
 /// What people see who open the address in a browser.
 const PAGE: &str = "<!DOCTYPE html><html><head><title>Proxmox Virtual Environment</title></head><body></body></html>";
 
@@ -87,7 +90,9 @@ fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
 
 fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Option<Who>, Answer) {
     if !world.listens_at(entry) {
-        return (None, Answer { fate: Fate::LostBefore, ..Answer::default() });
+        // A proxy that hangs takes the connection, and the caller waits as long as it has patience.
+        let hangs = world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == Service::Hung);
+        return (None, Answer { delay_ms: if hangs { HUNG_MS } else { 0 }, fate: Fate::LostBefore, ..Answer::default() });
     }
     if caller::too_much_head(request) {
         return (None, Answer { delay_ms: 5_000, fate: Fate::CloseWithoutAnswer, ..Answer::default() });

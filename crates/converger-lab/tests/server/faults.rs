@@ -137,6 +137,18 @@ fn something_else_can_answer_in_its_place() {
 }
 
 #[test]
+fn a_proxy_that_hangs_takes_the_request_and_says_nothing_for_a_minute() {
+    paused(async {
+        let moments = "faults: { moments: [{ at_ms: 0, act: { service-hung: [a, proxy] } }] }\n";
+        let lab = Lab::of(&format!("{WORLD}{moments}"), Clock::Real { speed: 1 });
+        let mut caller = lab.call().await;
+        caller.say(&put("/nodes/a/qemu/100/config", "onboot=1")).await;
+        assert_eq!(caller.ends_after_ms().await, 60_000);
+        assert!(!starts_at_boot(&lab));
+    });
+}
+
+#[test]
 fn scripts_are_strict_about_faults_on_the_wire() {
     for wrong in [
         "{ drip: { bytes: 1 } }",
