@@ -16,7 +16,7 @@ use toml::Spanned;
 use crate::files;
 use fault::Fault;
 
-pub(crate) use connection::Connection;
+pub(crate) use connection::{Clock, Connection};
 
 /// The file that is read where none is named.
 const DEFAULT: &str = "converger.toml";
@@ -252,6 +252,10 @@ mod tests {
             ("[environments.lab.protect]\ntags = [\"\"]", "is not a tag"),
             ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
             ("[environments.\"a b\"]", "not the name"),
+            (
+                "[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"\nsecret = { env = \"S\" }\nclock = \"requests\"",
+                "line 5, column 9: environment `lab`: `clock = \"requests\"` is for a lab on this machine",
+            ),
             ("limits = ", "line 1, column"),
         ] {
             let fault = check(text).err().unwrap_or_else(|| panic!("accepted: {text}"));

@@ -1,5 +1,6 @@
 //! What a person sees while waiting: a spinner on standard error, and nothing where that is not a terminal.
 
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -7,9 +8,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 /// A spinner that turns until it is ended or dropped.
 pub(crate) struct Spinner(ProgressBar);
 
+/// Whether lines on standard error can be drawn over: it is a terminal, and not one that only takes lines (`TERM=dumb`).
+pub(crate) fn is_screen() -> bool {
+    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
 /// Shows that something is under way.
 pub(crate) fn spinner(what: &str) -> Spinner {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    let bar = ProgressBar::with_draw_target(None, if is_screen() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
     let style = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
     bar.set_message(what.to_owned());

@@ -96,6 +96,13 @@ impl Endpoint {
     pub fn place(&self) -> &str {
         &self.place
     }
+
+    /// Whether it is an address of the loopback, which nobody but this machine answers at.
+    #[must_use]
+    pub fn is_loopback(&self) -> bool {
+        let host = self.url.host_str().unwrap_or("");
+        host == "[::1]" || host.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+    }
 }
 
 /// How much an exchange may take.

@@ -46,11 +46,15 @@ impl Time {
         Self { clock, begin_ms, begun: Instant::now(), moved_ms: Arc::default() }
     }
 
-    /// The moment at which a request arrives.
-    pub(super) fn arrive_ms(&self) -> u64 {
+    /// The moment at which a request arrives in a world that is so far. A clock that only requests move goes on from there: whoever
+    /// holds the world may have let time pass in it.
+    pub(super) fn arrive_ms(&self, world_ms: u64) -> u64 {
         match self.clock {
             Clock::Real { .. } => self.now_ms(),
-            Clock::Virtual { step_ms } => self.begin_ms.saturating_add(self.moved(step_ms)),
+            Clock::Virtual { step_ms } => {
+                let behind_ms = world_ms.saturating_sub(self.now_ms());
+                self.begin_ms.saturating_add(self.moved(behind_ms.saturating_add(step_ms)))
+            }
         }
     }
 

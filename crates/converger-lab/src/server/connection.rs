@@ -51,7 +51,8 @@ impl Desk {
     fn ask(&self, node: &str, request: &Request) -> Answer {
         let (answer, record) = {
             let mut world = self.world.lock();
-            let answer = world.answer_at(self.time.arrive_ms(), node, request);
+            let at_ms = self.time.arrive_ms(world.now_ms);
+            let answer = world.answer_at(at_ms, node, request);
             (answer, self.watcher.is_some().then(|| world.records().next_back().cloned()).flatten())
         };
         // Not while the world is held: a watcher may write to something that is slow.

@@ -4,12 +4,13 @@
 
 mod ask;
 mod board;
+mod pace;
 mod result;
 
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
@@ -22,9 +23,10 @@ use converger_core::desired::{Desired, NotNarrowed, Scope};
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
-use converger_engine::driver::{Engine, Hand, Report, Settings, Signal, SystemClock};
+use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
 use converger_engine::schedule::OnFailure;
 use converger_store::{EnvironmentLock, LockError, SqliteStore, Store as _};
+use futures_util::future::select;
 use tokio::sync::watch;
 
 use super::endings::Endings;
@@ -35,6 +37,7 @@ use crate::cli::Apply;
 use crate::exit::End;
 use crate::{files, render, state};
 use board::Board;
+use pace::Pace;
 
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
     super::contract_kept(&contract::check())?;
@@ -71,8 +74,9 @@ fn recorded(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
 
 fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
     let environment = ground.desired.environment().clone();
-    let mode = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?.mode;
-    let mode = mode.ok_or_else(|| {
+    let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
+    let pace = Pace::new(connection.clock);
+    let mode = connection.mode.ok_or_else(|| {
         Stop::input(format!("nothing says who decides in the environment `{environment}`"))
             .help("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into converger.toml")
     })?;
@@ -81,8 +85,8 @@ fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(Needs::of(&ground.desired));
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
-    let engine = engine(hand, &memory, arguments);
-    let signal = signals(&memory, arguments.timeout)?;
+    let engine = engine(hand, &memory, arguments, pace.clone());
+    let signal = signals(&memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
     let report = if recovered.operations().is_empty() { report } else { spine::take(proxmox, &environment, &ground.desired.scope())?.1 };
@@ -111,12 +115,12 @@ impl Hand for Live {
     }
 }
 
-type Driver = Engine<Live, SqliteStore, SystemClock>;
+type Driver = Engine<Live, SqliteStore, Pace>;
 
-fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply) -> Driver {
+fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, pace: Pace) -> Driver {
     let on_failure = if arguments.fail_fast { OnFailure::Stop } else { OnFailure::GoOn };
     let settings = Settings { on_failure, ..Settings::default() };
-    Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(SystemClock), settings)
+    Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(pace), settings)
 }
 
 /// One process drives an environment (design 6.23).
@@ -128,13 +132,15 @@ fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLoc
 }
 
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
-fn signals(memory: &Memory, timeout: Option<u64>) -> Result<watch::Receiver<Signal>, Stop> {
+fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
     let _inside = memory.runtime.enter();
     let mut endings = Endings::listen()?;
     memory.runtime.spawn(async move {
         match timeout {
-            Some(seconds) => drop(tokio::time::timeout(Duration::from_secs(seconds), endings.next()).await),
+            Some(seconds) => {
+                select(pin!(pace.after(seconds)), pin!(endings.next())).await;
+            }
             None => endings.next().await,
         }
         let _ = sender.send(Signal::Drain);

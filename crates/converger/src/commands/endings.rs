@@ -1,4 +1,5 @@
-//! How people and service managers end what runs: Ctrl-C and SIGTERM, listened for from the moment on that anybody could send one.
+//! How people and service managers end what runs: Ctrl-C, SIGTERM, and the terminal being closed (SIGHUP), listened for from the
+//! moment on that anybody could send one.
 
 use std::pin::pin;
 
@@ -11,17 +12,20 @@ use super::Stop;
 pub(super) struct Endings {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Signal,
 }
 
 impl Endings {
     /// Listens from here on. Inside of a runtime only.
     pub(super) fn listen() -> Result<Self, Stop> {
         let listen = |kind| signal(kind).map_err(|error| Stop::failed(format!("cannot listen for signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        let (interrupt, terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
+        Ok(Self { interrupt, terminate, hang_up: listen(SignalKind::hangup())? })
     }
 
     /// The next one.
     pub(super) async fn next(&mut self) {
-        select(pin!(self.interrupt.recv()), pin!(self.terminate.recv())).await;
+        let (interrupt, terminate) = (pin!(self.interrupt.recv()), pin!(self.terminate.recv()));
+        select(select(interrupt, terminate), pin!(self.hang_up.recv())).await;
     }
 }

@@ -32,8 +32,8 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let room = arguments.into.as_deref().map(Room::claim).transpose()?;
     let new = || identity(&setting);
     let identity = room.as_ref().map_or_else(new, |room| room.identity(new))?;
-    let invitation = Invitation::new(&setting, &identity);
     let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
+    let invitation = Invitation::new(&setting, &identity, clock);
     let watcher = watcher(arguments)?;
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;

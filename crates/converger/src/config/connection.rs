@@ -28,6 +28,7 @@ pub(super) struct Written {
     cluster: Option<Spanned<String>>,
     mode: Option<Mode>,
     timeout: Option<Spanned<u64>>,
+    clock: Option<Spanned<Clock>>,
     #[serde(default)]
     pub(super) protect: super::Protect,
 }
@@ -60,6 +61,17 @@ pub(crate) enum Mode {
     Shared,
 }
 
+/// What moves the time of an environment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Clock {
+    /// It runs as it does.
+    #[default]
+    Real,
+    /// Requests only (`converger lab --clock`): who waited for anything there would wait for nothing.
+    Requests,
+}
+
 impl From<Mode> for converger_core::approve::Mode {
     fn from(mode: Mode) -> Self {
         match mode {
@@ -79,6 +91,8 @@ pub(crate) struct Connection {
     bounds: Bounds,
     /// Who decides; an apply needs to know.
     pub(crate) mode: Option<Mode>,
+    /// What an apply waits by.
+    pub(crate) clock: Clock,
 }
 
 /// An answer takes at least a second, and nobody waits longer than ten minutes.
@@ -101,7 +115,8 @@ pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<C
     let secret = secret.ok_or_else(|| missing("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`"))?;
     let endpoints = written.endpoints(environment, room)?;
     let (secret, cluster, bounds) = (source(secret, room)?, written.cluster()?, written.bounds()?);
-    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, mode: written.mode }))
+    let clock = written.clock(&endpoints)?;
+    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, mode: written.mode, clock }))
 }
 
 impl Written {
@@ -109,7 +124,7 @@ impl Written {
     fn has_any(&self) -> bool {
         let trust = self.ca.is_some() || self.fingerprints.is_some();
         let place = self.url.is_some() || self.endpoints.is_some();
-        let rest = self.token.is_some() || self.secret.is_some() || self.timeout.is_some();
+        let rest = self.token.is_some() || self.secret.is_some() || self.timeout.is_some() || self.clock.is_some();
         trust || place || rest || self.cluster.is_some() || self.mode.is_some()
     }
 
@@ -123,6 +138,17 @@ impl Written {
         bounds.deadline = Duration::from_secs(seconds);
         bounds.connect = bounds.connect.min(bounds.deadline);
         Ok(bounds)
+    }
+
+    /// Waiting is what tells a slow cluster from one that did nothing: only a lab may do without.
+    fn clock(&self, endpoints: &[Endpoint]) -> Result<Clock, Fault> {
+        match &self.clock {
+            Some(clock) if *clock.get_ref() == Clock::Requests && !endpoints.iter().all(Endpoint::is_loopback) => Err(Fault::at(
+                clock,
+                "`clock = \"requests\"` is for a lab on this machine (`converger lab --clock`), whose address is 127.0.0.1",
+            )),
+            clock => Ok(clock.as_ref().map_or(Clock::Real, |clock| *clock.get_ref())),
+        }
     }
 
     fn cluster(&self) -> Result<Option<String>, Fault> {

@@ -4,17 +4,20 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
-use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared};
+use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared, Watcher};
 use converger_lab::{Act, Record, Setting};
 use tokio::sync::oneshot;
 
+use crate::hook::Hook;
+
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Each request moves the clock by so much: what shall happen between the first two of a story happens after 150 ms.
-const STEP_MS: u64 = 100;
+/// Each request moves the clock by so much where the story says nothing: what shall happen between the first two of a story happens
+/// after 150 ms.
+pub(crate) const STEP_MS: u64 = 100;
 
 /// A world that answers until it is dropped.
 pub(crate) struct Lab {
@@ -25,6 +28,7 @@ pub(crate) struct Lab {
     authority: String,
     secrets: Vec<String>,
     world: Shared,
+    pub(crate) hook: Arc<Hook>,
     /// When the world last heard of anything.
     now_ms: u64,
     end: Option<oneshot::Sender<()>>,
@@ -32,8 +36,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Serves the world that `text` describes.
-    pub(crate) fn start(prefix: &'static str, text: &str) -> Result<Self, String> {
+    /// Serves the world that `text` describes, in which each request moves the clock by so much.
+    pub(crate) fn start(prefix: &'static str, text: &str, step_ms: u64) -> Result<Self, String> {
         let setting = Setting::from_yaml(text)?;
         let names = setting.nodes.keys().map(String::as_str);
         let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
@@ -41,14 +45,29 @@ impl Lab {
         let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
         let (end, ended) = oneshot::channel();
         let (bound, places) = mpsc::channel();
-        let thread = thread::spawn(move || serve(&setting, identity, &bound, ended));
+        let (hook, clock) = (Arc::new(Hook::default()), Clock::Virtual { step_ms });
+        let watching = Arc::clone(&hook);
+        let watcher: Watcher = Arc::new(move |record: &Record| watching.told(record));
+        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
+        let thread = thread::spawn(move || serve(&setting, options, &bound, ended));
         let (places, world) = places.recv().map_err(|error| error.to_string())??;
-        Ok(Self { prefix, places, fingerprint, authority, secrets, world, now_ms, end: Some(end), thread: Some(thread) })
+        *hook.world.lock().expect("nobody panicked") = Some(world.clone());
+        Ok(Self { prefix, places, fingerprint, authority, secrets, world, hook, now_ms, end: Some(end), thread: Some(thread) })
     }
 
     /// Lets something happen to the world.
     pub(crate) fn act(&mut self, act: Act) {
         self.world.lock().act(self.now_ms, act);
+    }
+
+    /// What is really so of a guest, in a line.
+    pub(crate) fn look(&self, vmid: u32) -> String {
+        let Some(truth) = self.world.lock().truth(vmid) else { return format!("{vmid}: there is no such guest") };
+        let shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
+        let config: Vec<String> = truth.config.keys().filter(shown).map(|key| format!("{key}: {}", truth.config[key])).collect();
+        let pending: Vec<String> = truth.pending.iter().map(|(key, value)| format!("; pending {key}: {value}")).collect();
+        let state = truth.process.as_deref().unwrap_or("stopped");
+        format!("{vmid} on {} is {state} ({}{})", truth.node, config.join("; "), pending.concat())
     }
 
     /// Lets time pass in the world.
@@ -117,11 +136,9 @@ impl Drop for Lab {
 type Bound = Result<(Vec<Place>, Shared), String>;
 
 /// Serves until the other side of `ended` is dropped.
-fn serve(setting: &Setting, identity: Identity, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>) {
+fn serve(setting: &Setting, options: Options, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        let clock = Clock::Virtual { step_ms: STEP_MS };
-        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: None };
         let server = match Server::bind(setting, options).await {
             Ok(server) => server,
             Err(error) => return bound.send(Err(error.to_string())).expect("somebody waits"),

@@ -6,12 +6,16 @@
 //! What never enters: expectations. They are files, so that somebody who knows no Rust can review them.
 
 mod diff;
+mod hook;
 mod lab;
+mod line;
 mod live;
 mod plan;
 mod replay;
 mod run;
 mod scenario;
+mod stage;
+mod terminal;
 mod volatile;
 
 use std::collections::BTreeSet;
@@ -31,7 +35,10 @@ const LIVE_MIN: usize = 100;
 
 #[test]
 fn every_scenario_gives_what_it_expects() {
-    let waiting = Mutex::new(scenarios().into_iter());
+    let named = std::env::var("SCENARIOS").unwrap_or_default();
+    let mut chosen = scenarios();
+    chosen.retain(|scenario| scenario.name.contains(&named));
+    let waiting = Mutex::new(chosen.into_iter());
     let faults = Mutex::new(Vec::new());
     // Stories wait for the program, and some for time to pass: more of them than there are cores.
     let workers = 2 * thread::available_parallelism().map_or(1, usize::from);

@@ -1,13 +1,16 @@
 //! One run of the program: what it said, how it ended, and what must hold of both whatever the story.
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::Mutex;
 
 use converger_core::artifact::PLAN_SCHEMA;
 use serde_json::Value;
 
 use crate::plan;
+use crate::terminal::{self, Terminal};
 
 /// What the program finds around itself.
 pub(crate) type Surroundings = [(&'static str, &'static str); 4];
@@ -23,13 +26,15 @@ pub(crate) const SURROUNDINGS: [Surroundings; 2] = [
 pub(crate) struct Ran {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
+    /// Below zero: the signal that ended it.
     pub(crate) exit: i32,
 }
 
 impl Ran {
     /// All of it, as expected.txt has it.
     pub(crate) fn text(&self) -> String {
-        format!("{}--- stderr\n{}--- exit {}\n", self.stdout, self.stderr, self.exit)
+        let end = if self.exit < 0 { format!("ended by signal {}", -self.exit) } else { format!("exit {}", self.exit) };
+        format!("{}--- stderr\n{}--- {end}\n", self.stdout, self.stderr)
     }
 }
 
@@ -40,13 +45,43 @@ pub(crate) fn program(room: &Path, surroundings: &Surroundings) -> Command {
     command
 }
 
+/// The same with files that cannot grow beyond so many kibibytes: what is written beyond that is not.
+pub(crate) fn limited(room: &Path, surroundings: &Surroundings, kibibytes: u32) -> Command {
+    let mut command = Command::new("/bin/sh");
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$0\" \"$@\"", kibibytes * 2);
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_converger")]);
+    command.current_dir(room).env_clear().envs(surroundings.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+/// The process that runs at the moment, for whoever wants to end it.
+pub(crate) type Running = Mutex<Option<u32>>;
+
 /// Runs it once, and holds its output to what all output is held to.
-pub(crate) fn run(mut command: Command, arguments: &[String], faults: &mut Vec<String>) -> Ran {
-    let output = command.args(arguments).output().expect("the program can be run");
+pub(crate) fn run(command: Command, arguments: &[String], faults: &mut Vec<String>) -> Ran {
+    run_at(command, arguments, None, &Running::default(), faults)
+}
+
+/// The same, perhaps at a terminal, while somebody knows that it runs.
+pub(crate) fn run_at(
+    mut command: Command,
+    arguments: &[String],
+    typed: Option<&[String]>,
+    running: &Running,
+    faults: &mut Vec<String>,
+) -> Ran {
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let terminal = typed.map(|typed| {
+        let (mut ours, theirs) = terminal::open(typed);
+        ours.type_all();
+        Terminal::seat(&mut command, theirs);
+        ours
+    });
+    let output = output(command, terminal, running);
     let mut text = |bytes: Vec<u8>, stream: &str| {
         let text = String::from_utf8(bytes).unwrap_or_else(|_| panic!("{stream} of {arguments:?} is not UTF-8"));
         if text.contains('\u{1b}') {
-            faults.push(format!("{stream} has an escape sequence, and it is not a terminal"));
+            faults.push(format!("{stream} has an escape sequence, and it is not a terminal that draws"));
         }
         if !text.is_empty() && !text.ends_with('\n') {
             faults.push(format!("{stream} does not end with a line break"));
@@ -56,7 +91,24 @@ pub(crate) fn run(mut command: Command, arguments: &[String], faults: &mut Vec<S
     Ran {
         stdout: text(output.stdout, "standard output"),
         stderr: text(output.stderr, "standard error"),
-        exit: output.status.code().unwrap_or_else(|| panic!("{arguments:?} was ended by a signal")),
+        exit: output.status.code().unwrap_or_else(|| -output.status.signal().unwrap_or_default()),
+    }
+}
+
+fn output(mut command: Command, terminal: Option<Terminal>, running: &Running) -> Output {
+    // Held until the process is known: whoever wants to end it waits for that.
+    let mut known = running.lock().expect("nobody panicked");
+    let child = command.spawn().expect("the program can be run");
+    // What is left of the other side of a terminal goes with it.
+    drop(command);
+    *known = Some(child.id());
+    drop(known);
+    let said = terminal.map(|terminal| std::thread::spawn(|| terminal.said()));
+    let output = child.wait_with_output().expect("it ends");
+    *running.lock().expect("nobody panicked") = None;
+    match said {
+        None => output,
+        Some(said) => Output { stderr: said.join().expect("read"), ..output },
     }
 }
 
@@ -77,7 +129,7 @@ pub(crate) fn pretty(text: &str, verb: &str, exit: i32, faults: &mut Vec<String>
         faults.extend(plan::contradictions(&value));
         // A recording is never applied, whatever the plan says.
         let ends = if verb == "apply" { 3 } else { plan::exit_code(&value) };
-        if exit != ends {
+        if exit != ends && verb != "show" {
             faults.push(format!("it ends with {exit}, and its plan says {ends}"));
         }
     }

@@ -95,7 +95,7 @@ impl Scenario {
 /// Every file in a directory, with its bytes.
 pub(crate) fn content(room: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(room).expect("a scenario is a directory").map(|entry| entry.expect("an entry").path());
-    let content = entries.map(|path| {
+    let content = entries.filter(|path| path.is_file()).map(|path| {
         let name = path.file_name().expect("a file has a name").to_string_lossy().into_owned();
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         (name, bytes)

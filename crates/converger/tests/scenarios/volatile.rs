@@ -1,6 +1,10 @@
-//! What differs from one telling of a story to the next, and means nothing: ports, certificates, the time of the reading.
+//! What differs from one telling of a story to the next, and means nothing: ports, certificates, times of this machine, names of runs
+//! and tasks, and digests, which depend on the machine that plans (it is protected from itself).
 //!
-//! Digests, ids and times of the lab's own world are not among it: they come from the story.
+//! Ids and times of the lab's own world are not among it: they come from the story. What has a name keeps it throughout a story, so
+//! that what is the same can be seen to be the same.
+
+use std::cell::RefCell;
 
 /// A fingerprint as it is shown: 32 pairs with colons.
 const FINGERPRINT_CHARS: usize = 95;
@@ -10,11 +14,19 @@ pub(crate) struct Volatile {
     known: Vec<(String, String)>,
     /// The files of the story: what stands there was written by somebody, and stays.
     written: Vec<String>,
+    /// Runs and digests, in the order in which they came up.
+    runs: RefCell<Vec<String>>,
+    digests: RefCell<Vec<String>>,
 }
+
+/// What carrying out brings up, and not reading.
+const RUN_CHARS: usize = 17;
+const DIGEST_CHARS: usize = 71;
 
 impl Volatile {
     pub(crate) fn new(known: Vec<(String, String)>, files: Vec<Vec<u8>>) -> Self {
-        Self { known, written: files.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect() }
+        let written = files.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
+        Self { known, written, runs: RefCell::default(), digests: RefCell::default() }
     }
 
     /// The text with a name for each of those.
@@ -26,7 +38,35 @@ impl Volatile {
         for before in ["read at ", "seen at ", "\"taken_at\": \""] {
             text = with_times_named(&text, before);
         }
+        let text = replaced(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.digest(part)));
         self.with_fingerprints_named(&text)
+    }
+
+    /// The same for what comes of carrying out, which has more of it.
+    pub(crate) fn replaced_of_run(&self, text: &str) -> String {
+        let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
+        let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
+        let text = with_numbers_named(&text, "(process ", "<pid>");
+        with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
+    }
+
+    /// What a story writes for a digest or a run that came up, in arguments.
+    pub(crate) fn filled(&self, argument: &str) -> String {
+        let mut argument = argument.to_owned();
+        for (word, list) in [("digest", &self.digests), ("run", &self.runs)] {
+            for (number, value) in list.borrow().iter().enumerate() {
+                argument = argument.replace(&format!("{{{word}:{}}}", number + 1), value);
+            }
+        }
+        argument
+    }
+
+    fn digest(&self, digest: &str) -> String {
+        named(&self.digests, digest, "digest")
+    }
+
+    fn run(&self, run: &str) -> String {
+        named(&self.runs, run, "run")
     }
 
     /// Fingerprints that nobody wrote down are those of certificates that were made just now.
@@ -47,6 +87,73 @@ impl Volatile {
         }
         named
     }
+}
+
+/// The name of a value: its number in the order in which they came up.
+fn named(list: &RefCell<Vec<String>>, value: &str, word: &str) -> String {
+    let mut list = list.borrow_mut();
+    let at = list.iter().position(|own| own == value).unwrap_or_else(|| {
+        list.push(value.to_owned());
+        list.len() - 1
+    });
+    format!("<{word} {}>", at + 1)
+}
+
+/// The text with every part of so many bytes replaced for which there is something.
+fn replaced(text: &str, bytes: usize, name: impl Fn(&str) -> Option<String>) -> String {
+    let (mut told, mut rest) = (String::new(), text);
+    while let Some(character) = rest.chars().next() {
+        if let Some(name) = rest.get(..bytes).and_then(&name) {
+            told.push_str(&name);
+            rest = &rest[bytes..];
+        } else {
+            told.push(character);
+            rest = &rest[character.len_utf8()..];
+        }
+    }
+    told
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
+}
+
+fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(is_hex)
+}
+
+/// Eight digits of its second and eight of chance.
+fn is_run(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(second, chance)| second.len() == 8 && chance.len() == 8 && is_hex(second) && is_hex(chance))
+}
+
+fn is_time(text: &str) -> bool {
+    let shape = |(byte, model): (u8, u8)| if model == b'0' { byte.is_ascii_digit() } else { byte == model };
+    text.len() == 20 && text.bytes().zip(*b"0000-00-00T00:00:00Z").all(shape)
+}
+
+fn with_numbers_named(text: &str, before: &str, name: &str) -> String {
+    let mut parts = text.split(before);
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|character: char| character.is_ascii_digit());
+        told += &format!("{before}{}{rest}", if rest.len() < part.len() { name } else { "" });
+    }
+    told
+}
+
+/// `UPID:node:pid:start:time:kind:about:user:` comes from the world, and its numbers from the order of requests of several lanes.
+fn with_tasks_named(text: &str) -> String {
+    let mut parts = text.split("UPID:");
+    let mut told = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let fields: Vec<&str> = part.splitn(8, ':').collect();
+        match fields.as_slice() {
+            [node, _, _, _, kind, about, _, rest] => told += &format!("<task {kind} {about} on {node}>{rest}"),
+            _ => told += part,
+        }
+    }
+    told
 }
 
 fn is_fingerprint(text: &str) -> bool {
@@ -80,4 +187,15 @@ fn what_is_volatile_is_named_and_nothing_else() {
     );
     let kept = "127.0.0.1:471 read at noon, 2026-11-15T12:00:00Z, AB:CD é";
     assert_eq!(volatile.replaced(kept), kept);
+}
+
+#[test]
+fn what_carrying_out_brings_up_has_a_name_that_it_keeps() {
+    let volatile = Volatile::new(Vec::new(), Vec::new());
+    let digest = format!("sha256:{}", "0a".repeat(32));
+    let text =
+        format!("{digest} 6b2a9c11-00ffee00-0 2026-11-15T12:00:00Z (process 12) UPID:pve1:0000A:0B:6B2A9C11:qmstart:100:a@pve!b: {digest}");
+    let named = "<digest 1> <run 1>-0 <time> (process <pid>) <task qmstart 100 on pve1> <digest 1>";
+    assert_eq!(volatile.replaced_of_run(&text), named);
+    assert_eq!(volatile.filled("{run:1}-0 {digest:1} {run:2}"), format!("6b2a9c11-00ffee00-0 {digest} {{run:2}}"));
 }

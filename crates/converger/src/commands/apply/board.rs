@@ -1,7 +1,7 @@
 //! What a person sees while steps are carried out: a line for each that is under way on a terminal, plain lines elsewhere.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal as _, Write as _};
+use std::io::Write as _;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use converger_engine::driver::Notice;
 use converger_engine::operation::Phase;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use crate::progress;
 use crate::render::{self, styled, theirs};
 
 /// The lines on the screen, by operation.
@@ -19,7 +20,7 @@ pub(super) struct Board {
 
 impl Board {
     pub(super) fn new() -> Self {
-        let lines = std::io::stderr().is_terminal().then(|| (MultiProgress::new(), Mutex::default()));
+        let lines = progress::is_screen().then(|| (MultiProgress::new(), Mutex::default()));
         Self { lines }
     }
 

@@ -5,11 +5,14 @@
 use std::fmt::Write as _;
 
 use converger_lab::Setting;
-use converger_lab::server::{Identity, Place};
+use converger_lab::server::{Clock, Identity, Place};
 use serde_json::{Value, json};
 
 use super::Stop;
 use super::room::{AUTHORITY, CARD, Room, SECRET};
+
+/// Where an apply keeps its journal: with the lab, since another lab knows nothing of it.
+const STATE: &str = "state";
 
 pub(super) struct Invitation {
     flavour: u8,
@@ -18,11 +21,14 @@ pub(super) struct Invitation {
     authority: String,
     /// The first token and its secret, for people who try things. A world without one can be reached with tickets only.
     token: Option<(String, String)>,
+    /// What moves its time, as converger.toml has it.
+    clock: &'static str,
 }
 
 impl Invitation {
-    pub(super) fn new(setting: &Setting, identity: &Identity) -> Self {
+    pub(super) fn new(setting: &Setting, identity: &Identity, clock: Clock) -> Self {
         Self {
+            clock: if matches!(clock, Clock::Virtual { .. }) { "clock = \"requests\"\n" } else { "" },
             flavour: setting.flavour.major(),
             guests: setting.guests.len(),
             fingerprint: identity.fingerprint(),
@@ -70,8 +76,10 @@ impl Invitation {
         let endpoint = |place: &Place| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address);
         let endpoints: String = places.iter().map(endpoint).collect();
         // A string of JSON is one of TOML.
-        let id = json!(id);
-        format!("[environments.lab]\nmode = \"solo\"\ntoken = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n")
+        let (id, clock) = (json!(id), self.clock);
+        format!(
+            "[environments.lab]\nmode = \"solo\"\n{clock}token = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n\n[store]\ndirectory = \"{STATE}\"\n"
+        )
     }
 
     fn card(&self, places: &[Place]) -> Value {

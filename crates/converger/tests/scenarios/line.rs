@@ -1,0 +1,163 @@
+//! One line of `commands`: a command, or something else that happens.
+//!
+//! What never enters: what becomes of it.
+
+use converger_lab::{Act, Record};
+
+/// One line.
+#[derive(Clone, Debug)]
+pub(crate) enum Line {
+    /// Something happens to the world.
+    Act(Box<Act>),
+    /// So many milliseconds pass in the world.
+    Wait(u64),
+    /// A file of the story takes the place of another.
+    Copy(String, String),
+    /// Bytes of a file are others from here on.
+    Poke { file: String, offset: u64, bytes: Vec<u8> },
+    /// A name leads to something else from here on.
+    Link(String, String),
+    /// A directory with this mode is there from here on.
+    Directory(String, u32),
+    /// What is really so of a guest.
+    Look(u32),
+    /// A file as it is now.
+    Show(String),
+    /// The next command is sent this signal.
+    Signal(Signal),
+    /// While the next command runs, once such a request was carried out and before its answer goes out.
+    When(Box<When>),
+    /// The program is run at a terminal, where somebody types these lines.
+    Terminal(Vec<String>, Vec<String>),
+    /// The program is run with files that cannot grow beyond so many kibibytes.
+    Limit(u32, Vec<String>),
+    /// The program is run.
+    Run(Vec<String>),
+}
+
+/// A signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Signal {
+    Kill,
+    Interrupt,
+    Terminate,
+    HangUp,
+}
+
+/// Something that happens with a request.
+#[derive(Clone, Debug)]
+pub(crate) struct When {
+    method: String,
+    /// `*` stands for anything.
+    path: String,
+    /// So many of them are let by first.
+    left: usize,
+    pub(crate) line: Line,
+}
+
+impl When {
+    /// Whether it happens now; one that fits and is let by counts.
+    pub(crate) fn comes(&mut self, record: &Record) -> bool {
+        let path = record.path.split('?').next().unwrap_or_default();
+        let fits = self.method == record.method && fits(&self.path, path);
+        let comes = fits && self.left == 0;
+        self.left -= usize::from(fits && !comes);
+        comes
+    }
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(text) = text.strip_prefix(head) else { return false };
+    (0..=text.len()).any(|at| text.get(at..).is_some_and(|tail| fits(rest, tail)))
+}
+
+impl Line {
+    /// A line that means nothing is a fault of the story.
+    pub(crate) fn read(line: &str) -> Result<Self, String> {
+        let wrong = |error: &dyn std::fmt::Display| format!("commands: `{line}`: {error}");
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<String>>();
+        let pair = |text: &str| text.split_once(' ').map(|(one, two)| (one.to_owned(), two.to_owned()));
+        let two = |text: &str| pair(text).ok_or_else(|| wrong(&"two words are needed"));
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "act" => Ok(Self::Act(serde_json::from_str(rest).map_err(|error| wrong(&error))?)),
+            "wait" => Ok(Self::Wait(rest.parse().map_err(|error| wrong(&error))?)),
+            "copy" => two(rest).map(|(from, to)| Self::Copy(from, to)),
+            "link" => two(rest).map(|(to, name)| Self::Link(to, name)),
+            "directory" => {
+                let (name, mode) = two(rest)?;
+                Ok(Self::Directory(name, u32::from_str_radix(&mode, 8).map_err(|error| wrong(&error))?))
+            }
+            "poke" => match words(rest).as_slice() {
+                [file, offset, bytes] => {
+                    let offset = offset.parse().map_err(|error| wrong(&error))?;
+                    let bytes = hex(bytes).ok_or_else(|| wrong(&"bytes are pairs of digits"))?;
+                    Ok(Self::Poke { file: file.clone(), offset, bytes })
+                }
+                _ => Err(wrong(&"which file, from which byte on, which bytes?")),
+            },
+            "look" => Ok(Self::Look(rest.parse().map_err(|error| wrong(&error))?)),
+            "show" => Ok(Self::Show(rest.to_owned())),
+            "kill" => Ok(Self::Signal(Signal::Kill)),
+            "interrupt" => Ok(Self::Signal(Signal::Interrupt)),
+            "terminate" => Ok(Self::Signal(Signal::Terminate)),
+            "hang-up" => Ok(Self::Signal(Signal::HangUp)),
+            "when" => {
+                let (method, rest) = two(rest)?;
+                let (path, line) = two(&rest)?;
+                let (path, nth) = path.split_once('#').map_or((path.as_str(), "1"), |(path, nth)| (path, nth));
+                let nth: usize = nth.parse().map_err(|error| wrong(&error))?;
+                let when = When { method, path: path.to_owned(), left: nth.saturating_sub(1), line: Self::read(&line)? };
+                Ok(Self::When(Box::new(when)))
+            }
+            "terminal" => {
+                let (typed, arguments) = two(rest)?;
+                let typed = typed.split(',').filter(|line| *line != "-").map(str::to_owned).collect();
+                Ok(Self::Terminal(typed, words(&arguments)))
+            }
+            "limit" => {
+                let (kibibytes, arguments) = two(rest)?;
+                Ok(Self::Limit(kibibytes.parse().map_err(|error| wrong(&error))?, words(&arguments)))
+            }
+            _ => Ok(Self::Run(words(line))),
+        }
+    }
+}
+
+fn hex(text: &str) -> Option<Vec<u8>> {
+    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_means_nothing_is_refused() {
+        let lines = ["act {\"explode\": 1}", "wait long", "copy one", "poke file 0 xyz", "look all", "when GET kill", "limit much audit"];
+        for line in lines {
+            assert!(Line::read(line).is_err(), "{line}");
+        }
+        assert!(matches!(Line::read("act {\"stop\": 100}"), Ok(Line::Act(_))));
+        assert!(matches!(Line::read("poke a 60 00ff"), Ok(Line::Poke { offset: 60, bytes, .. }) if bytes == [0, 255]));
+    }
+
+    #[test]
+    fn what_happens_with_a_request_happens_once_with_the_one_that_is_meant() {
+        let Ok(Line::When(mut when)) = Line::read("when PUT */config#2 kill") else { panic!("it is one") };
+        let record = |method: &str, path: &str| Record {
+            at_ms: 0,
+            entry: String::new(),
+            method: method.into(),
+            path: path.into(),
+            user: String::new(),
+            status: 200,
+        };
+        assert!(!when.comes(&record("PUT", "/nodes/a/qemu/1/config?x=1")));
+        assert!(!when.comes(&record("GET", "/nodes/a/qemu/1/config")));
+        assert!(!when.comes(&record("PUT", "/nodes/a/qemu/1/configs")));
+        assert!(when.comes(&record("PUT", "/nodes/a/qemu/1/config")));
+        assert!(matches!(when.line, Line::Signal(Signal::Kill)));
+    }
+}

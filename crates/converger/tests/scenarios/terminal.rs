@@ -1,0 +1,83 @@
+//! A terminal of its own for one run of the program: somebody types at it, and what the program says there is read.
+//!
+//! It only takes lines (`TERM=dumb`) and does not show what is typed; the transcript puts each line behind its question.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+/// Our side of a terminal.
+pub(crate) struct Terminal {
+    ours: File,
+    typed: Vec<String>,
+}
+
+/// What ends a line that nobody types any more.
+const END_OF_INPUT: u8 = 4;
+
+/// Both sides.
+pub(crate) fn open(typed: &[String]) -> (Terminal, OwnedFd) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&ours).expect("granted");
+    unlockpt(&ours).expect("unlocked");
+    let name = ptsname(&ours, Vec::new()).expect("a name");
+    let theirs = rustix::fs::open(name, OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("its other side");
+    let mut modes = tcgetattr(&theirs).expect("a terminal");
+    modes.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(&theirs, OptionalActions::Now, &modes).expect("set");
+    (Terminal { ours: ours.into(), typed: typed.to_vec() }, theirs)
+}
+
+impl Terminal {
+    /// The program at it: questions are asked and answered there, and what it shows otherwise goes where it goes.
+    pub(crate) fn seat(command: &mut Command, theirs: OwnedFd) {
+        let input = theirs.try_clone().expect("a second one");
+        command.env("TERM", "dumb").stdin(input).stderr(theirs);
+    }
+
+    /// Types everything at once: the terminal keeps lines until they are read.
+    pub(crate) fn type_all(&mut self) {
+        let mut bytes: Vec<u8> = self.typed.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
+        bytes.push(END_OF_INPUT);
+        self.ours.write_all(&bytes).expect("typed");
+    }
+
+    /// What was said there until the program ended, with what was typed behind each question.
+    pub(crate) fn said(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut chunk = [0; 4096];
+        // Linux says that the other side is gone by an error.
+        while let Ok(count @ 1..) = self.ours.read(&mut chunk) {
+            bytes.extend_from_slice(&chunk[..count]);
+        }
+        let text = String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
+        answered(&text, &self.typed).into_bytes()
+    }
+}
+
+/// The end of every question.
+const QUESTIONS: [&str; 2] = ["[yes/no] ", "Type its name: "];
+
+fn answered(text: &str, typed: &[String]) -> String {
+    let (mut told, mut rest, mut typed) = (String::new(), text, typed.iter());
+    while let Some(at) = QUESTIONS.iter().filter_map(|question| Some(rest.find(question)? + question.len())).min() {
+        told.push_str(&rest[..at]);
+        told.push_str(typed.next().map_or("", String::as_str));
+        told.push('\n');
+        rest = &rest[at..];
+    }
+    told + rest
+}
+
+#[test]
+fn what_was_typed_stands_behind_its_question() {
+    let typed = ["yes".to_owned(), "web".to_owned()];
+    let said = "Carry this out? [yes/no] web goes down by this. Type its name: sent\n";
+    assert_eq!(answered(said, &typed), "Carry this out? [yes/no] yes\nweb goes down by this. Type its name: web\nsent\n");
+    assert_eq!(answered("Carry this out? [yes/no] ", &[]), "Carry this out? [yes/no] \n");
+}
