@@ -20,7 +20,7 @@ use converger_core::guest::{NodeName, Vmid};
 mod tests;
 
 /// How much may be under way at once. Nothing is unlimited, and zero counts as one: a limit is no way to stop a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Limits {
     /// On one node.
     pub per_node: u32,
@@ -39,7 +39,7 @@ impl Default for Limits {
 pub const QUEUE_MAX: usize = 65_536;
 
 /// One step as far as its place in the order goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Item {
     /// The operation.
     pub id: OperationId,
@@ -75,8 +75,12 @@ impl Item {
     /// The place of an operation that was found in the journal: it reads only, and waits for nobody.
     #[must_use]
     pub fn of_recovered(operation: &Operation) -> Self {
-        // Nothing newer takes its place either: what became of it must be found out.
-        Self { wait: Box::new([]), is_convergent: false, ..Self::of(operation) }
+        Self::of(operation).recovered()
+    }
+
+    /// Nothing newer takes its place either: what became of it must be found out.
+    fn recovered(self) -> Self {
+        Self { wait: Box::new([]), is_convergent: false, ..self }
     }
 }
 
@@ -113,7 +117,7 @@ pub enum Command {
 }
 
 /// What goes on with the rest when a step does not end well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnFailure {
     /// The guest's other steps and what waits for them are not run; other guests go on.
     GoOn,
@@ -121,8 +125,9 @@ pub enum OnFailure {
     Stop,
 }
 
-/// The order of everything that is under way or waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The order of everything that is under way or waits. States have an order, so that a search over all of them knows where it
+/// has been.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     limits: Limits,
     on_failure: OnFailure,
@@ -141,7 +146,7 @@ pub struct State {
     busy_overall: u32,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     item: Item,
     /// How many operations of other guests it still waits for.
@@ -149,7 +154,7 @@ struct Entry {
     is_begun: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Lane {
     /// What waits for its turn.
     queue: VecDeque<u64>,

@@ -16,6 +16,8 @@ use converger_core::policy::Rules;
 use converger_core::testing::{Rng, World};
 use serde_json::{Value as Json, json};
 
+pub(crate) mod explore;
+
 /// A step and its terms.
 pub(crate) type Task = (Operation, Terms);
 

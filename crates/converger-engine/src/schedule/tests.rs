@@ -5,6 +5,8 @@ use converger_core::testing::Rng;
 use super::*;
 use crate::testing;
 
+mod lanes;
+mod planted;
 mod speed;
 
 fn vmid(number: u32) -> Vmid {

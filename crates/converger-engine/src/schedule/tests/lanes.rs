@@ -1,0 +1,597 @@
+//! The protocol of the lanes, searched exhaustively: the real schedule in small worlds, every order of everything that can
+//! happen to it, and what must hold in each of them.
+//!
+//! What is around the schedule is as little as it needs: an operation that was begun makes its intent durable or is turned
+//! down by the journal, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost;
+//! the process dies and another one begins with what the journal has. Nothing here decides what comes next.
+//!
+//! What never enters: what an operation does between its intent and its end (`operation`), and time.
+
+use super::planted::Planted;
+use super::*;
+use crate::testing::explore::{Broken, Explored, Model, explore};
+
+/// What may happen in a search, beside operations that are begun and end.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) limits: Limits,
+    pub(super) on_failure: OnFailure,
+    /// Submitted in this order, each as a run of its own. The first one is what is begun with, and again after a crash.
+    pub(super) plans: Vec<Vec<Item>>,
+    /// How operations may end once they are in the journal.
+    pub(super) ends: &'static [End],
+    pub(super) may_drain: bool,
+    /// The guest that a person may hold, and release again.
+    pub(super) may_hold: Option<u32>,
+    pub(super) may_lose_journal: bool,
+    pub(super) crashes_max: usize,
+    /// What is wrong with the schedule or with whoever drives it.
+    pub(super) planted: Option<Planted>,
+}
+
+/// How far one operation is, as the process and the journal have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Life {
+    /// Nobody has asked for it.
+    Absent,
+    Waiting,
+    /// Its turn has come; nothing is durable.
+    Begun,
+    /// Its intent is durable.
+    Open,
+    /// Found in the journal, and waits to be read.
+    Unsettled,
+    /// Found in the journal, and being read.
+    Reading,
+    /// Over for this process, and still open in the journal.
+    Left,
+    Ended(End),
+    NotRun(Code),
+    /// Lost with its process before anything was durable.
+    Gone,
+}
+
+impl Life {
+    fn is_under_way(self) -> bool {
+        matches!(self, Self::Begun | Self::Open | Self::Reading)
+    }
+
+    fn waits(self) -> bool {
+        matches!(self, Self::Waiting | Self::Unsettled)
+    }
+
+    /// Nobody knows yet what became of it.
+    fn is_open_in_the_journal(self) -> bool {
+        matches!(self, Self::Open | Self::Unsettled | Self::Reading | Self::Left)
+    }
+
+    fn is_over_and_not_done(self) -> bool {
+        matches!(self, Self::Ended(end) if end != End::Done) || matches!(self, Self::NotRun(_) | Self::Left | Self::Gone)
+    }
+
+    /// Only ever larger while a process lives.
+    fn rank(self) -> u64 {
+        match self {
+            Self::Absent => 0,
+            Self::Waiting | Self::Unsettled => 1,
+            Self::Begun | Self::Reading => 2,
+            Self::Open => 3,
+            Self::Left | Self::Ended(_) | Self::NotRun(_) | Self::Gone => 4,
+        }
+    }
+}
+
+/// A person's hand on the one guest that may be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Hand {
+    /// Nobody has touched it.
+    Off,
+    On,
+    OffAgain,
+}
+
+/// All that counts at one moment. What tells worlds apart soonest comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct World {
+    /// By place in the table of all items.
+    lives: Vec<Life>,
+    /// What was submitted to this process, in order.
+    order: Vec<usize>,
+    /// How many plans were submitted to this process.
+    submitted: usize,
+    crashes: usize,
+    stopped: bool,
+    journal_lost: bool,
+    held: Hand,
+    schedule: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Action {
+    /// The next plan comes.
+    Submit,
+    /// The journal answers an intent.
+    Intent(usize),
+    /// The journal cannot be written, and this intent is the first to meet it.
+    LoseJournal(usize),
+    End(usize, End),
+    Drain,
+    Hold,
+    Release,
+    /// The process dies, and the next one begins.
+    Crash,
+}
+
+/// A setup with all items that there can be: those of each plan, for each process.
+pub(super) struct Lanes {
+    setup: Setup,
+    items: Vec<Item>,
+}
+
+impl Lanes {
+    pub(super) fn new(setup: Setup) -> Self {
+        let mut items = Vec::new();
+        for process in 0..=setup.crashes_max {
+            for (number, plan) in setup.plans.iter().enumerate() {
+                items.extend(plan.iter().map(|item| in_run(&format!("{process}{number}"), item)));
+            }
+        }
+        Self { setup, items }
+    }
+
+    /// Where the items of a plan stand in the table.
+    fn places(&self, process: usize, plan: usize) -> std::ops::Range<usize> {
+        let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
+        let before: usize = self.setup.plans[..plan].iter().map(Vec::len).sum();
+        let first = process * of_process + before;
+        first..first + self.setup.plans[plan].len()
+    }
+
+    /// The same step of the plan in the processes before.
+    fn earlier_lives<'w>(&'w self, world: &'w World, place: usize) -> impl Iterator<Item = usize> + 'w {
+        let of_process: usize = self.setup.plans.iter().map(Vec::len).sum();
+        (0..world.crashes).map(move |process| process * of_process + place % of_process)
+    }
+
+    /// Hands an event to the schedule and does what it commands.
+    fn feed(&self, mut world: World, event: Event) -> Result<World, String> {
+        let schedule = std::mem::replace(&mut world.schedule, State::new(self.setup.limits, self.setup.on_failure));
+        let (schedule, commands) = match self.setup.planted {
+            Some(planted) => planted.step(schedule, event),
+            None => step(schedule, event),
+        };
+        world.schedule = schedule;
+        for command in commands {
+            match command {
+                Command::Begin(id) => self.begin(&mut world, &id)?,
+                Command::NotRun { id, code, .. } => self.not_run(&mut world, &id, code)?,
+            }
+        }
+        Ok(world)
+    }
+
+    fn place_of(&self, id: &OperationId) -> Result<usize, String> {
+        self.items.iter().position(|item| item.id == *id).ok_or_else(|| format!("nobody knows {id}"))
+    }
+
+    fn begin(&self, world: &mut World, id: &OperationId) -> Result<(), String> {
+        let place = self.place_of(id)?;
+        self.may_begin(world, place).map_err(|rule| format!("{id} begins {rule}"))?;
+        world.lives[place] = if world.lives[place] == Life::Unsettled { Life::Reading } else { Life::Begun };
+        self.within_limits(world, place)
+    }
+
+    /// What must be so for an operation to begin. It looks at lives only, never at what the schedule thinks.
+    fn may_begin(&self, world: &World, place: usize) -> Result<(), String> {
+        let life = world.lives[place];
+        if !life.waits() {
+            return Err(format!("while it is {life:?}"));
+        }
+        if world.stopped {
+            return Err("after the stop".into());
+        }
+        for (other, other_life) in self.of_guest(world, place) {
+            if other_life.is_under_way() {
+                return Err(format!("while {} is under way on its guest", self.items[other].id));
+            }
+            if life == Life::Waiting && other_life.is_open_in_the_journal() {
+                return Err(format!("before it is known what became of {}", self.items[other].id));
+            }
+        }
+        if let Some(first) = self.before(world, place).find(|other| world.lives[*other].waits()) {
+            return Err(format!("before {}, which came first", self.items[first].id));
+        }
+        if life == Life::Waiting
+            && let Some(behind) = self.before_in_run(world, place).find(|other| world.lives[*other] != Life::Ended(End::Done))
+        {
+            return Err(format!("although {} is {:?}", self.items[behind].id, world.lives[behind]));
+        }
+        match self.not_done_for(world, place).filter(|_| life == Life::Waiting) {
+            Some(guest) => Err(format!("before guest {guest} is done")),
+            None => Ok(()),
+        }
+    }
+
+    fn within_limits(&self, world: &World, place: usize) -> Result<(), String> {
+        let Limits { per_node, overall } = self.setup.limits;
+        let (here, all) = self.under_way(world, place);
+        if here > per_node as usize || all > overall as usize {
+            return Err(format!("{here} on one node and {all} in all are under way, beyond the limits"));
+        }
+        Ok(())
+    }
+
+    /// How many are under way on the node of this one, and in all.
+    fn under_way(&self, world: &World, place: usize) -> (usize, usize) {
+        let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.lives[*other].is_under_way()).collect();
+        let here = under_way.iter().filter(|other| self.items[**other].node == self.items[place].node).count();
+        (here, under_way.len())
+    }
+
+    fn of_guest<'w>(&'w self, world: &'w World, place: usize) -> impl Iterator<Item = (usize, Life)> + 'w {
+        let lives = world.lives.iter().copied().enumerate();
+        lives.filter(move |(other, _)| *other != place && self.items[*other].vmid == self.items[place].vmid)
+    }
+
+    /// What was submitted before it for the same guest.
+    fn before<'w>(&'w self, world: &'w World, place: usize) -> impl Iterator<Item = usize> + 'w {
+        let earlier = world.order.iter().copied().take_while(move |other| *other != place);
+        earlier.filter(move |other| self.items[*other].vmid == self.items[place].vmid)
+    }
+
+    fn before_in_run<'w>(&'w self, world: &'w World, place: usize) -> impl Iterator<Item = usize> + 'w {
+        self.before(world, place).filter(move |other| self.items[*other].run == self.items[place].run)
+    }
+
+    /// A guest that it waits for and whose power steps are not all done, or not there.
+    fn not_done_for(&self, world: &World, place: usize) -> Option<Vmid> {
+        let mut wait = self.items[place].wait.iter().copied();
+        wait.find(|guest| {
+            let mut powers = self.powers(world, place, *guest).peekable();
+            powers.peek().is_none() || powers.any(|other| world.lives[other] != Life::Ended(End::Done))
+        })
+    }
+
+    fn powers<'w>(&'w self, world: &'w World, place: usize, guest: Vmid) -> impl Iterator<Item = usize> + 'w {
+        let of_run = move |other: &usize| self.items[*other].run == self.items[place].run && self.items[*other].is_power;
+        world.order.iter().copied().filter(of_run).filter(move |other| self.items[*other].vmid == guest)
+    }
+
+    fn not_run(&self, world: &mut World, id: &OperationId, code: Code) -> Result<(), String> {
+        let place = self.place_of(id)?;
+        let life = world.lives[place];
+        if !life.waits() {
+            return Err(format!("{id} is said not to run while it is {life:?}"));
+        }
+        if !self.has_reason(world, place, code) {
+            return Err(format!("{id} is given up as {} without a reason", code.word()));
+        }
+        world.lives[place] = if life == Life::Unsettled { Life::Left } else { Life::NotRun(code) };
+        Ok(())
+    }
+
+    /// Nothing is given up for what does not concern it (L4).
+    fn has_reason(&self, world: &World, place: usize, code: Code) -> bool {
+        let is_over = |other: usize| world.lives[other].is_over_and_not_done();
+        match code {
+            Code::RunStopped => world.stopped,
+            Code::JournalUnwritable => world.journal_lost,
+            Code::LaneHalted => self.before_in_run(world, place).any(is_over),
+            Code::DependencyNotDone => self.items[place].wait.iter().any(|guest| {
+                let mut powers = self.powers(world, place, *guest).peekable();
+                powers.peek().is_none() || powers.any(is_over)
+            }),
+            Code::Superseded => {
+                let newer = world.order.iter().copied().skip_while(|other| *other != place).skip(1);
+                let is_newer = |other: usize| self.items[other].run != self.items[place].run && self.items[other].is_convergent;
+                let mut newer = newer.filter(|other| self.items[*other].vmid == self.items[place].vmid);
+                self.items[place].is_convergent && newer.any(is_newer)
+            }
+            _ => false,
+        }
+    }
+
+    fn submit(&self, mut world: World) -> Result<World, String> {
+        let places = self.places(world.crashes, world.submitted);
+        world.submitted += 1;
+        // What was done before a crash is not planned again.
+        let done = |place: &usize| self.earlier_lives(&world, *place).any(|other| world.lives[other] == Life::Ended(End::Done));
+        let fresh: Vec<usize> = places.filter(|place| !done(place)).collect();
+        for place in &fresh {
+            world.lives[*place] = Life::Waiting;
+        }
+        let items = fresh.iter().map(|place| self.items[*place].clone()).collect();
+        world.order.extend(fresh);
+        self.feed(world, Event::Submit(items))
+    }
+
+    /// The journal takes an intent, or turns it down because the guest is held by a person or by what is not known of it.
+    fn intent(&self, mut world: World, place: usize) -> Result<World, String> {
+        let is_held = world.held == Hand::On && self.setup.may_hold == Some(self.items[place].vmid.get());
+        let is_taken = self.of_guest(&world, place).any(|(_, life)| life == Life::Ended(End::Held));
+        if world.journal_lost {
+            self.ended(world, place, End::NotRun)
+        } else if is_held || is_taken {
+            self.ended(world, place, End::Refused)
+        } else {
+            world.lives[place] = Life::Open;
+            Ok(world)
+        }
+    }
+
+    /// As the driver does: the schedule is stopped first, and then told of the end.
+    fn lose_journal(&self, mut world: World, place: usize) -> Result<World, String> {
+        world.journal_lost = true;
+        world.stopped = true;
+        let world = self.feed(world, Event::Stop(Code::JournalUnwritable))?;
+        self.ended(world, place, End::NotRun)
+    }
+
+    fn ended(&self, mut world: World, place: usize, end: End) -> Result<World, String> {
+        world.stopped |= end != End::Done && self.setup.on_failure == OnFailure::Stop;
+        let is_known = !world.journal_lost || world.lives[place] == Life::Begun;
+        world.lives[place] = if is_known { Life::Ended(end) } else { Life::Left };
+        self.feed(world, Event::Ended { id: self.items[place].id.clone(), end })
+    }
+
+    /// The next process has what the journal has: first that, then the plan anew.
+    fn crash(&self, mut world: World) -> Result<World, String> {
+        let mut found = Vec::new();
+        for (place, life) in world.lives.iter_mut().enumerate() {
+            *life = match *life {
+                Life::Waiting | Life::Begun => Life::Gone,
+                Life::Open | Life::Unsettled | Life::Reading | Life::Left | Life::Ended(End::Held) => Life::Unsettled,
+                other => other,
+            };
+            found.extend((*life == Life::Unsettled).then_some(place));
+        }
+        world.crashes += 1;
+        (world.submitted, world.stopped, world.journal_lost, world.order) = (0, false, false, found.clone());
+        world.schedule = self.schedule();
+        let recovered = Event::Submit(found.iter().map(|place| self.items[*place].clone().recovered()).collect());
+        match self.setup.planted {
+            Some(Planted::RecoversNothing) => self.submit(world),
+            Some(Planted::RecoversLast) => self.submit(world).and_then(|world| self.feed(world, recovered)),
+            _ => self.feed(world, recovered).and_then(|world| self.submit(world)),
+        }
+    }
+
+    fn schedule(&self) -> State {
+        let (limits, on_failure) = (self.setup.limits, self.setup.on_failure);
+        self.setup.planted.map_or_else(|| State::new(limits, on_failure), |planted| planted.new_state(limits, on_failure))
+    }
+
+    /// Something waits, and nothing that could change that is under way, or there is room and it is its turn.
+    fn nothing_is_forgotten(&self, world: &World) -> Result<(), String> {
+        let is_busy = world.lives.iter().any(|life| life.is_under_way());
+        if !is_busy && !world.schedule.is_idle() {
+            return Err("the schedule waits for ever".into());
+        }
+        for place in (0..self.items.len()).filter(|place| world.lives[*place].waits()) {
+            if !is_busy {
+                return Err(format!("{} is forgotten", self.items[place].id));
+            }
+            let (here, all) = self.under_way(world, place);
+            let has_room = here < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
+            if has_room && self.may_begin(world, place).is_ok() {
+                return Err(format!("{} waits although its turn has come", self.items[place].id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Events about what is not under way change nothing.
+    fn strangers_change_nothing(&self, world: &World) -> Result<(), String> {
+        let Some(place) = world.order.iter().copied().find(|place| !world.lives[*place].is_under_way()) else { return Ok(()) };
+        let id = self.items[place].id.clone();
+        let (after, commands) = step(world.schedule.clone(), Event::Ended { id: id.clone(), end: End::Failed });
+        if after != world.schedule || !commands.is_empty() {
+            return Err(format!("{id} ended while it was {:?}, and that was believed", world.lives[place]));
+        }
+        Ok(())
+    }
+}
+
+fn in_run(run: &str, item: &Item) -> Item {
+    let id = OperationId::new(&format!("{run}-{}", item.id)).expect("an id");
+    Item { id, run: RunId::new(run).expect("an id"), ..item.clone() }
+}
+
+impl Model for Lanes {
+    type World = World;
+    type Action = Action;
+
+    fn first(&self) -> World {
+        World {
+            lives: vec![Life::Absent; self.items.len()],
+            order: Vec::new(),
+            submitted: 0,
+            crashes: 0,
+            stopped: false,
+            journal_lost: false,
+            held: Hand::Off,
+            schedule: self.schedule(),
+        }
+    }
+
+    fn actions(&self, world: &World) -> Vec<Action> {
+        if world.submitted == 0 {
+            return vec![Action::Submit];
+        }
+        let Setup { plans, ends, may_drain, may_hold, may_lose_journal, crashes_max, .. } = &self.setup;
+        let mut actions = Vec::new();
+        for (place, life) in world.lives.iter().enumerate() {
+            match life {
+                Life::Begun => {
+                    actions.push(Action::Intent(place));
+                    actions.extend((*may_lose_journal && !world.journal_lost).then_some(Action::LoseJournal(place)));
+                }
+                Life::Open | Life::Reading => actions.extend(ends.iter().map(|end| Action::End(place, *end))),
+                _ => {}
+            }
+        }
+        actions.extend((world.submitted < plans.len()).then_some(Action::Submit));
+        // What comes when nothing is left to do changes nothing that is looked at here.
+        if !world.schedule.is_idle() {
+            actions.extend((*may_drain && !world.stopped).then_some(Action::Drain));
+            actions.extend((may_hold.is_some() && world.held == Hand::Off).then_some(Action::Hold));
+            actions.extend((world.held == Hand::On).then_some(Action::Release));
+            actions.extend((world.crashes < *crashes_max).then_some(Action::Crash));
+        }
+        actions
+    }
+
+    fn act(&self, world: &World, action: &Action) -> Result<World, String> {
+        let mut world = world.clone();
+        match *action {
+            Action::Submit => self.submit(world),
+            Action::Intent(place) => self.intent(world, place),
+            Action::LoseJournal(place) => self.lose_journal(world, place),
+            Action::End(place, end) => self.ended(world, place, end),
+            Action::Drain => {
+                world.stopped = true;
+                self.feed(world, Event::Stop(Code::RunStopped))
+            }
+            Action::Hold => Ok(World { held: Hand::On, ..world }),
+            Action::Release => Ok(World { held: Hand::OffAgain, ..world }),
+            Action::Crash => self.crash(world),
+        }
+    }
+
+    fn check(&self, world: &World) -> Result<(), String> {
+        self.nothing_is_forgotten(world)?;
+        self.strangers_change_nothing(world)
+    }
+
+    fn further(&self, world: &World) -> (u64, u64) {
+        let lives: u64 = world.lives.iter().map(|life| life.rank()).sum();
+        let flags = world.submitted as u64 + u64::from(world.stopped) + u64::from(world.journal_lost) + world.held as u64;
+        (world.crashes as u64, lives + flags)
+    }
+}
+
+impl Setup {
+    /// Three operations on two guests, one of them after the other guest, and everything that can go wrong.
+    pub(super) fn everything() -> Self {
+        Self {
+            limits: Limits { per_node: 2, overall: 2 },
+            on_failure: OnFailure::GoOn,
+            plans: vec![vec![item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0))]],
+            ends: &End::ALL,
+            may_drain: true,
+            may_hold: Some(100),
+            may_lose_journal: true,
+            crashes_max: 1,
+            planted: None,
+        }
+    }
+
+    /// Six guests of which two wait, on two nodes with different work, below limits that bind.
+    pub(super) fn limited() -> Self {
+        let plan = vec![
+            item("r", 100, 0),
+            item("r", 101, 0),
+            item("r", 102, 0),
+            on("pve2", after(&[100], item("r", 103, 0))),
+            on("pve2", item("r", 104, 0)),
+            on("pve2", after(&[101, 104], item("r", 105, 0))),
+        ];
+        let (limits, ends): (_, &'static [End]) = (Limits { per_node: 2, overall: 3 }, &[End::Done, End::Failed]);
+        Self { limits, ends, plans: vec![plan], may_hold: None, may_lose_journal: false, crashes_max: 0, ..Self::everything() }
+    }
+
+    /// A newer plan comes while the first is under way, beside something that was asked for once.
+    pub(super) fn newer() -> Self {
+        let once = Item { is_convergent: false, ..item("o", 100, 7) };
+        let first = vec![item("r", 100, 0), item("r", 100, 1), item("r", 101, 0), after(&[100], item("r", 101, 1))];
+        let second = vec![item("s", 100, 0), after(&[100], item("s", 101, 0))];
+        let (limits, ends): (_, &'static [End]) = (Limits { per_node: 1, overall: 1 }, &[End::Done, End::Failed, End::Held]);
+        Self { limits, ends, plans: vec![first, vec![once], second], may_lose_journal: false, crashes_max: 0, ..Self::everything() }
+    }
+
+    /// The first failure ends the wave.
+    pub(super) fn wave() -> Self {
+        let plan = vec![item("r", 100, 0), item("r", 101, 0), on("pve2", item("r", 102, 0)), after(&[102], item("r", 103, 0))];
+        let more = vec![on("pve2", item("s", 104, 0))];
+        Self {
+            on_failure: OnFailure::Stop,
+            plans: vec![plan, more],
+            ends: &[End::Done, End::Refused],
+            crashes_max: 0,
+            ..Self::everything()
+        }
+    }
+
+    /// Two crashes, the second of which may meet the recovery after the first.
+    pub(super) fn crashes() -> Self {
+        let plan = vec![item("r", 100, 0), item("r", 100, 1), item("r", 101, 0), after(&[100], item("r", 102, 0))];
+        let ends: &'static [End] = &[End::Done, End::Failed, End::Held];
+        Self { ends, plans: vec![plan], may_drain: false, may_hold: None, may_lose_journal: false, crashes_max: 2, ..Self::everything() }
+    }
+
+    /// More guests at once than a person could think through, with a newer plan, a drain, a hold and a crash.
+    pub(super) fn large() -> Self {
+        let config = Item { is_power: false, ..item("r", 101, 0) };
+        let first = vec![
+            item("r", 100, 0),
+            item("r", 100, 1),
+            config,
+            on("pve2", item("r", 102, 0)),
+            on("pve2", after(&[100, 102], item("r", 103, 0))),
+        ];
+        let ends: &'static [End] = &[End::Done, End::Failed];
+        let limits = Limits { per_node: 2, overall: 3 };
+        Self { limits, ends, plans: vec![first], may_hold: None, may_lose_journal: false, ..Self::everything() }
+    }
+
+    /// Those that take no time to search.
+    pub(super) fn small() -> [(&'static str, Self); 4] {
+        [("everything", Self::everything()), ("limited", Self::limited()), ("newer", Self::newer()), ("wave", Self::wave())]
+    }
+
+    pub(super) fn explore(self) -> Result<Explored, Broken> {
+        explore(&Lanes::new(self), 300_000)
+    }
+}
+
+/// All orders keep all rules, and there were at least so many worlds: a search that sees little proves little.
+#[track_caller]
+fn check(name: &str, setup: Setup, worlds_min: usize) {
+    match setup.explore() {
+        Ok(explored) => {
+            println!("{name}: {explored:?}");
+            assert!(explored.worlds >= worlds_min && explored.ends > 0, "{name}: {explored:?}, fewer than {worlds_min}");
+        }
+        Err(Broken { rule, way }) => panic!("{name}: {rule}, by {way:#?}"),
+    }
+}
+
+#[test]
+fn g12_no_order_of_three_operations_on_two_guests_breaks_a_lane() {
+    check("everything", Setup::everything(), 2_500);
+}
+
+#[test]
+fn no_order_breaks_the_limits_or_leaves_room_unused() {
+    check("limited", Setup::limited(), 1_200);
+}
+
+#[test]
+fn no_order_of_a_newer_plan_and_what_was_asked_for_once_loses_either() {
+    check("newer", Setup::newer(), 5_000);
+}
+
+#[test]
+fn s16_no_order_begins_anything_after_the_failure_that_ends_a_wave() {
+    check("wave", Setup::wave(), 2_000);
+}
+
+#[test]
+fn g12_no_two_crashes_make_operations_of_a_guest_overlap() {
+    check("crashes", Setup::crashes(), 80_000);
+}
+
+#[test]
+fn g12_no_order_of_five_operations_on_four_guests_breaks_a_lane() {
+    check("large", Setup::large(), 100_000);
+}
