@@ -39,9 +39,10 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// For what was found in the journal: the connection of whoever sent it is long gone.
+    /// For what was found in the journal: the connection of whoever sent it is gone, so that what arrived has arrived. The sum is
+    /// well below the two seconds in which a restart must be ready.
     pub(super) fn for_recovery(self) -> Self {
-        Self { looks_ms: &[250, 500, 1_000], ..self }
+        Self { looks_ms: &[250, 750], ..self }
     }
 
     /// For what was held until it can be read: it is read now, or stays held. Nobody waits for it a second time.

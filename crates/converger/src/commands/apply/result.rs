@@ -35,7 +35,9 @@ pub(super) fn write(
     });
     let out = arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()));
     if let Some(path) = &out {
-        files::replace(path, |file| writeln!(file, "{document}")).map_err(|error| unwritten(path, &error))?;
+        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
+        let text = format!("{document}\n");
+        files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
     }
     if arguments.json {
