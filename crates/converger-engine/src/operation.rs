@@ -271,7 +271,7 @@ impl State {
             (Stage::Proving(proving), Event::Answered(answer)) if !proving.is_waiting() => self.proved(proving, answer, now_ms),
             (Stage::Proving(proving), Event::Woken) if proving.is_waiting() => self.prove_again(proving),
             (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
-            (Stage::Ending(outcome), Event::NotCommitted(_)) => self.close(outcome, false),
+            (Stage::Ending(outcome), Event::NotCommitted(why)) => self.not_ended(&outcome, &why),
             (stage, _) => {
                 self.stage = stage;
                 None
@@ -310,6 +310,18 @@ impl State {
         let evidence = self.with_task(evidence);
         let findings = Findings { evidence, ..Findings::default() };
         self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, findings), false)
+    }
+
+    /// It is known what became of it, and the journal does not take it: nobody is told of an end that a crash would take back (S19).
+    /// The next start reads the guest once more.
+    fn not_ended(&mut self, outcome: &Outcome, why: &NotCommitted) -> Option<Command> {
+        let Findings { evidence, observed } = outcome.findings().clone();
+        let evidence = evidence.with("found", outcome.end().word());
+        let evidence = match why {
+            NotCommitted::Failed(text) => evidence.with("said", &**text),
+            NotCommitted::Refused(_) | NotCommitted::Repeated(_) => evidence,
+        };
+        self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, Findings { evidence, observed }), false)
     }
 
     /// The one place from which the change is sent.

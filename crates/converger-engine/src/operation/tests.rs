@@ -277,9 +277,13 @@ fn a_task_that_cannot_be_written_down_is_left_to_the_next_start() {
 }
 
 #[test]
-fn an_end_that_cannot_be_written_down_is_told_and_not_recorded() {
+fn s19_an_end_that_cannot_be_written_down_is_told_to_nobody_as_one() {
     let (state, _) = play(fresh("start"), &checked("stopped", &[sent_task(), ended()]));
     let events = [Event::Answered(status("running")), Event::NotCommitted(NotCommitted::Failed("disk full".into()))];
     let (state, trace) = feed(state, &events);
-    assert_eq!((trace.join(", ").as_str(), end(&state).as_str(), state.is_recorded()), ("commit ended, -", "done", false));
+    let told = "held journal-unwritable (reading)";
+    assert_eq!((trace.join(", ").as_str(), end(&state).as_str(), state.is_recorded()), ("commit ended, -", told, false));
+    let findings = state.ended().expect("ended").findings();
+    assert_eq!(findings.evidence, Evidence::default().with("found", "done").with("said", "disk full").with("task", "T1"));
+    assert_eq!(findings.observed, Evidence::default().with("run_state", "running"));
 }
