@@ -10,7 +10,6 @@ mod config;
 mod event;
 mod field;
 mod ha;
-mod promise;
 mod property;
 mod reason;
 mod request;
@@ -27,7 +26,6 @@ pub use event::{
 };
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};
-pub use promise::{Kept, Promise, Readings};
 pub use reason::{Cause, classify};
 pub use request::{BASE, HttpRequest, Method, percent_encode};
 pub use upid::Upid;

@@ -8,14 +8,17 @@
 
 mod answer;
 mod ask;
+mod proof;
 mod revision;
 
 #[cfg(test)]
 mod tests;
 
+use converger_core::apply::promise::Reading;
 use converger_core::apply::{Answer, Ask};
 
 use super::client::{Exchange, Session, TokenId};
+use super::codec::Write;
 
 pub use answer::answer;
 pub use ask::command;
@@ -53,5 +56,10 @@ impl<E: Exchange> Hand<E> {
             Ok(command) => answer(&self.caller, ask, self.session.call(&command).await),
             Err(unsent) => *unsent,
         }
+    }
+
+    /// Reads what tells whether a change kept its [promise](Write::promise): the same before and after it.
+    pub async fn read(&self, write: &Write) -> Reading {
+        proof::read(self, write).await
     }
 }

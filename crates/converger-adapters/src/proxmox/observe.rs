@@ -3,7 +3,7 @@
 //!
 //! What never enters: which endpoint is asked (`client`), and what follows from a reading (the core).
 
-mod absence;
+pub(super) mod absence;
 mod causes;
 mod detail;
 mod needs;
@@ -253,7 +253,7 @@ impl<'q> Reading<'q> {
         let nodes = &self.nodes;
         // In small groups: the session holds back what a node has no room for, and nothing waits for long.
         for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
-            let doubts = join_all(group.iter().map(|vmid| absence::doubt(session, nodes, *vmid))).await;
+            let doubts = join_all(group.iter().map(async |vmid| absence::look(session, nodes, *vmid).await.doubt(*vmid))).await;
             self.notes.extend(doubts.into_iter().flatten().inspect(|_| self.complete = false));
         }
     }

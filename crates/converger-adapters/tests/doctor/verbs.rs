@@ -3,13 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec::{
-    Accepted, Cause, CloneDisks, Command, ConfigSet, DiskKey, DiskSize, Event, GuestPath, Kept, Migration, Read, SnapshotName, TaskState,
-    Write,
+    Accepted, Cause, CloneDisks, Command, ConfigSet, DiskKey, DiskSize, Event, GuestPath, Migration, Read, SnapshotName, TaskState, Write,
 };
 use converger_adapters::proxmox::doctor::need::{Verb, privileges_of};
+use converger_adapters::proxmox::hand::{Caller, Hand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
 use converger_core::action::FieldChange;
+use converger_core::apply::promise::Kept;
 use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, GuestName, Kind, NodeName};
 use converger_core::normalize::{Boot, Effect, Field, Role, Shape, Startup, TABLE, Value, Words};
@@ -135,17 +137,19 @@ fn perform(setting: &Setting, kind: Kind, own: Option<&Try>) -> Result<(), Strin
     let taken = read(&bench, kind)?;
     let Some(own) = own else { return Ok(()) };
     let write = (own.write)(&taken, &bench);
-    let session = bench.session("pve1");
-    let proofs = || write.proofs().into_iter().map(|read| call(&session, &Command::Read(read))).collect::<Vec<_>>();
-    let promise = write.promise(&proofs());
-    let accepted = call(&session, &Command::Write(write.clone())).map_err(|failure| failure.to_string())?;
+    let caller = Caller { token: TokenId::new(TOKEN).expect("an id"), cluster: Some("house".into()) };
+    let hand = Hand::new(bench.session("pve1"), caller);
+    let before = bench.clock();
+    let promise = write.promise(&run(hand.read(&write)));
+    let accepted = call(&bench.session("pve1"), &Command::Write(write.clone())).map_err(|failure| failure.to_string())?;
     if let Event::Accepted(Accepted::Task(upid)) = accepted {
         ended(&bench, &Read::TaskStatus(upid))?;
     }
     // A reboot is over before the guest is up again.
     bench.pass(20_000);
-    match promise.check(&proofs()) {
-        Kept::Yes | Kept::AtRestart(_) => Ok(()),
+    let passed = bench.clock().duration_since(before).expect("forwards");
+    match promise.kept(&run(hand.read(&write)), passed.as_secs()) {
+        Kept::Yes(_) => Ok(()),
         other => Err(format!("{other:?}")),
     }
 }

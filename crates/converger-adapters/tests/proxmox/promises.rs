@@ -1,13 +1,17 @@
 //! Every change promises something that is read afterwards, and no answer to the change itself keeps it.
 
+use converger_adapters::proxmox::client::{Session, TokenId};
 use converger_adapters::proxmox::codec::{
-    CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, Event, Failure, GuestPath, HttpAnswer, Kept, Migration, Read, SnapshotName,
-    Write, decode, encode,
+    CloneDisks, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpAnswer, Migration, SnapshotName, Write,
 };
+use converger_adapters::proxmox::hand::{Caller, Hand};
+use converger_core::action::FieldChange;
+use converger_core::apply::Fact;
+use converger_core::apply::promise::{Kept, Promise};
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
-use converger_core::normalize::{Field, Value, Words};
+use converger_core::normalize::{Effect, Field, Value, Words};
 
-use crate::desk::{failure, raw, success};
+use crate::desk::{self, Desk, cluster_of, failure, raw, success};
 use crate::requests::change;
 
 fn node(name: &str) -> NodeName {
@@ -18,21 +22,31 @@ fn guest() -> GuestPath {
     GuestPath { node: node("n1"), kind: Kind::Qemu, vmid: Vmid::new(100).expect("an id") }
 }
 
-/// What the proofs of a change read like in these answers.
-fn readings(write: &Write, answers: &[HttpAnswer]) -> Vec<Result<Event, Failure>> {
-    let proofs = write.proofs();
-    assert_eq!(proofs.len(), answers.len(), "{proofs:?}");
-    proofs.into_iter().zip(answers).map(|(proof, answer)| decode(&Command::Read(proof), answer)).collect()
+fn hand(desk: Desk) -> Hand<Desk> {
+    Hand::new(Session::new(desk), Caller { token: TokenId::new("svc@pve!probe").expect("an id"), cluster: None })
 }
 
-/// Asks what the promise asks for, before and after, is given this, and judges.
-fn kept_from(write: &Write, before: &[HttpAnswer], after: &[HttpAnswer]) -> Kept {
-    write.promise(&readings(write, before)).check(&readings(write, after))
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
+}
+
+/// Reads what the promise asks for, before and after, is given this one after the other, and judges ten seconds later.
+fn kept_from(write: &Write, before: HttpAnswer, after: HttpAnswer) -> Kept {
+    let hand = hand(Desk::default().instead("", vec![before, after]));
+    let promise = write.promise(&run(hand.read(write)));
+    promise.kept(&run(hand.read(write)), 10)
 }
 
 /// The same where nothing before matters.
 fn kept(write: &Write, after: &HttpAnswer) -> Kept {
-    kept_from(write, &[raw(595, "nobody was asked")], std::slice::from_ref(after))
+    kept_from(write, raw(595, "nobody was asked"), after.clone())
+}
+
+/// The path of what is read to tell whether a change was done.
+fn asked(write: &Write) -> Vec<String> {
+    let desk = Desk::default().instead("", vec![raw(595, "No route to host")]);
+    run(hand(desk.clone()).read(write));
+    desk.requests()
 }
 
 fn status(word: &str) -> HttpAnswer {
@@ -41,6 +55,10 @@ fn status(word: &str) -> HttpAnswer {
 
 fn gone() -> HttpAnswer {
     failure("500", "Configuration file 'nodes/n1/qemu-server/100.conf' does not exist")
+}
+
+fn is_yes(kept: &Kept) -> bool {
+    matches!(kept, Kept::Yes(_))
 }
 
 fn is_no(kept: &Kept) -> bool {
@@ -57,7 +75,7 @@ fn power_is_kept_by_the_state_of_the_guest() {
     let down = vec![Write::Stop(guest()), Write::Shutdown { guest: guest(), timeout_secs: 5 }];
     for (writes, wanted, other) in [(up, "running", "stopped"), (down, "stopped", "running")] {
         for write in writes {
-            assert_eq!(kept(&write, &status(wanted)), Kept::Yes);
+            assert!(is_yes(&kept(&write, &status(wanted))));
             assert!(is_no(&kept(&write, &status(other))));
             assert!(is_unclear(&kept(&write, &raw(595, "No route to host"))));
             assert!(is_unclear(&kept(&write, &gone())), "not there is neither running nor stopped");
@@ -67,18 +85,27 @@ fn power_is_kept_by_the_state_of_the_guest() {
 
 #[test]
 fn config_is_kept_in_effect_or_at_the_next_start() {
+    let at_restart = |field, after| FieldChange { effect: Effect::AtRestart, ..change(field, after) };
     let changes = [
-        change(Field::Cores, Some(Value::Count(4))),
-        change(Field::Balloon, None),
+        at_restart(Field::Cores, Some(Value::Count(4))),
+        at_restart(Field::Balloon, None),
         change(Field::Tags, Some(Value::Tags(Words::new(vec!["a".into()])))),
     ];
     let set = ConfigSet::new(guest(), &changes, None, Digest::new("0fe8").expect("a digest")).expect("writable");
     let write = Write::ConfigSet(set);
-    let items = |cores: &str, rest: &str| success(&format!(r#"[{{"key":"cores",{cores}}},{{"key":"tags","value":"a"}}{rest}]"#));
-    assert_eq!(kept(&write, &items(r#""value":4"#, "")), Kept::Yes);
-    assert_eq!(kept(&write, &items(r#""value":2,"pending":4"#, "")), Kept::AtRestart([Field::Cores].into()));
+    let items = |cores: &str, rest: &str| {
+        let digest = r#"{"key":"digest","value":"0fe9"}"#;
+        success(&format!(r#"[{digest},{{"key":"cores",{cores}}},{{"key":"tags","value":"a"}}{rest}]"#))
+    };
+    let waits = |kept: &Kept, fields: &[&str]| {
+        let words = Fact::Words(fields.iter().map(|field| (*field).into()).collect());
+        is_yes(kept) && kept.seen().get("pending_restart") == Some(&words)
+    };
+    let now = kept(&write, &items(r#""value":4"#, ""));
+    assert!(is_yes(&now) && now.seen().get("pending_restart").is_none(), "{now:?}");
+    assert!(waits(&kept(&write, &items(r#""value":2,"pending":4"#, "")), &["cores"]));
     let both = r#",{"key":"balloon","value":64,"delete":1}"#;
-    assert_eq!(kept(&write, &items(r#""value":2,"pending":4"#, both)), Kept::AtRestart([Field::Cores, Field::Balloon].into()));
+    assert!(waits(&kept(&write, &items(r#""value":2,"pending":4"#, both)), &["cores", "balloon"]));
     for (cores, rest) in [
         (r#""value":2"#, ""),
         (r#""value":4,"pending":2"#, ""),
@@ -88,6 +115,7 @@ fn config_is_kept_in_effect_or_at_the_next_start() {
         assert!(is_no(&kept(&write, &items(cores, rest))), "{cores} {rest}");
     }
     assert!(is_unclear(&kept(&write, &items(r#""value":"x""#, ""))));
+    assert!(is_unclear(&kept(&write, &success(r#"[{"key":"cores","value":4},{"key":"tags","value":"a"}]"#))), "cut off: it has no digest");
 }
 
 #[test]
@@ -95,23 +123,23 @@ fn snapshots_are_kept_by_the_list_of_them() {
     let name = SnapshotName::new("s1").expect("a name");
     let list = |rows: &str| success(&format!(r#"[{rows}{{"name":"current","parent":"s1"}}]"#));
     let create = Write::SnapshotCreate { guest: guest(), name: name.clone(), description: "".into() };
-    let created = |before: &str, after: &str| kept_from(&create, &[list(before)], &[list(after)]);
-    assert_eq!(created("", r#"{"name":"s1"},"#), Kept::Yes);
+    let created = |before: &str, after: &str| kept_from(&create, list(before), list(after));
+    assert!(is_yes(&created("", r#"{"name":"s1"},"#)));
     assert!(is_no(&created("", r#"{"name":"s1","snapstate":"prepare"},"#)));
     assert!(is_no(&created("", "")));
     let old = r#"{"name":"s1","snaptime":5},"#;
     assert!(is_no(&created(old, old)), "that one was there before");
-    assert_eq!(created(old, r#"{"name":"s1","snaptime":9},"#), Kept::Yes);
+    assert!(is_yes(&created(old, r#"{"name":"s1","snaptime":9},"#)));
     assert!(is_unclear(&kept(&create, &list(old))), "what was there before was not read");
     let delete = Write::SnapshotDelete { guest: guest(), name: name.clone() };
-    assert_eq!(kept(&delete, &list("")), Kept::Yes);
+    assert!(is_yes(&kept(&delete, &list(""))));
     assert!(is_no(&kept(&delete, &list(r#"{"name":"s1","snapstate":"delete"},"#))));
     let rollback = Write::SnapshotRollback { guest: guest(), name };
     let elsewhere = || success(r#"[{"name":"s1"},{"name":"s2"},{"name":"current","parent":"s2"}]"#);
     let back = || list(r#"{"name":"s1"},"#);
-    assert_eq!(kept_from(&rollback, &[elsewhere()], &[back()]), Kept::Yes);
-    assert!(is_no(&kept_from(&rollback, &[elsewhere()], &[elsewhere()])));
-    assert!(is_unclear(&kept_from(&rollback, &[back()], &[back()])), "it looks the same whether or not it was rolled back");
+    assert!(is_yes(&kept_from(&rollback, elsewhere(), back())));
+    assert!(is_no(&kept_from(&rollback, elsewhere(), elsewhere())));
+    assert!(is_unclear(&kept_from(&rollback, back(), back())), "it looks the same whether or not it was rolled back");
     assert!(is_unclear(&kept(&rollback, &back())));
 }
 
@@ -120,23 +148,23 @@ fn a_copy_is_there_when_it_is_no_longer_locked() {
     let to = Vmid::new(200).expect("an id");
     let name = GuestName::new("copy").expect("a name");
     let write = Write::Clone { guest: guest(), to, name, target: Some(node("n2")), disks: CloneDisks::Linked };
-    assert_eq!(encode(&Command::Read(write.proofs()[0].clone())).path(), "/api2/extjs/nodes/n2/qemu/200/pending");
-    let copied = |after: HttpAnswer| kept_from(&write, &[gone()], &[after]);
-    assert_eq!(copied(success(r#"[{"key":"name","value":"copy"}]"#)), Kept::Yes);
-    assert!(is_no(&copied(success(r#"[{"key":"name","value":"copy"},{"key":"lock","value":"clone"}]"#))));
-    assert!(is_no(&copied(success(r#"[{"key":"name","value":"other"}]"#))));
+    assert_eq!(asked(&write), ["GET /api2/extjs/nodes/n2/qemu/200/pending"]);
+    let copied = |after: HttpAnswer| kept_from(&write, gone(), after);
+    assert!(is_yes(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#))));
+    assert!(is_no(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"},{"key":"lock","value":"clone"}]"#))));
+    assert!(is_no(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"other"}]"#))));
     assert!(is_no(&copied(gone())));
     assert!(is_unclear(&copied(raw(596, ""))));
-    let there = || success(r#"[{"key":"name","value":"copy"}]"#);
-    assert!(is_unclear(&kept_from(&write, &[there()], &[there()])), "somebody had the id before");
+    let there = || success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#);
+    assert!(is_unclear(&kept_from(&write, there(), there())), "somebody had the id before");
     assert!(is_unclear(&kept(&write, &there())), "whether somebody had the id before was not read");
 }
 
 #[test]
 fn a_guest_that_moved_is_where_it_was_sent() {
     let write = Write::Migrate { node: node("n1"), vmid: guest().vmid, target: node("n2"), mode: Migration::LxcOffline };
-    assert_eq!(write.proofs(), [Read::GuestStatus(GuestPath { node: node("n2"), kind: Kind::Lxc, ..guest() })]);
-    assert_eq!(kept(&write, &status("stopped")), Kept::Yes);
+    assert_eq!(asked(&write), ["GET /api2/extjs/nodes/n2/lxc/100/status/current"]);
+    assert!(is_yes(&kept(&write, &status("stopped"))));
     assert!(is_no(&kept(&write, &gone())));
     assert!(is_unclear(&kept(&write, &raw(595, ""))));
 }
@@ -147,39 +175,73 @@ fn a_disk_that_grew_has_its_size() {
     let size = DiskSize::parse("32G").expect("a size");
     let write = Write::Grow { guest: guest(), disk, size, digest: Digest::new("0fe8").expect("a digest") };
     let disk = |size: &str| success(&format!(r#"[{{"key":"scsi0","value":"dir1:100/vm-100-disk-0.qcow2,size={size}"}}]"#));
-    assert_eq!(kept(&write, &disk("32G")), Kept::Yes);
-    assert_eq!(kept(&write, &disk("1T")), Kept::Yes);
+    assert!(is_yes(&kept(&write, &disk("32G"))));
+    assert!(is_yes(&kept(&write, &disk("1T"))));
     assert!(is_no(&kept(&write, &disk("31G"))) && is_no(&kept(&write, &success("[]"))));
+}
+
+/// Two nodes under quorum, on which nobody has the guest.
+fn emptied() -> Desk {
+    Desk::with(&cluster_of("house", 1, &[("n1", 1), ("n2", 1)]), [])
 }
 
 #[test]
 fn g2_a_guest_that_was_removed_is_gone_and_silence_does_not_say_so() {
-    let write = Write::Delete(guest());
-    let free = || success("\"100\"");
-    let taken = || {
-        let body = r#"{"success":0,"status":"400","message":"Parameter verification failed.\n","errors":{"vmid":"VM 100 already exists"},"data":null}"#;
-        HttpAnswer { body: body.into(), ..success("null") }
-    };
-    let kept = |there: HttpAnswer, id: HttpAnswer| kept_from(&write, &[status("stopped"), taken()], &[there, id]);
-    assert_eq!(kept(gone(), free()), Kept::Yes);
-    assert!(is_no(&kept(status("stopped"), taken())));
-    assert!(is_no(&kept(status("stopped"), free())), "the list of ids can be empty in silence");
-    assert!(is_unclear(&kept(gone(), taken())), "it may have moved to another node");
-    assert!(is_unclear(&kept(raw(595, "No route to host"), free())));
-    assert!(is_unclear(&kept(gone(), raw(596, ""))));
-    assert!(is_unclear(&kept(failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)"), free())));
+    let kept = |desk: Desk| Promise::IsGone.kept(&run(hand(desk).read(&Write::Delete(guest()))), 0);
+    assert!(is_yes(&kept(emptied())));
+    let still = Desk { guests: [(100, desk::guest(100, "n1"))].into(), ..emptied() };
+    assert!(is_no(&kept(still.clone())));
+    assert!(is_no(&kept(still.clone().instead("nextid?vmid=100", vec![success("\"100\"")]))), "the list of ids can be empty in silence");
+    let elsewhere = || Desk { guests: [(100, desk::guest(100, "n2"))].into(), ..emptied() };
+    assert!(is_unclear(&kept(elsewhere())), "its id is taken: it may have moved, or another guest has the id");
+    let blind = elsewhere().instead("nextid?vmid=100", vec![success("\"100\"")]);
+    assert!(is_no(&kept(blind)), "it is on the other node, whatever the list of ids says");
+    for (path, answer) in [
+        ("n1/qemu/100/status/current", raw(595, "No route to host")),
+        ("n1/qemu/100/status/current", failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)")),
+        ("n2/lxc/100/status/current", raw(595, "No route to host")),
+        ("nextid?vmid=100", raw(596, "")),
+        ("permissions?path=%2Fvms%2F100", success("{}")),
+        ("cluster/status", raw(596, "")),
+    ] {
+        assert!(is_unclear(&kept(emptied().instead(path, vec![answer]))), "{path}");
+    }
 }
 
 #[test]
-fn a_reboot_is_kept_by_another_process() {
+fn g2_without_quorum_before_and_after_nothing_is_gone() {
+    let kept = |clusters: &[(u8, &[(&str, u8)])]| {
+        let told = clusters.iter().map(|(quorate, nodes)| success(&cluster_of("house", *quorate, nodes)));
+        let desk = emptied().instead("cluster/status", told.collect());
+        Promise::IsGone.kept(&run(hand(desk).read(&Write::Delete(guest()))), 0)
+    };
+    let both: &[(&str, u8)] = &[("n1", 1), ("n2", 1)];
+    assert!(is_yes(&kept(&[(1, both)])));
+    assert!(is_unclear(&kept(&[(0, both)])), "never");
+    assert!(is_unclear(&kept(&[(1, both), (0, both)])), "lost meanwhile");
+    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 0)])])), "a node went");
+    assert!(is_unclear(&kept(&[(1, both), (1, &[("n1", 1), ("n2", 1), ("n3", 1)])])), "a node came that was not asked");
+    assert!(is_unclear(&kept(&[(1, &[("n1", 1), ("n2", 0)])])), "a node that cannot be asked may have it");
+}
+
+#[test]
+fn g2_another_cluster_does_not_say_what_is_gone_in_this_one() {
+    let caller = Caller { token: TokenId::new("svc@pve!probe").expect("an id"), cluster: Some("garden".into()) };
+    let hand = Hand::new(Session::new(emptied()), caller);
+    assert!(is_unclear(&Promise::IsGone.kept(&run(hand.read(&Write::Delete(guest()))), 0)));
+}
+
+#[test]
+fn a_reboot_is_kept_by_an_uptime_that_began_anew() {
     let write = Write::RebootQemu { node: node("n1"), vmid: guest().vmid, timeout_secs: 5 };
-    let runs = |pid: &str| success(&format!(r#"{{"status":"running","qmpstatus":"running"{pid}}}"#));
-    let kept = |before: HttpAnswer, after: HttpAnswer| kept_from(&write, &[before], &[after]);
-    assert_eq!(kept(runs(",\"pid\":7"), runs(",\"pid\":\"9\"")), Kept::Yes);
-    assert!(is_no(&kept(runs(",\"pid\":7"), runs(",\"pid\":7"))), "it was running all the time");
-    assert!(is_no(&kept(runs(",\"pid\":7"), status("stopped"))), "it is down and not up again");
-    assert!(is_unclear(&kept(runs(",\"pid\":7"), runs(""))));
-    assert!(is_unclear(&kept(runs(",\"pid\":7"), raw(595, "No route to host"))));
-    assert!(is_unclear(&kept(status("stopped"), runs(",\"pid\":9"))), "it did not run before");
-    assert!(is_unclear(&kept(raw(596, ""), runs(",\"pid\":9"))));
+    let runs = |uptime: &str| success(&format!(r#"{{"status":"running","qmpstatus":"running"{uptime}}}"#));
+    let kept = |before: HttpAnswer, after: HttpAnswer| kept_from(&write, before, after);
+    assert!(is_yes(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":\"9\""))));
+    assert!(is_yes(&kept(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have gone by, and it was up for eight");
+    assert!(is_no(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":80"))), "it was running all the time");
+    assert!(is_no(&kept(runs(",\"uptime\":70"), status("stopped"))), "it is down and not up again");
+    assert!(is_unclear(&kept(runs(",\"uptime\":70"), runs(""))));
+    assert!(is_unclear(&kept(runs(",\"uptime\":70"), raw(595, "No route to host"))));
+    assert!(is_unclear(&kept(status("stopped"), runs(",\"uptime\":9"))), "it did not run before");
+    assert!(is_unclear(&kept(raw(596, ""), runs(",\"uptime\":9"))));
 }

@@ -5,14 +5,18 @@
 //!
 //! What never enters: how long to wait for it, and what to do about a promise that is not kept.
 
+mod each;
+
 use super::ask::{ConfigRead, Live};
 use super::operation::Operation;
 use super::outcome::{Evidence, Fact};
 use crate::action::{Change, FieldChange};
-use crate::guest::RunState;
+use crate::guest::{Kind, RunState};
 use crate::normalize::{self, Effect, Field, Value};
 use crate::observe::{Pending, Status};
 use crate::plan::Reason;
+
+pub use each::{Promise, Reading, Snapshot, Snapshots};
 
 /// Whether a promise is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +84,7 @@ pub fn is_idempotent(change: &Change) -> bool {
 pub fn kept(operation: &Operation, after: After<'_>) -> Kept {
     let change = &operation.step.change;
     match (change, after.live, after.config) {
-        (Change::ConfigSet(fields), _, Some(config)) => written(operation, fields, config),
+        (Change::ConfigSet(fields), _, Some(config)) => written(operation.guest.kind, fields, config),
         (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), config) => {
             runs_as(live, change.leads_to()).and(|| applied(operation, config))
         }
@@ -151,7 +155,7 @@ fn applied(operation: &Operation, config: Option<&ConfigRead>) -> Kept {
 }
 
 /// Each field has its value, or waits with it where it cannot take effect before the next start (design 6.21).
-fn written(operation: &Operation, fields: &[FieldChange], config: &ConfigRead) -> Kept {
+fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
     let mut seen = Evidence::default();
     let mut waits = Vec::new();
     let mut is_kept = true;
@@ -159,7 +163,7 @@ fn written(operation: &Operation, fields: &[FieldChange], config: &ConfigRead) -
         let value = in_effect(change.field, config);
         let shown = value.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
         seen = seen.with(change.field.word(), &*shown);
-        match standing(operation, change, value.as_ref(), waiting(change.field, config)) {
+        match standing(kind, change, value.as_ref(), config) {
             Standing::InEffect => {}
             Standing::Waits => waits.push(change.field.word().into()),
             Standing::Not => is_kept = false,
@@ -177,10 +181,12 @@ enum Standing {
     Not,
 }
 
-fn standing(operation: &Operation, change: &FieldChange, value: Option<&Value>, waiting: Option<Option<&Value>>) -> Standing {
-    let Some(rule) = normalize::rule_of(operation.guest.kind, change.field) else { return Standing::Not };
+/// What waits under the key and is not understood is not what was written.
+fn standing(kind: Kind, change: &FieldChange, value: Option<&Value>, config: &ConfigRead) -> Standing {
+    let Some(rule) = normalize::rule_of(kind, change.field) else { return Standing::Not };
     let is_met = |found: Option<&Value>| normalize::is_met(rule, change.after.as_ref(), found);
-    match waiting {
+    match waiting(change.field, config) {
+        _ if config.pending.iter().any(|entry| matches!(entry, Pending::Other(key) if &**key == change.field.word())) => Standing::Not,
         None if is_met(value) => Standing::InEffect,
         Some(next) if is_met(next) && is_met(value) => Standing::InEffect,
         Some(next) if is_met(next) && change.effect == Effect::AtRestart => Standing::Waits,

@@ -1,13 +1,14 @@
 //! Every change that the client can ask for, in every release, done and undone by fate: whatever answers and tasks say, the promise is judged as the
 //! lab knows it to be.
 
-use converger_adapters::proxmox::codec::{Accepted, Cause, Command, Delivery, Event, Failure, Kept, Read, TaskSource, TaskState, Write};
+use converger_adapters::proxmox::codec::{Accepted, Cause, Command, Delivery, Event, Failure, Read, TaskSource, TaskState, Write};
+use converger_core::apply::promise::Kept;
 use converger_core::guest::Kind;
 use converger_lab::{Act, Flavour, RequestFault, TaskFault, TaskTwist, Twist};
 
 use crate::actions::{Action, is_done, prepared, write};
 use crate::claims::Tally;
-use crate::spine::{ask, call, readings};
+use crate::spine::{Pledge, ask, call};
 use crate::way::{Checked, Way};
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
@@ -108,9 +109,8 @@ fn carry_out(case: Case) -> (Way<()>, Outcome) {
         way.lab().act(Act::Lock(100, "backup".to_owned()));
     }
     let write = write(&way, kind, action);
-    let before = readings(&way, &write);
-    let promise = write.promise(&before);
-    assert!(matches!(promise.check(&before), Kept::No(_)), "{case:?} holds before it is done: {promise:?}");
+    let pledge = Pledge::of(&way, &write);
+    assert!(matches!(pledge.kept_before(), Kept::No(_)), "{case:?} holds before it is done: {:?}", pledge.before);
     let old = way.lab().world.clone();
     set_up(&way, fate);
     let sent_at = way.lab().now_ms / 1_000;
@@ -118,7 +118,7 @@ fn carry_out(case: Case) -> (Way<()>, Outcome) {
     live_on(&way, fate);
     found(&way, &write, sent_at, case);
     let task = task_of(&accepted).map(|upid| ask(&way, Read::TaskStatus(upid)));
-    let kept = promise.check(&readings(&way, &write));
+    let kept = pledge.kept(&way, &write);
     let is_done = is_done(action, &old, &way.lab().world);
     (way, Outcome { accepted, task, kept, is_done })
 }
@@ -200,9 +200,9 @@ fn judge(case: Case, tally: &mut Tally) -> Way<()> {
     assert!(said_as_expected(case, &outcome), "{}", shown());
     assert!(case.fate.does().is_none_or(|does| does == *is_done), "{}", shown());
     match kept {
-        Kept::Yes => assert!(is_done, "{}", shown()),
+        Kept::Yes(_) => assert!(is_done, "{}", shown()),
         Kept::No(_) => assert!(!is_done, "{}", shown()),
-        Kept::AtRestart(_) | Kept::Unclear(_) => panic!("{}", shown()),
+        Kept::Unclear(_) => panic!("{}", shown()),
     }
     tally.count(match (case.fate, is_done) {
         (Fate::Good, _) => ("kept", "as asked"),
@@ -243,7 +243,7 @@ fn a_guest_that_does_not_listen_is_not_shut_down_and_may_be_later() {
         let way = prepared(flavour, kind, Action::Shutdown);
         // A paused guest hears nothing; a container that does not listen is one that is busy for longer than the timeout.
         let write = write(&way, kind, Action::Shutdown);
-        let before = readings(&way, &write);
+        let pledge = Pledge::of(&way, &write);
         let short = Write::Shutdown { guest: write.guest(), timeout_secs: 2 };
         let accepted = call(&way, Command::Write(short));
         way.lab().pass(60_000);
@@ -253,9 +253,9 @@ fn a_guest_that_does_not_listen_is_not_shut_down_and_may_be_later() {
             matches!(&task, Some(Ok(Event::Task(TaskState::Failed { cause, .. }))) if timed_out(cause)),
             "{flavour:?} {kind}: {task:?}"
         );
-        assert!(matches!(write.promise(&before).check(&readings(&way, &write)), Kept::No(_)));
+        assert!(matches!(pledge.kept(&way, &write), Kept::No(_)));
         way.lab().act(Act::Stop(100));
-        assert_eq!(write.promise(&before).check(&readings(&way, &write)), Kept::Yes, "it went down after all");
+        assert!(matches!(pledge.kept(&way, &write), Kept::Yes(_)), "it went down after all");
     }
 }
 
@@ -266,12 +266,12 @@ fn a_second_snapshot_of_one_name_a_rollback_to_where_it_stands_and_a_copy_over_a
         for action in [Action::Clone, Action::SnapshotCreate, Action::SnapshotRollback] {
             let write = write(&way, kind, action);
             let judge = || {
-                let before = readings(&way, &write);
+                let pledge = Pledge::of(&way, &write);
                 let accepted = call(&way, Command::Write(write.clone()));
                 way.lab().pass(60_000);
-                (write.promise(&before).check(&readings(&way, &write)), accepted)
+                (pledge.kept(&way, &write), accepted)
             };
-            assert_eq!(judge().0, Kept::Yes, "{flavour:?} {kind} {action:?}");
+            assert!(matches!(judge().0, Kept::Yes(_)), "{flavour:?} {kind} {action:?}");
             let (kept, accepted) = judge();
             assert!(matches!(kept, Kept::No(_) | Kept::Unclear(_)), "{flavour:?} {kind} {action:?}: {kept:?} {accepted:?}");
         }
@@ -283,11 +283,42 @@ fn g2_a_guest_that_moved_away_is_not_deleted() {
     for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| Kind::ALL.map(|kind| (flavour, kind))) {
         let way = prepared(flavour, kind, Action::Delete);
         let write = write(&way, kind, Action::Delete);
-        let before = readings(&way, &write);
+        let pledge = Pledge::of(&way, &write);
         way.lab().act(Act::Move(100, "pve3".to_owned()));
         let failure = call(&way, Command::Write(write.clone())).expect_err("it is not there");
         assert_eq!((failure.cause, failure.delivery), (Cause::NoSuchGuest, Delivery::No), "{flavour:?} {kind}");
-        let kept = write.promise(&before).check(&readings(&way, &write));
+        let kept = pledge.kept(&way, &write);
         assert!(matches!(kept, Kept::Unclear(_)), "{flavour:?} {kind}: {kept:?}");
+        // The list behind the ids is empty in silence: the id is free, and the old node does not have the guest.
+        way.lab().act(Act::Blind("pve2".to_owned()));
+        let kept = pledge.kept(&way, &write);
+        assert!(matches!(&kept, Kept::No(seen) if seen.get("node") == Some(&"pve3".into())), "{flavour:?} {kind}: {kept:?}");
+    }
+}
+
+#[test]
+fn g2_a_guest_is_not_gone_for_a_side_without_quorum_or_a_node_that_cannot_be_asked() {
+    for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| Kind::ALL.map(|kind| (flavour, kind))) {
+        let way = prepared(flavour, kind, Action::Delete);
+        let write = write(&way, kind, Action::Delete);
+        let pledge = Pledge::of(&way, &write);
+        call(&way, Command::Write(write.clone())).unwrap_or_else(|failure| panic!("{flavour:?} {kind}: {failure}"));
+        way.lab().pass(120_000);
+        assert!(way.lab().world.truth(100).is_none(), "it is really gone");
+        let unclear = |acts: &[Act], undo: &[Act]| {
+            acts.iter().for_each(|act| way.lab().act(act.clone()));
+            way.lab().pass(60_000);
+            let kept = pledge.kept(&way, &write);
+            assert!(matches!(kept, Kept::Unclear(_)), "{flavour:?} {kind} {acts:?}: {kept:?}");
+            undo.iter().for_each(|act| way.lab().act(act.clone()));
+            way.lab().pass(60_000);
+            let kept = pledge.kept(&way, &write);
+            assert!(matches!(kept, Kept::Yes(_)), "{flavour:?} {kind} after {acts:?}: {kept:?}");
+        };
+        // The side that is asked has the old node and this one, or this one alone.
+        unclear(&[Act::Isolate(vec!["pve2".to_owned()])], &[Act::Heal]);
+        unclear(&[Act::Isolate(vec!["pve3".to_owned()])], &[Act::Heal]);
+        unclear(&[Act::NodeDown("pve3".to_owned())], &[Act::NodeUp("pve3".to_owned())]);
+        unclear(&[Act::NodeDown("pve1".to_owned())], &[Act::NodeUp("pve1".to_owned())]);
     }
 }

@@ -1,9 +1,10 @@
 //! What the client makes of Proxmox's ways, release by release: each test is a fact that the client relies on, read through the client. The lab's
 //! own tests show that the lab has these ways; `docs/proxmox-facts.md` lists both.
 
-use converger_adapters::proxmox::codec::{Cause, Command, ConfigSet, Delivery, Event, Failure, Kept, Read, SnapshotName, TaskState, Write};
+use converger_adapters::proxmox::codec::{Cause, Command, ConfigSet, Delivery, Event, Failure, Read, SnapshotName, TaskState, Write};
 use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
 use converger_core::action::FieldChange;
+use converger_core::apply::promise::Kept;
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{Kind, RunState};
@@ -12,7 +13,7 @@ use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
 use converger_lab::{Act, Flavour, Part, Setting};
 
 use crate::spine::read as take;
-use crate::spine::{ask, call, path, readings, vmid};
+use crate::spine::{Pledge, ask, call, path, vmid};
 use crate::way::Way;
 
 /// Three nodes; a virtual machine and a container that run on the second, one of each that does not on the first.
@@ -308,15 +309,15 @@ fn a_change_of_a_managed_guest_is_queued_and_kept_later() {
     let yaml = format!("{LAB}ha: {{ 'vm:102': {{}} }}\n");
     in_every_release(&yaml, |way| {
         let stop = Write::Stop(path("pve2", Kind::Qemu, 102));
-        let before = readings(way, &stop);
+        let pledge = Pledge::of(way, &stop);
         let answer = call(way, Command::Write(stop.clone()));
         let Ok(Event::Accepted(converger_adapters::proxmox::codec::Accepted::Task(upid))) = answer else { panic!("{answer:?}") };
         assert_eq!(upid.worker(), "hastop");
         way.lab().pass(200);
         assert_eq!(ask(way, Read::TaskStatus(upid)), Ok(Event::Task(TaskState::Ended { warnings: 0 })));
-        assert!(matches!(stop.promise(&before).check(&readings(way, &stop)), Kept::No(_)), "the task only passed the request on");
+        assert!(matches!(pledge.kept(way, &stop), Kept::No(_)), "the task only passed the request on");
         way.lab().pass(60_000);
-        assert_eq!(stop.promise(&before).check(&readings(way, &stop)), Kept::Yes);
+        assert!(matches!(pledge.kept(way, &stop), Kept::Yes(_)));
     });
 }
 
@@ -396,9 +397,9 @@ fn a_container_that_fails_after_it_was_written_may_have_been_written() {
         let change = FieldChange { field: Field::Memory, before: None, after, pending: None, effect: Effect::Live };
         let digest = config.digest.unwrap_or_else(|| panic!("no digest"));
         let write = Write::ConfigSet(ConfigSet::new(guest, &[change], None, digest).unwrap_or_else(|fault| panic!("{fault:?}")));
-        let before = readings(way, &write);
+        let pledge = Pledge::of(way, &write);
         assert_eq!(refused(call(way, Command::Write(write.clone()))), (Delivery::MayHaveRun, Cause::Other));
-        assert_eq!(write.promise(&before).check(&readings(way, &write)), Kept::Yes);
+        assert!(matches!(pledge.kept(way, &write), Kept::Yes(_)));
     });
 }
 
@@ -420,10 +421,10 @@ fn a_snapshot_that_is_half_made_is_none() {
     in_every_release(LAB, |way| {
         let name = SnapshotName::new("half").unwrap_or_else(|| panic!("a name"));
         let create = Write::SnapshotCreate { guest: path("pve1", Kind::Qemu, 100), name, description: "".into() };
-        let before = readings(way, &create);
+        let pledge = Pledge::of(way, &create);
         way.lab().act(Act::PrepareSnapshot(100, "half".to_owned()));
-        let kept = create.promise(&before).check(&readings(way, &create));
-        assert!(matches!(&kept, Kept::No(text) if text.contains("prepare")), "{kept:?}");
+        let kept = pledge.kept(way, &create);
+        assert!(matches!(&kept, Kept::No(seen) if seen.get("snapshot_state") == Some(&"prepare".into())), "{kept:?}");
     });
 }
 

@@ -1,8 +1,10 @@
 //! Every managed field, in every release, for both kinds, running and stopped: a value is declared, planned, written by the client, kept by the
 //! lab as Proxmox keeps it, read again, and nothing is left to do.
 
-use converger_adapters::proxmox::codec::{Accepted, Cause, Command, ConfigSet, Delivery, Event, Kept, Read, Write};
+use converger_adapters::proxmox::codec::{Accepted, Cause, Command, ConfigSet, Delivery, Event, Read, Write};
 use converger_core::action::{Change, FieldChange};
+use converger_core::apply::Fact;
+use converger_core::apply::promise::Kept;
 use converger_core::desired::Desired;
 use converger_core::guest::Kind;
 use converger_core::normalize::{Effect, Field, Role, Rule, Shape, TABLE};
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::claims::Tally;
 use crate::forms::{Meaning, forms};
-use crate::spine::{ask, call, declared, path, readings, verdict};
+use crate::spine::{Pledge, ask, call, declared, path, verdict};
 use crate::way::Way;
 
 /// Random values for each field, kind, release and run-state.
@@ -112,13 +114,14 @@ fn set(case: &Case, way: &Way<()>, changes: &[FieldChange]) -> Write {
 /// Whether the value now waits for a restart, as was foreseen.
 fn write(case: &Case, way: &Way<()>, changes: &[FieldChange], tally: &mut Tally) -> bool {
     let write = set(case, way, changes);
-    let before = readings(way, &write);
-    let kept = |readings: &[_]| write.promise(&before).check(readings);
-    assert!(matches!(kept(&before), Kept::No(_)), "{}: kept before it is written", case.shown());
+    let pledge = Pledge::of(way, &write);
+    assert!(matches!(pledge.kept_before(), Kept::No(_)), "{}: kept before it is written", case.shown());
     assert_eq!(call(way, Command::Write(write.clone())), Ok(Event::Accepted(Accepted::Done)), "{}", case.shown());
     let waits = case.running && changes[0].effect == Effect::AtRestart;
-    let expected = if waits { Kept::AtRestart([case.rule.field].into()) } else { Kept::Yes };
-    assert_eq!(kept(&readings(way, &write)), expected, "{}: {:?}", case.shown(), way.lab().world.truth(100));
+    let waiting = waits.then(|| Fact::Words([case.rule.field.word().into()].into()));
+    let kept = pledge.kept(way, &write);
+    let is_as_foreseen = matches!(&kept, Kept::Yes(seen) if seen.get("pending_restart") == waiting.as_ref());
+    assert!(is_as_foreseen, "{}: {kept:?} {:?}", case.shown(), way.lab().world.truth(100));
     tally.count(match (case.value.is_null(), waits) {
         (false, false) => ("written", "in effect"),
         (false, true) => ("written", "at the next start"),
@@ -319,7 +322,6 @@ fn a_write_on_an_older_reading_is_refused_and_changes_nothing() {
         let failure = call(&way, Command::Write(write.clone())).expect_err("refused");
         assert_eq!((failure.cause, failure.delivery), (Cause::Changed, Delivery::No), "{}: {failure}", case.shown());
         assert_eq!(way.lab().world.truth(100), before);
-        let read = readings(&way, &write);
-        assert!(matches!(write.promise(&read).check(&read), Kept::No(_)));
+        assert!(matches!(Pledge::of(&way, &write).kept_before(), Kept::No(_)));
     }
 }

@@ -5,9 +5,11 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use converger_adapters::proxmox::client::Session;
+use converger_adapters::proxmox::client::{Session, TokenId};
 use converger_adapters::proxmox::codec::{Command, Event, Failure, GuestPath, Read, Write};
+use converger_adapters::proxmox::hand::{Caller, Hand};
 use converger_adapters::proxmox::observe::{self, Needs, Question, Taken, Unread};
+use converger_core::apply::promise::{Kept, Promise, Reading};
 use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::Notation;
 use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
@@ -75,7 +77,34 @@ pub(crate) fn ask<B: Bystander>(way: &Way<B>, read: Read) -> Result<Event, Failu
     call(way, Command::Read(read))
 }
 
-/// What the proofs of a change read like now.
-pub(crate) fn readings<B: Bystander>(way: &Way<B>, write: &Write) -> Vec<Result<Event, Failure>> {
-    write.proofs().into_iter().map(|proof| ask(way, proof)).collect()
+/// A hand of the client's own token at a lab.
+pub(crate) fn hand<B: Bystander>(way: &Way<B>) -> Hand<Way<B>> {
+    let token = TokenId::new(crate::days::TOKEN).unwrap_or_else(|| panic!("an id"));
+    Hand::new(Session::new(way.clone()), Caller { token, cluster: None })
+}
+
+/// A change on its way: what it promises by what was read before it was sent.
+pub(crate) struct Pledge {
+    promise: Promise,
+    made_ms: u64,
+    pub(crate) before: Reading,
+}
+
+impl Pledge {
+    pub(crate) fn of<B: Bystander>(way: &Way<B>, write: &Write) -> Self {
+        let before = block_on(hand(way).read(write));
+        Self { promise: write.promise(&before), made_ms: way.lab().now_ms, before }
+    }
+
+    /// Whether it is kept by what is read now.
+    pub(crate) fn kept<B: Bystander>(&self, way: &Way<B>, write: &Write) -> Kept {
+        let after = block_on(hand(way).read(write));
+        let passed_ms = way.lab().now_ms.saturating_sub(self.made_ms);
+        self.promise.kept(&after, passed_ms / 1_000)
+    }
+
+    /// Whether it was kept before anything was sent.
+    pub(crate) fn kept_before(&self) -> Kept {
+        self.promise.kept(&self.before, 0)
+    }
 }

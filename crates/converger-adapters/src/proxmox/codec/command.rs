@@ -5,7 +5,6 @@
 
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
-use converger_core::normalize::{Field, Value};
 
 use super::answer::Effect;
 use super::field::{self, Unwritable, Written};
@@ -185,7 +184,7 @@ pub struct ConfigSet {
     parameters: Box<[(&'static str, String)]>,
     delete: Box<[&'static str]>,
     /// What was asked for, to compare with what is read afterwards.
-    wanted: Box<[(Field, Option<Value>)]>,
+    changes: Box<[FieldChange]>,
     digest: Digest,
 }
 
@@ -206,8 +205,7 @@ impl ConfigSet {
                 Written::Delete => delete.push(change.field.word()),
             }
         }
-        let wanted = changes.iter().map(|change| (change.field, change.after.clone())).collect();
-        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), wanted, digest })
+        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), changes: changes.into(), digest })
     }
 
     /// The guest that is written to.
@@ -224,8 +222,8 @@ impl ConfigSet {
 
     /// The fields with the values that they are to have.
     #[must_use]
-    pub fn wanted(&self) -> &[(Field, Option<Value>)] {
-        &self.wanted
+    pub fn changes(&self) -> &[FieldChange] {
+        &self.changes
     }
 
     /// The keys that are removed.

@@ -131,8 +131,6 @@ pub struct GuestStatus {
     pub lock: Option<Box<str>>,
     /// Seconds since its process was started; also counts while it is paused.
     pub uptime_secs: Option<u64>,
-    /// The id of its process on the node, while it has one.
-    pub pid: Option<u64>,
     /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
     pub ha: Option<Option<Box<str>>>,
 }
@@ -379,8 +377,6 @@ struct StatusRow<'a> {
     #[serde(borrow, default)]
     uptime: Scalar<'a>,
     #[serde(borrow, default)]
-    pid: Scalar<'a>,
-    #[serde(borrow, default)]
     ha: HaOfStatus<'a>,
 }
 
@@ -402,7 +398,6 @@ fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> R
         name: row.name.word(),
         lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
-        pid: row.pid.number(),
         ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.word()),
     })
 }

@@ -32,12 +32,12 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>) -> Answe
 }
 
 /// A failure in one word of the adapter and what it amounts to.
-fn cause(failure: &Failure) -> Cause {
+pub(super) fn cause(failure: &Failure) -> Cause {
     Cause::new(trouble(failure.cause), failure.cause.word(), &failure.to_string())
 }
 
 /// A reading that gave nothing, in the words that the observer uses too.
-fn unread(failure: &Failure) -> Cause {
+pub(super) fn unread(failure: &Failure) -> Cause {
     Cause::new(trouble(failure.cause), Reason::of(failure).word(), &failure.to_string())
 }
 
@@ -73,7 +73,7 @@ fn membership(caller: &Caller, cluster: Cluster) -> Answer {
 }
 
 /// A guest that is paused or in trouble has its process and does nothing: it is neither running nor stopped.
-fn live(status: GuestStatus) -> Live {
+pub(super) fn live(status: GuestStatus) -> Live {
     let word = status.qmp_status.unwrap_or(status.status);
     let state = match &*word {
         "running" => Status::Known(RunState::Running),
@@ -84,7 +84,7 @@ fn live(status: GuestStatus) -> Live {
     Live { status: state, word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
 }
 
-fn config_read(place: &Place, config: GuestConfig) -> Answer {
+pub(super) fn config_read(place: &Place, config: GuestConfig) -> Answer {
     // Every release gives the digest among the rest; what has none is cut off, or is no config.
     if config.digest.is_none() {
         return unread_because(Reason::Malformed, "the answer has no digest");

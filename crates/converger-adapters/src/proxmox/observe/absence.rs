@@ -8,7 +8,7 @@
 //! Nodes are asked one after the other, and a guest may move meanwhile from one that was not asked yet to one that was. So the way is gone back as
 //! well: to be overlooked twice, a guest would have to move twice within one proof.
 
-use converger_core::guest::{Kind, Vmid};
+use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::observe::Node;
 
 use super::causes::{Note, Reason};
@@ -18,9 +18,20 @@ use crate::proxmox::codec::{Cause, Command, Event, GuestPath, NextId, Read};
 /// So many guests are proven absent one by one. When more are not listed, something larger is wrong, and it is not worth asking.
 pub(super) const PROOFS_MAX: usize = 32;
 
-/// Why the absence of a guest could not be shown; `None`: it is shown.
-pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmid: Vmid) -> Option<Note> {
-    let doubt = |reason, text: String| Some(Note::of_guest(vmid, reason, text));
+/// What came of looking for a guest that is not where it should be.
+#[derive(Debug)]
+pub(in crate::proxmox) enum Found {
+    /// Nobody has it.
+    Nowhere,
+    /// It is on this node.
+    On(NodeName),
+    /// That nobody has it could not be shown.
+    Doubt(Note),
+}
+
+/// Looks for a guest on every node. Whether the cluster had quorum all the time is for the caller to read, before and after.
+pub(in crate::proxmox) async fn look<E: Exchange>(session: &Session<E>, nodes: &[Node], vmid: Vmid) -> Found {
+    let doubt = |reason, text: String| Found::Doubt(Note::of_guest(vmid, reason, text));
     match session.call(&Command::Read(Read::NextId(vmid))).await {
         Ok(Event::NextId(NextId::Free)) => {}
         Ok(_) => return doubt(Reason::Hidden, format!("guest {vmid} is not listed, but its id is taken")),
@@ -45,8 +56,22 @@ pub(super) async fn doubt<E: Exchange>(session: &Session<E>, nodes: &[Node], vmi
         match session.call(&Command::Read(Read::GuestStatus(guest))).await {
             Err(failure) if failure.cause == Cause::NoSuchGuest => {}
             Err(failure) => return doubt(Reason::NotProven, format!("whether guest {vmid} is on node {}: {failure}", node.name.as_str())),
-            Ok(_) => return doubt(Reason::ListShrunken, format!("guest {vmid} is not listed, but it is on node {}", node.name.as_str())),
+            Ok(_) => return Found::On(node.name.clone()),
         }
     }
-    None
+    Found::Nowhere
+}
+
+impl Found {
+    /// Why a guest that is not listed is not shown to be absent; `None`: it is.
+    pub(super) fn doubt(self, vmid: Vmid) -> Option<Note> {
+        match self {
+            Self::Nowhere => None,
+            Self::On(node) => {
+                let text = format!("guest {vmid} is not listed, but it is on node {}", node.as_str());
+                Some(Note::of_guest(vmid, Reason::ListShrunken, text))
+            }
+            Self::Doubt(note) => Some(note),
+        }
+    }
 }
