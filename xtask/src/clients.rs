@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 
 use crate::ansible;
-use crate::lab::{self, Lab};
+use crate::lab::{self, Lab, Time};
 use crate::python;
 use crate::shell::{self, Failure, Outcome};
 
@@ -36,7 +36,7 @@ fn play(labs: &[Lab]) -> Outcome {
 
 fn start(flavour: &str) -> Result<Lab, Failure> {
     let room = room(flavour)?;
-    Lab::start(shell::built("converger", &[]), &[WORLD, "--flavour", flavour], &room)
+    Lab::start(shell::built("converger", &[]), &[WORLD, "--flavour", flavour], &room, Time::Asked)
 }
 
 /// An empty directory: what an earlier run left must lead nobody astray.

@@ -17,6 +17,24 @@ const RECORD: &str = "requests.jsonl";
 /// What a lab leaves.
 const LEFT: [&str; 5] = ["converger.toml", "secret", "ca.pem", "lab.json", "lab.pem"];
 
+/// How time passes in a lab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// By a second with each request, so that nobody waits.
+    Asked,
+    /// As it does on this machine.
+    Real,
+}
+
+impl Time {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Asked => &["--clock", "1000"],
+            Self::Real => &[],
+        }
+    }
+}
+
 /// A lab that answers. It ends when this is dropped.
 pub(crate) struct Lab {
     child: Child,
@@ -25,15 +43,15 @@ pub(crate) struct Lab {
 
 impl Lab {
     /// Start `converger` (the command without arguments) with a world, and wait until it listens. What leads to the lab is left in
-    /// `room`, and its clock moves by a second with each request, so that nobody waits.
-    pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path) -> Result<Self, Failure> {
+    /// `room`.
+    pub(crate) fn start(mut converger: Command, world: &[&str], room: &Path, time: Time) -> Result<Self, Failure> {
         let failed = |what: &str| Failure::new(format!("the lab in `{}` {what}", room.display()));
         fs::create_dir_all(room).map_err(|error| failed(&format!("has no directory: {error}")))?;
         for old in LEFT {
             // What a lab of another version left would be refused, as what somebody else wrote.
             let _ = fs::remove_file(room.join(old));
         }
-        converger.arg("lab").args(world).args(["--port", "0", "--clock", "1000", "--quiet", "--into"]).arg(room);
+        converger.arg("lab").args(world).args(time.arguments()).args(["--port", "0", "--quiet", "--into"]).arg(room);
         converger.arg("--record").arg(room.join(RECORD)).stdout(Stdio::piped());
         let mut child = converger.spawn().map_err(|error| failed(&format!("could not be started: {error}")))?;
         let said = child.stdout.take().map(BufReader::new);

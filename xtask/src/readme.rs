@@ -1,6 +1,9 @@
-//! The README's first command, run as it stands there: a newcomer's first minute must not be the first time that anybody tries.
+//! The README's first command and its walk over a lab, run as they stand there: a newcomer's first minute must not be the first
+//! time that anybody tries.
 //!
 //! Only the profile is another: `ci` instead of release, which is built already.
+
+mod walk;
 
 use std::fs;
 use std::process::Output;
@@ -19,7 +22,8 @@ pub(crate) fn check() -> Outcome {
     if output.status.code() != Some(EXIT) {
         return Err(Failure::new(format!("the first command of {README} ended with {}, not with exit code {EXIT}", output.status)));
     }
-    agrees(&readme, &String::from_utf8_lossy(&output.stdout))
+    agrees(&readme, &String::from_utf8_lossy(&output.stdout))?;
+    walk::take(&readme)
 }
 
 /// What stands behind the command in the README.

@@ -239,6 +239,7 @@ mod tests {
         for (text, part) in [
             ("[limit]\nguests = 1", "unknown field `limit`"),
             ("[limits]\nguest = 1", "unknown field `guest`"),
+            ("[environments.lab]\nendpoints = [\"https://pve1:8006\"]", "expected is one endpoint, such as `{ url ="),
             ("[limits]\nguests = -1", "this value is wrong; expected is a whole number"),
             ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 10: this value is wrong"),
             ("[environments.lab]\npassword = \"hunter2\"", "line 2, column 1: unknown field `password`"),

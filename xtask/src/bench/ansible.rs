@@ -13,7 +13,7 @@ use super::TURNS;
 use super::build::Programs;
 use super::child::{self, Cost};
 use super::report::{Report, Target};
-use crate::lab::{self, Lab};
+use crate::lab::{self, Lab, Time};
 use crate::shell::{self, Failure, Outcome};
 use crate::{ansible, python};
 
@@ -28,7 +28,7 @@ pub(super) fn noop(programs: &Programs, report: &mut Report) -> Outcome {
     let room = Path::new(ROOM);
     write(room)?;
     let world = format!("{ROOM}/world.yaml");
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &[&world], room)?;
+    let lab = Lab::start(shell::command(&programs.converger, &[]), &[&world], room, Time::Asked)?;
     let (theirs, their_requests) = counted(&lab, || by_ansible(room))?;
     let (ours, our_requests) = counted(&lab, || by_us(programs))?;
     lab::all_understood(&lab.requests()?)?;

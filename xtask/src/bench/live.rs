@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::build::Programs;
 use super::child::{self, Cost};
 use super::report::{Report, Target};
-use crate::lab::Lab;
+use crate::lab::{Lab, Time};
 use crate::shell::{self, Failure, Outcome};
 
 const TURNS: u32 = 7;
@@ -27,7 +27,7 @@ const LISTS: u32 = 250;
 /// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of three counts.
 pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
     let room = Path::new("target/bench-live/lists");
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room)?;
+    let lab = Lab::start(shell::command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room, Time::Asked)?;
     let directory = room.display().to_string();
     let mut least_ms = f64::INFINITY;
     let mut listed = Value::Null;
@@ -44,7 +44,7 @@ pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
 fn audit(programs: &Programs, report: &mut Report, guests: u32) -> Outcome {
     let room = Path::new("target/bench-live").join(guests.to_string());
     let world = ["--guests", &guests.to_string(), "--nodes", "10"];
-    let lab = Lab::start(shell::command(&programs.converger, &[]), &world, &room)?;
+    let lab = Lab::start(shell::command(&programs.converger, &[]), &world, &room, Time::Asked)?;
     let directory = room.display().to_string();
     let desired = shell::capture(&mut shell::command(&programs.fetch, &[&directory, "desired"]))?;
     std::fs::write(room.join("desired.json"), desired).map_err(|error| Failure::new(format!("cannot write to `{directory}`: {error}")))?;

@@ -71,6 +71,15 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
         ),
         None => findings.push(Finding::new("secret-shared", Level::Ok, "no other environment has its secret")),
     }
+    if let Some(path) = connection.exposed_file() {
+        let path = path.display().to_string();
+        let found = format!("others on this machine may read the secret in `{}`", path.escape_debug());
+        findings.push(
+            Finding::new("secret-file", Level::Warn, found)
+                .remedy("let nobody but its owner read it; make a new secret if somebody else may have")
+                .line(Where::Here, format!("chmod 600 '{}'", path.replace('\'', "'\\''"))),
+        );
+    }
     if connection.mode.is_none() {
         let found = "nothing says whether one person decides here (solo) or two (shared); an apply will need to know";
         findings.push(Finding::new("mode", Level::Warn, found).line(Where::Config, "mode = \"solo\""));
@@ -162,6 +171,7 @@ fn finding_text(finding: &Finding, before: Option<&Remedy>, width: usize) -> Str
         let place = match line.r#where {
             Where::Node => "on a node:",
             Where::Config => "converger.toml:",
+            Where::Here => "here:",
         };
         let _ = writeln!(text, "{margin}  {} {}", styled(DIM, format!("{place:<15}")), styled(BOLD, &line.text));
     }

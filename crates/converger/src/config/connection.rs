@@ -4,6 +4,7 @@
 //! enters here: a connection.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub(super) struct Written {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "one endpoint, such as `{ url = \"https://pve1:8006\", fingerprints = [\"AB:CD:...\"] }`")]
 struct WrittenEndpoint {
     url: Spanned<String>,
     ca: Option<Spanned<PathBuf>>,
@@ -224,6 +225,15 @@ impl Connection {
             token: Token { id: self.token.clone(), secret },
             bounds: self.bounds,
         })
+    }
+}
+
+impl Connection {
+    /// The file with the secret, if others on this machine may read or write it.
+    pub(crate) fn exposed_file(&self) -> Option<&Path> {
+        let SecretSource::File(path) = &self.secret else { return None };
+        let mode = std::fs::metadata(path).ok()?.permissions().mode();
+        (mode & 0o077 != 0).then_some(path)
     }
 }
 

@@ -17,7 +17,16 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Each request moves the clock by so much where the story says nothing: what shall happen between the first two of a story happens
 /// after 150 ms.
-pub(crate) const STEP_MS: u64 = 100;
+const STEP_MS: u64 = 100;
+
+/// The clock that a story wants: so many milliseconds for each request, or the time of this machine, for whoever compares clocks.
+pub(crate) fn clock(wish: Option<&str>) -> Result<Clock, String> {
+    match wish {
+        None => Ok(Clock::Virtual { step_ms: STEP_MS }),
+        Some("real") => Ok(Clock::Real { speed: 1 }),
+        Some(step) => step.parse().map(|step_ms| Clock::Virtual { step_ms }).map_err(|error| format!("commands: @clock: {error}")),
+    }
+}
 
 /// A world that answers until it is dropped.
 pub(crate) struct Lab {
@@ -36,8 +45,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Serves the world that `text` describes, in which each request moves the clock by so much.
-    pub(crate) fn start(prefix: &'static str, text: &str, step_ms: u64) -> Result<Self, String> {
+    /// Serves the world that `text` describes.
+    pub(crate) fn start(prefix: &'static str, text: &str, clock: Clock) -> Result<Self, String> {
         let setting = Setting::from_yaml(text)?;
         let names = setting.nodes.keys().map(String::as_str);
         let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
@@ -45,7 +54,7 @@ impl Lab {
         let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
         let (end, ended) = oneshot::channel();
         let (bound, places) = mpsc::channel();
-        let (hook, clock) = (Arc::new(Hook::default()), Clock::Virtual { step_ms });
+        let hook = Arc::new(Hook::default());
         let watching = Arc::clone(&hook);
         let watcher: Watcher = Arc::new(move |record: &Record| watching.told(record));
         let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use converger_lab::Record;
 use tempfile::TempDir;
 
-use crate::lab::{Lab, STEP_MS};
+use crate::lab::{self, Lab};
 use crate::line::Line;
 use crate::run::{self, Surroundings};
 use crate::scenario::{Scenario, content};
@@ -58,12 +58,11 @@ pub(crate) struct Stage<'s> {
 
 impl<'s> Stage<'s> {
     pub(crate) fn set(scenario: &Scenario, surroundings: &'s Surroundings, commands: &str) -> Result<Self, String> {
-        let step_ms = commands.lines().find_map(|line| line.strip_prefix("@clock ")).map_or(Ok(STEP_MS), str::parse);
-        let step_ms = step_ms.map_err(|error| format!("commands: @clock: {error}"))?;
+        let clock = lab::clock(commands.lines().find_map(|line| line.strip_prefix("@clock ")))?;
         let worlds = [("", "lab.yaml"), ("other:", "other-lab.yaml")];
         let worlds = worlds.into_iter().filter_map(|(prefix, file)| Some((prefix, file, scenario.read(file)?)));
         let start = |(prefix, file, text): (&'static str, &str, String)| {
-            Lab::start(prefix, &text, step_ms).map_err(|fault| format!("{file}: {fault}"))
+            Lab::start(prefix, &text, clock).map_err(|fault| format!("{file}: {fault}"))
         };
         let labs: Vec<Lab> = worlds.map(start).collect::<Result<_, _>>()?;
         let room = tempfile::tempdir().expect("a directory");
@@ -74,7 +73,9 @@ impl<'s> Stage<'s> {
         let secret = files.remove("secret").unwrap_or_else(|| format!("{first}\n").into());
         private(&room.path().join("secret"), &secret);
         for (name, bytes) in &files {
-            fs::write(room.path().join(name), filled(name, bytes, &labs)?).expect("written");
+            let path = room.path().join(name);
+            fs::write(&path, filled(name, bytes, &labs)?).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("whatever the mask of this process is");
         }
         for (file, certificate) in labs.iter().map(Lab::authority) {
             fs::write(room.path().join(file), certificate).expect("written");

@@ -39,7 +39,8 @@ impl Volatile {
             text = with_times_named(&text, before);
         }
         let text = replaced(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.digest(part)));
-        self.with_fingerprints_named(&text)
+        // By how much a clock is off: whole seconds, which the time that a request takes can make one more or less.
+        self.with_fingerprints_named(&with_numbers_named(&text, "clock is ", "<some>"))
     }
 
     /// The same for what comes of carrying out, which has more of it.

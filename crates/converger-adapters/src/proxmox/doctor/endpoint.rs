@@ -45,7 +45,7 @@ fn reach(gathered: &Gathered, seen: &EndpointSeen, silent: Level) -> Finding {
     match failure.cause {
         Cause::Unauthenticated => Finding::new("endpoint", Level::Ok, "it answers"),
         Cause::Unreachable => Finding::new("endpoint", silent, failure.without_place(&seen.place))
-            .remedy("look at it there")
+            .remedy("check the address and the port, that no firewall is between, and that the node is up and answers")
             .line(Where::Node, "systemctl status pveproxy"),
         cause if cause.is_no_connection() => {
             Finding::new("endpoint", Level::Fail, "there is somebody, who is not trusted, so that nothing was said")

@@ -78,6 +78,8 @@ pub enum Where {
     Node,
     /// In converger.toml, where the environment stands.
     Config,
+    /// In a shell on this machine.
+    Here,
 }
 
 impl Finding {

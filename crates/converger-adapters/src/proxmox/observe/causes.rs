@@ -175,6 +175,14 @@ mod tests {
     }
 
     #[test]
+    fn the_page_on_observers_explains_every_reason() {
+        let page = include_str!("../../../../../docs/adapters.md");
+        let lacking: Vec<&str> =
+            Reason::ALL.map(Reason::word).into_iter().filter(|word| !page.contains(&format!("\n| `{word}` |"))).collect();
+        assert_eq!(lacking, [""; 0]);
+    }
+
+    #[test]
     fn a_line_to_type_names_guest_user_and_token() {
         let note = Note::of_guest(Vmid::new(101).expect("an id"), Reason::Hidden, "");
         let line = "pveum acl modify /vms/101 --users 'svc@pve' --tokens 'svc@pve!probe' --roles PVEAuditor";
