@@ -70,7 +70,9 @@ impl Patience {
     }
 }
 
-/// The next wait, after so much waiting: an eighth of it, so that what is waited for is noticed soon without asking often.
+/// The next wait, after so much waiting: a sixteenth of it, so that what is waited for is noticed soon without asking often.
+///
+/// Whatever is noticed late keeps its room in the lanes for as long: with an eighth a fleet took up to 16 % longer than its tasks.
 pub(super) fn next_ms(waited_ms: u64) -> u64 {
-    (waited_ms / 8).clamp(WAIT_MS_MIN, WAIT_MS_MAX)
+    (waited_ms / 16).clamp(WAIT_MS_MIN, WAIT_MS_MAX)
 }

@@ -1,0 +1,220 @@
+//! A fleet that is started: the real spine, driver and hand against the lab in process, on a clock that only goes on when
+//! everybody waits. No sockets and no real time; the same numbers on every machine.
+//!
+//! Every request and every commit has a price in virtual time, so that what an engine does between two tasks counts. What never
+//! enters: what is expected of the numbers.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use converger_adapters::proxmox::client::{Exchange, Session, TokenId};
+use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
+use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
+use converger_adapters::proxmox::observe::{self, Needs, Question};
+use converger_core::apply::{Answer, Ask, End, OperationId, RunId};
+use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
+use converger_core::artifact::Provenance;
+use converger_core::desired::{self, Desired};
+use converger_core::document::Notation;
+use converger_core::guest::EnvironmentName;
+use converger_core::policy::{self, Circumstances, Rules};
+use converger_core::safety::{Judged, judge};
+use converger_core::{plan, safety};
+use converger_engine::driver::{Clock, Engine, Hand, Report, Settings, Signal};
+use converger_engine::schedule::Limits;
+use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
+use converger_store::{MemoryStore, Store};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+const TOKEN: &str = "root@pam!fleet";
+const SECRET: &str = "fleet";
+/// When a lab begins that says nothing else.
+const FIRST_MOMENT: &str = "2026-11-15T00:00:00Z";
+/// What a request takes on its way, both ways together.
+const REQUEST_MS: u64 = 30;
+/// What a commit takes: a disk of the slow kind.
+const COMMIT_MS: u64 = 5;
+
+/// What is started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fleet {
+    pub(crate) guests: u32,
+    pub(crate) nodes: u32,
+    /// How long the task of one start takes.
+    pub(crate) start_ms: u64,
+    pub(crate) limits: Limits,
+}
+
+/// What became of it.
+pub(crate) struct Run {
+    pub(crate) report: Report,
+    pub(crate) took_ms: u64,
+    pub(crate) requests: u64,
+}
+
+impl Fleet {
+    /// No schedule is faster than its busiest node, nor than everything side by side: tasks and nothing else, without a gap.
+    pub(crate) fn ideal_ms(&self) -> u64 {
+        let rounds = |starts: u32, at_once: u32| u64::from(starts.div_ceil(at_once.max(1)));
+        let busiest = rounds(self.guests.div_ceil(self.nodes), self.limits.per_node);
+        busiest.max(rounds(self.guests, self.limits.overall)) * self.start_ms
+    }
+
+    /// Starts all of it, with what it remembers in memory; a commit takes its time.
+    pub(crate) fn start(&self, store: &MemoryStore) -> Run {
+        store.be_slow();
+        let disk = store.clone();
+        self.start_beside(store.clone(), async move {
+            loop {
+                sleep(Duration::from_millis(COMMIT_MS)).await;
+                while disk.go_on() {}
+            }
+        })
+    }
+
+    /// The same over any store. The clock is none for what happens on other threads: only what is counted counts then.
+    pub(crate) fn start_over(&self, store: impl Store + 'static) -> Run {
+        self.start_beside(store, async {})
+    }
+
+    fn start_beside(&self, store: impl Store + 'static, beside: impl Future<Output = ()> + Send + 'static) -> Run {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap_or_else(|error| panic!("{error}")).block_on(async {
+            // It goes with the runtime.
+            tokio::spawn(beside);
+            self.go(store).await
+        })
+    }
+
+    async fn go(&self, store: impl Store + 'static) -> Run {
+        let yard = Yard::new(&self.setting());
+        let desired = self.desired();
+        let session = Session::new(yard.clone());
+        let approved = approved(&session, &desired, yard.now_ms()).await;
+        let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
+        let hand = Arc::new(Carrier(ProxmoxHand::new(session, caller)));
+        let settings = Settings { limits: self.limits, ..Settings::default() };
+        let engine = Engine::new(Arc::clone(&hand), Arc::new(store), Arc::new(yard), settings);
+        let (began, before) = (Instant::now(), hand.0.requests());
+        let (_says, hears) = watch::channel(Signal::GoOn);
+        let ids = |number: usize| OperationId::new(&format!("fleet-{number}"));
+        let run = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
+        let report = engine.apply(approved, run, ids, Vec::new(), hears, |_| ()).await.unwrap_or_else(|error| panic!("{error}"));
+        let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Run { report, took_ms, requests: hand.0.requests() - before }
+    }
+
+    fn setting(&self) -> Setting {
+        let node = |index: u32| format!("pve{}", 1 + index % self.nodes);
+        let guest = |index: u32| GuestSetting {
+            name: Some(format!("guest-{index}")),
+            state: Some("stopped".to_owned()),
+            ..GuestSetting::new(1_000 + index, Kind::Qemu, &node(index))
+        };
+        let mut setting = Setting {
+            cluster: Some("fleet".to_owned()),
+            nodes: (0..self.nodes).map(|index| (node(index), NodeSetting::default())).collect(),
+            guests: (0..self.guests).map(guest).collect(),
+            tokens: [(TOKEN.to_owned(), TokenSetting { secret: SECRET.to_owned(), full: true, expire_s: 0 })].into(),
+            ..Setting::default()
+        };
+        setting.pace.start_ms = self.start_ms;
+        setting
+    }
+
+    fn desired(&self) -> Desired {
+        let guest = |index: u32| format!(r#"{{"vmid":{},"kind":"qemu","name":"guest-{index}","state":"running"}}"#, 1_000 + index);
+        let guests = (0..self.guests).map(guest).collect::<Vec<_>>().join(",");
+        let text = format!(r#"{{"version":1,"environment":"fleet","guests":[{guests}]}}"#);
+        desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+}
+
+impl Run {
+    /// How many operations ended well.
+    pub(crate) fn done(&self) -> usize {
+        self.report.operations().iter().filter(|reported| reported.outcome.end() == End::Done).count()
+    }
+}
+
+/// Observed, planned, judged and admitted, as a person at a terminal would have it.
+async fn approved(session: &Session<Yard>, desired: &Desired, now_ms: u64) -> ApprovedPlan {
+    let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
+    let (scope, needs) = (desired.scope(), Needs::of(desired));
+    let question = Question { environment: &environment, cluster: Some("fleet"), token: TOKEN, scope: &scope, needs: &needs };
+    let mut observation = observe::read(session, &question).await.unwrap_or_else(|unread| panic!("{unread}")).observation;
+    observation.taken_at = Some(FIRST_MOMENT.into());
+    let seen = Arc::new(observation.within(&scope));
+    let plan = plan::plan(Arc::new(desired.clone()), seen, Arc::new(Rules::default()));
+    let limits = policy::Limits { guests: u32::MAX, ..policy::Limits::default() };
+    let safe: safety::SafePlan = match judge(plan, limits, Circumstances::default()) {
+        Judged::Safe(safe) => safe,
+        Judged::Refused(refused) => panic!("{refused:?}"),
+    };
+    let admission = Admission {
+        mode: Mode::Solo,
+        provenance: Provenance::Live,
+        confirmation: Confirmation::Typed { by: "ann".into(), names: Vec::new() },
+        refused: Refused::StopsAll,
+        now_secs: now_ms / 1000,
+        age_secs_max: Admission::AGE_SECS_MAX,
+    };
+    match admit(safe, &admission).unwrap_or_else(|error| panic!("{error}")) {
+        Admitted::Approved(plan) => plan,
+        Admitted::Refused(refusals) => panic!("{refusals:?}"),
+    }
+}
+
+/// The lab and its clock, which is that of the runtime. Clones share it.
+#[derive(Clone)]
+struct Yard {
+    world: Arc<Mutex<World>>,
+    began: Instant,
+    start_ms: u64,
+}
+
+impl Yard {
+    fn new(setting: &Setting) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        Self { world: Arc::new(Mutex::new(world)), began: Instant::now(), start_ms: setting.start_ms }
+    }
+}
+
+impl Clock for Yard {
+    fn now_ms(&self) -> u64 {
+        self.start_ms + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn wait(&self, ms: u64) {
+        sleep(Duration::from_millis(ms)).await;
+    }
+}
+
+impl Exchange for Yard {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let request = Request::new(sent.method().word(), sent.path()).token(&format!("{TOKEN}={SECRET}"));
+        let request = match sent.form() {
+            Some(form) => request.form(form).header("Content-Length", &form.len().to_string()),
+            None => request,
+        };
+        sleep(Duration::from_millis(REQUEST_MS / 2)).await;
+        let answer = self.world.lock().unwrap_or_else(PoisonError::into_inner).answer_at(self.now_ms(), "pve1", &request);
+        assert_eq!(answer.fate, Fate::Deliver, "nothing goes wrong in this lab");
+        sleep(Duration::from_millis(answer.delay_ms + REQUEST_MS / 2)).await;
+        Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body })
+    }
+
+    fn place(&self) -> &str {
+        "pve1:8006"
+    }
+}
+
+struct Carrier(ProxmoxHand<Yard>);
+
+impl Hand for Carrier {
+    async fn ask(&self, ask: Ask) -> Answer {
+        self.0.ask(&ask).await
+    }
+}
