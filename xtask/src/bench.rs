@@ -7,6 +7,7 @@
 mod ansible;
 mod build;
 mod child;
+mod engine;
 mod live;
 mod report;
 
@@ -50,6 +51,10 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     live::audits(&programs, &mut report)?;
     live::lists(&programs, &mut report)?;
     ansible::noop(&programs, &mut report)?;
+    engine::schedule(&programs, &mut report)?;
+    engine::journal(&programs, &mut report)?;
+    engine::ratio(&programs, &mut report)?;
+    // The simulator's schedules per second belong here, as time per schedule: a target is a maximum.
     if wish.callgrind {
         instructions(&programs, &mut report)?;
     }

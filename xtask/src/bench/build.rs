@@ -14,6 +14,8 @@ pub(super) struct Programs {
     pub(super) allocations: PathBuf,
     pub(super) decode: PathBuf,
     pub(super) fetch: PathBuf,
+    pub(super) fleet: PathBuf,
+    pub(super) commits: PathBuf,
 }
 
 pub(super) fn programs() -> Result<Programs, Failure> {
@@ -22,12 +24,16 @@ pub(super) fn programs() -> Result<Programs, Failure> {
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
     let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
     let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
+    let fleet = built(&["build", "--release", "--package", "converger", "--example", "fleet"])?;
+    let commits = built(&["build", "--release", "--package", "converger-store", "--features", "conformance", "--example", "commits"])?;
     Ok(Programs {
         converger: executable(&program, "converger")?,
         plan: executable(&benches, "plan")?,
         allocations: executable(&benches, "allocations")?,
         decode: executable(&benches, "decode")?,
         fetch: executable(&fetch, "fetch")?,
+        fleet: executable(&fleet, "fleet")?,
+        commits: executable(&commits, "commits")?,
     })
 }
 

@@ -26,12 +26,18 @@ impl Target {
 #[derive(Default)]
 pub(super) struct Report {
     targets: Vec<Target>,
+    remarks: Vec<String>,
     measurements: Map<String, Value>,
 }
 
 impl Report {
     pub(super) fn target(&mut self, target: Target) {
         self.targets.push(target);
+    }
+
+    /// What people are told and nobody is held to.
+    pub(super) fn remark(&mut self, line: String) {
+        self.remarks.push(line);
     }
 
     pub(super) fn measured(&mut self, name: &str, measurement: Value) {
@@ -50,6 +56,9 @@ impl Report {
             let word = if target.is_met() { "met" } else { "MISSED" };
             // Writing to a string cannot fail.
             let _ = writeln!(table, "{:<17} {:>7.2}  at most {:>5.1}  {word:<6}  {}", target.name, target.value, target.max, target.unit);
+        }
+        for remark in &self.remarks {
+            let _ = writeln!(table, "{remark}");
         }
         table
     }
@@ -92,10 +101,11 @@ mod tests {
 
     #[test]
     fn people_and_machines_are_told_the_same() {
-        let report = report(&[3.0, 10.5]);
+        let mut report = report(&[3.0, 10.5]);
+        report.remark("journal: 0.50".to_owned());
         assert_eq!(
             report.table(),
-            "plan                 3.00  at most  10.0  met     x a bare merge\nplan                10.50  at most  10.0  MISSED  x a bare merge\n"
+            "plan                 3.00  at most  10.0  met     x a bare merge\nplan                10.50  at most  10.0  MISSED  x a bare merge\njournal: 0.50\n"
         );
         let parsed: Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(parsed["targets"][1]["met"], false);
