@@ -22,15 +22,15 @@ const LEFT: [&str; 5] = ["converger.toml", "secret", "ca.pem", "lab.json", "lab.
 pub(crate) enum Time {
     /// By a second with each request, so that nobody waits.
     Asked,
-    /// As it does on this machine.
-    Real,
+    /// So many times as fast as on this machine.
+    Real(&'static str),
 }
 
 impl Time {
-    fn arguments(self) -> &'static [&'static str] {
+    fn arguments(self) -> [&'static str; 2] {
         match self {
-            Self::Asked => &["--clock", "1000"],
-            Self::Real => &[],
+            Self::Asked => ["--clock", "1000"],
+            Self::Real(speed) => ["--speed", speed],
         }
     }
 }
@@ -63,6 +63,10 @@ impl Lab {
 
     pub(crate) fn room(&self) -> &Path {
         &self.room
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// The CPU time that it has used, as Linux counts it.

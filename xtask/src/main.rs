@@ -7,6 +7,7 @@ mod ansible;
 mod bench;
 mod ci;
 mod clients;
+mod crash;
 mod docs;
 mod lab;
 mod opinion;
@@ -30,7 +31,9 @@ usage: cargo xtask <task>
   gen-docs           write the pages that are generated from the code
   gen-docs --check   only compare them with what is committed
   bench              the targets of speed, measured; the report is target/bench.json
-                     (--json prints it, --callgrind counts instructions too)";
+                     (--json prints it, --callgrind counts instructions too)
+  crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
+                     (--sample N takes N of the points, --seed S others, --point P one; --release, --debug)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -54,6 +57,7 @@ enum Task {
     WriteDocs,
     CheckDocs,
     Bench(bench::Wish),
+    Crash(crash::Wish),
 }
 
 fn task(arguments: &[&str]) -> Option<Task> {
@@ -65,6 +69,7 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["gen-docs"] => Some(Task::WriteDocs),
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
         ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
+        ["crash", wishes @ ..] => crash::Wish::read(wishes).map(Task::Crash),
         _ => None,
     }
 }
@@ -86,6 +91,7 @@ fn perform(task: Task) -> Outcome {
         Task::WriteDocs => docs::write(),
         Task::CheckDocs => docs::check(),
         Task::Bench(wish) => bench::run(wish),
+        Task::Crash(wish) => crash::run(wish),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::time::Instant;
 
@@ -32,10 +33,15 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")), arguments)
 }
 
-/// A program that cargo has built in the profile `ci`; its directory may have been moved by the environment.
+/// A program that cargo has built in the profile `ci`.
 pub(crate) fn built(program: &str, arguments: &[&str]) -> Command {
+    command(built_as("ci", program), arguments)
+}
+
+/// Where cargo has put a program of a profile; its directory may have been moved by the environment.
+pub(crate) fn built_as(profile: &str, program: &str) -> PathBuf {
     let directory = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target"));
-    command(std::path::Path::new(&directory).join("ci").join(program), arguments)
+    Path::new(&directory).join(profile).join(program)
 }
 
 /// A command without a standard input: nothing here may wait for an answer.

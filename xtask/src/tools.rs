@@ -26,6 +26,8 @@ struct Need {
 const SYSTEM: &[Need] = &[
     Need { probe: &["cc", "--version"], packages: &["build-essential"] },
     Need { probe: &["git", "--version"], packages: &["git"] },
+    Need { probe: &["strace", "-V"], packages: &["strace"] },
+    Need { probe: &["script", "-V"], packages: &["bsdutils"] },
     Need { probe: &["python3", "-c", "import ensurepip, venv"], packages: &["python3", "python3-venv"] },
 ];
 
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_bare_machine_needs_every_package() {
-        let all = ["build-essential", "git", "python3", "python3-venv"];
+        let all = ["build-essential", "git", "strace", "bsdutils", "python3", "python3-venv"];
         assert_eq!(packages(SYSTEM, |_| false), all);
     }
 

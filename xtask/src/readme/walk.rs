@@ -22,7 +22,7 @@ pub(super) fn take(readme: &str) -> Outcome {
     if room.exists() {
         fs::remove_dir_all(room).map_err(|error| Failure::new(format!("cannot empty `{ROOM}`: {error}")))?;
     }
-    let lab = Lab::start(shell::built("converger", &[]), &[], room, Time::Real)?;
+    let lab = Lab::start(shell::built("converger", &[]), &[], room, Time::Real("1"))?;
     let mut said = String::new();
     for arguments in commands(readme)? {
         said = shell::capture(in_room(&arguments, lab.room())?.env_remove("NO_COLOR"))?;

@@ -1,0 +1,235 @@
+//! `kill -9` at every system call that writes, and a broken or a full disk at each, during an apply on a lab.
+//!
+//! After each crash a person applies again, and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
+//! lost, nothing may run twice, nothing may be sent without its intent, and the restart must be ready soon. What never enters here:
+//! how a crash is made (`trace`), told (`story`) and judged (`evidence`).
+
+mod evidence;
+mod player;
+mod points;
+mod report;
+mod story;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use crate::shell::{self, Failure, Outcome};
+use points::{Fault, Place, Point};
+use report::{Report, Row};
+use story::{Stage, Told};
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) binary: Binary,
+    pub(crate) extent: Extent,
+    /// Where the order of a sample comes from.
+    pub(crate) seed: u64,
+}
+
+/// Which program is killed. It is built first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Binary {
+    /// That of CI.
+    Ci,
+    /// The one that people get.
+    Release,
+    /// The one that is there while something is mended.
+    Debug,
+}
+
+/// How much of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Every point.
+    All,
+    /// At least so many.
+    Sample(usize),
+    /// This one, for whoever looks into a violation.
+    One(Point),
+}
+
+impl Wish {
+    pub(crate) const SEED: u64 = 20_261_116;
+
+    /// Read from the arguments after `crash`.
+    pub(crate) fn read(arguments: &[&str]) -> Option<Self> {
+        let mut wish = Self { binary: Binary::Ci, extent: Extent::All, seed: Self::SEED };
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--release" => wish.binary = Binary::Release,
+                "--debug" => wish.binary = Binary::Debug,
+                "--sample" => wish.extent = Extent::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
+                "--point" => wish.extent = Extent::One(arguments.next()?.parse().ok()?),
+                "--seed" => wish.seed = arguments.next()?.parse().ok()?,
+                _ => return None,
+            }
+        }
+        Some(wish)
+    }
+}
+
+const ROOMS: &str = "target/crash";
+/// Most of a crash is waiting, so that several share a core.
+const PER_CORE: usize = 3;
+/// What CI asks for.
+const SAMPLE: usize = 300;
+
+/// The stage of CI.
+pub(crate) fn sample() -> Outcome {
+    run(Wish { binary: Binary::Ci, extent: Extent::Sample(SAMPLE), seed: Wish::SEED })
+}
+
+/// Play the crashes, print what came of them, write the report; a violation is a failure.
+pub(crate) fn run(wish: Wish) -> Outcome {
+    let converger = program(wish.binary)?;
+    let workers = thread::available_parallelism().map_or(2, usize::from) * PER_CORE;
+    let stages: Vec<Stage> =
+        (0..workers).map(|number| Stage::new(&converger, &Path::new(ROOMS).join(number.to_string()))).collect::<Result<_, _>>()?;
+    let points = match wish.extent {
+        Extent::One(point) => vec![point],
+        Extent::All | Extent::Sample(_) => points::shuffled(all(&stages)?, wish.seed),
+    };
+    eprintln!("{} points, seed {}", points.len(), wish.seed);
+    let enough = if let Extent::Sample(count) = wish.extent { count } else { usize::MAX };
+    let rows = again(&stages, play(&stages, &points, enough)?)?;
+    let report = Report::new(wish.seed, points.len(), rows);
+    report.write()?;
+    print!("{}", report.text());
+    report.verdict(if enough == usize::MAX { 1 } else { enough })
+}
+
+fn program(binary: Binary) -> Result<PathBuf, Failure> {
+    let strace = shell::succeeds(&mut shell::command("strace", &["-V"]));
+    let script = shell::succeeds(&mut shell::command("script", &["-V"]));
+    if !strace || !script {
+        return Err(Failure::new("`strace` or `script` is not installed; `cargo xtask ci tools` installs them"));
+    }
+    let (profile, directory) = match binary {
+        Binary::Ci => (&["--workspace", "--all-features", "--profile", "ci"][..], "ci"),
+        Binary::Release => (&["--release"][..], "release"),
+        Binary::Debug => (&["--workspace", "--all-features"][..], "debug"),
+    };
+    shell::run(&mut shell::cargo(&[&["build", "--bin", "converger"], profile].concat()))?;
+    copied(&shell::built_as(directory, "converger"))
+}
+
+/// Whoever builds meanwhile does not change what is killed.
+fn copied(program: &Path) -> Result<PathBuf, Failure> {
+    let copy = Path::new(ROOMS).join("converger");
+    let copied = fs::create_dir_all(ROOMS).and_then(|()| fs::copy(program, &copy));
+    copied.map(|_| copy).map_err(|error| Failure::new(format!("cannot copy `{}`: {error}", program.display())))
+}
+
+/// Every point of every place, by runs in which nothing happens.
+fn all(stages: &[Stage]) -> Result<Vec<Point>, Failure> {
+    let places = points::places();
+    let runs: BTreeMap<_, Place> = places.iter().map(|place| ((place.who, place.memory, place.scope), *place)).collect();
+    let runs: Vec<Place> = runs.into_values().collect();
+    let counted = in_parallel(stages, &runs, |stage, run| stage.count(*run).map(|calls| (*run, calls)), |_| false)?;
+    let mut points = Vec::new();
+    for (run, calls) in &counted {
+        let own = places.iter().filter(|place| (place.who, place.memory, place.scope) == (run.who, run.memory, run.scope));
+        points.extend(own.flat_map(|place| place.points(place.count(calls))));
+    }
+    points.sort();
+    Ok(points)
+}
+
+/// Plays them in their order, until there are enough, of each fault its share.
+fn play(stages: &[Stage], points: &[Point], enough: usize) -> Result<Vec<Row>, Failure> {
+    let play = |stage: &Stage, point: &Point| {
+        Ok(match stage.play(*point)? {
+            Told::Untouched => Row { point: *point, evidence: None },
+            Told::Struck(evidence) => Row { point: *point, evidence: Some(*evidence) },
+        })
+    };
+    in_parallel(stages, points, play, |rows: &[Row]| {
+        let struck = rows.iter().filter(|row| row.evidence.is_some());
+        let of = |fault: Fault| rows.iter().filter(|row| row.evidence.is_some() && row.point.fault == fault).count();
+        if rows.len().is_multiple_of(50) {
+            eprintln!("  {} points", rows.len());
+        }
+        struck.count() >= enough && Fault::ALL.into_iter().all(|fault| of(fault) >= enough / Fault::ALL.len())
+    })
+}
+
+/// So often is a restart timed that was slow among others.
+const TIMED_AGAIN: usize = 3;
+
+/// What was only slow is played again by itself: the neighbours of a restart only ever add to its time, so that the least counts.
+fn again(stages: &[Stage], rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
+    let again = |row: Row| -> Result<Row, Failure> {
+        let mut row = row;
+        for _ in 0..TIMED_AGAIN {
+            match (&row.evidence, stages.first()) {
+                (Some(evidence), Some(stage)) if evidence.is_only_slow() => {
+                    if let Told::Struck(evidence) = stage.play(row.point)? {
+                        row.evidence = Some(*evidence);
+                    }
+                }
+                _ => break,
+            }
+        }
+        Ok(row)
+    };
+    rows.into_iter().map(again).collect()
+}
+
+/// Each stage takes the next of what is to be done, until all is done, it is enough, or something fails.
+fn in_parallel<T: Sync, R: Send>(
+    stages: &[Stage],
+    works: &[T],
+    work: impl Fn(&Stage, &T) -> Result<R, Failure> + Sync,
+    is_enough: impl Fn(&[R]) -> bool + Sync,
+) -> Result<Vec<R>, Failure> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Result<Vec<R>, Failure>> = Mutex::new(Ok(Vec::new()));
+    let keep = |result: Result<R, Failure>| {
+        let mut done = done.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match (&mut *done, result) {
+            (Ok(rows), Ok(row)) => rows.push(row),
+            (done @ Ok(_), Err(failure)) => *done = Err(failure),
+            (Err(_), _) => {}
+        }
+        done.as_ref().map_or(true, |rows| is_enough(rows))
+    };
+    thread::scope(|scope| {
+        for stage in stages {
+            scope.spawn(|| {
+                while let Some(own) = works.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if keep(work(stage, own)) {
+                        next.store(works.len(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_are_read_or_refused() {
+        let plain = Wish { binary: Binary::Ci, extent: Extent::All, seed: Wish::SEED };
+        assert_eq!(Wish::read(&[]), Some(plain));
+        assert_eq!(
+            Wish::read(&["--release", "--sample", "9", "--seed", "3"]),
+            Some(Wish { binary: Binary::Release, extent: Extent::Sample(9), seed: 3 })
+        );
+        let point = "script/kept/log/fsync/2/eio";
+        assert_eq!(Wish::read(&["--point", point]), point.parse().ok().map(|point| Wish { extent: Extent::One(point), ..plain }));
+        for wrong in [&["--sample"][..], &["--sample", "0"], &["--point", "here"], &["--fast"], &["--seed", "x"]] {
+            assert_eq!(Wish::read(wrong), None, "{wrong:?}");
+        }
+    }
+}

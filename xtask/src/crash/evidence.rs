@@ -1,0 +1,244 @@
+//! What a crash left behind, and what is wrong with it: what was told and is lost, what ran twice, what was sent without its intent.
+//!
+//! Three witnesses that share nothing: what the program told before it died, its journal as it was at that moment, and the requests
+//! that the lab counted. What never enters here: how they were gathered.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A step: a guest, and what is done to it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Step {
+    pub(crate) vmid: u64,
+    pub(crate) change: String,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} of {}", self.change, self.vmid)
+    }
+}
+
+/// A step and how it ended, as somebody was told or as the journal has it; `None`: it has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) step: Step,
+    pub(crate) end: Option<String>,
+}
+
+/// All that is known about one crash and what came after it.
+#[derive(Clone, Debug)]
+pub(crate) struct Evidence {
+    /// What the plan has.
+    pub(crate) planned: Vec<Step>,
+    /// What the victim told before it died.
+    pub(crate) told: Vec<Ended>,
+    /// Whether the victim said that all was done.
+    pub(crate) has_ended_well: bool,
+    /// Whether it waited for so long that it was killed for that.
+    pub(crate) was_killed: bool,
+    /// The journal as the victim left it; words, where it cannot be read.
+    pub(crate) journal_then: Result<Vec<Ended>, String>,
+    /// What the lab got from the victim.
+    pub(crate) sent_then: Vec<Step>,
+    /// How long the next apply took until it was ready to plan.
+    pub(crate) ready: Option<Duration>,
+    /// Everything that the lab got, from first to last.
+    pub(crate) sent: Vec<Step>,
+    /// What the lab got from the last apply of all, which should find nothing to do.
+    pub(crate) sent_last: Vec<Step>,
+    /// Whether that one ended well.
+    pub(crate) is_converged: bool,
+    /// The journal at the end.
+    pub(crate) journal_last: Result<Vec<Ended>, String>,
+}
+
+/// The longest that a start may take after a crash.
+pub(crate) const READY_MAX: Duration = Duration::from_secs(2);
+
+impl Evidence {
+    /// Everything that is wrong.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        match &self.journal_then {
+            Ok(journal) => wrong.extend(self.lost(journal).into_iter().chain(self.unintended(journal))),
+            Err(cause) => wrong.push(format!("the journal cannot be read after the crash: {cause}")),
+        }
+        wrong.extend(self.twice_or_never());
+        wrong.extend(self.restart());
+        wrong.extend(self.last());
+        wrong
+    }
+
+    /// Told to somebody, and not in the journal.
+    fn lost(&self, journal: &[Ended]) -> Vec<String> {
+        let is_kept = |told: &Ended| journal.contains(told);
+        let told = self.told.iter().filter(|told| matches!(told.end.as_deref(), Some("done" | "failed")));
+        let lost = told.filter(|told| !is_kept(told)).map(|told| {
+            let end = told.end.as_deref().unwrap_or_default();
+            format!("lost: {} was told to be {end}, and the journal does not have it", told.step)
+        });
+        let all = self.planned.iter().filter(|_| self.has_ended_well).map(|step| Ended { step: step.clone(), end: Some("done".into()) });
+        let missing =
+            all.filter(|done| !is_kept(done)).map(|done| format!("lost: the run ended well without {} in the journal", done.step));
+        lost.chain(missing).collect()
+    }
+
+    /// Sent by the victim more often than its journal has an intent (G11).
+    fn unintended(&self, journal: &[Ended]) -> Vec<String> {
+        let intents = |step: &Step| journal.iter().filter(|entry| entry.step == *step).count();
+        let more = |step: &&Step| count(&self.sent_then, step) > intents(step);
+        each(&self.sent_then)
+            .iter()
+            .filter(more)
+            .map(|step| format!("without intent: {step} was sent, and its intent is not on disk"))
+            .collect()
+    }
+
+    fn twice_or_never(&self) -> Vec<String> {
+        let planned = self.planned.iter().filter_map(|step| match count(&self.sent, step) {
+            0 => Some(format!("never: {step} was not sent")),
+            1 => None,
+            often => Some(format!("twice: {step} was sent {often} times")),
+        });
+        let strange = each(&self.sent).into_iter().filter(|step| !self.planned.contains(step));
+        planned.chain(strange.map(|step| format!("unplanned: {step} was sent"))).collect()
+    }
+
+    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for.
+    pub(crate) fn is_only_slow(&self) -> bool {
+        self.restart().is_some() && self.violations().len() == 1
+    }
+
+    fn restart(&self) -> Option<String> {
+        match self.ready {
+            Some(ready) if ready <= READY_MAX => None,
+            Some(ready) => Some(format!("slow: ready only {} ms after the restart", ready.as_millis())),
+            None => Some("slow: the restart was never ready".into()),
+        }
+    }
+
+    fn last(&self) -> Vec<String> {
+        let mut wrong: Vec<String> = self.sent_last.iter().map(|step| format!("restless: the last apply sent {step}")).collect();
+        if !self.is_converged {
+            wrong.push("restless: the last apply did not end well".into());
+        }
+        let journal = match &self.journal_last {
+            Ok(journal) => journal,
+            Err(cause) => return [wrong, vec![format!("the journal cannot be read at the end: {cause}")]].concat(),
+        };
+        let is_open = |entry: &&Ended| matches!(entry.end.as_deref(), None | Some("held"));
+        wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unsettled: nobody knows what became of {}", entry.step)));
+        for step in &self.planned {
+            let done = journal.iter().filter(|entry| entry.step == *step && entry.end.as_deref() == Some("done")).count();
+            if done != 1 {
+                wrong.push(format!("wrong journal: {step} was done {done} times by it"));
+            }
+        }
+        wrong
+    }
+}
+
+fn count(steps: &[Step], step: &Step) -> usize {
+    steps.iter().filter(|own| *own == step).count()
+}
+
+/// Each step once.
+fn each(steps: &[Step]) -> Vec<Step> {
+    let mut each = steps.to_vec();
+    each.sort();
+    each.dedup();
+    each
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(vmid: u64) -> Step {
+        Step { vmid, change: "start".into() }
+    }
+
+    fn ended(vmid: u64, end: &str) -> Ended {
+        Ended { step: step(vmid), end: Some(end.into()) }
+    }
+
+    /// Two starts; the victim told of one and died while the other was under way.
+    fn good() -> Evidence {
+        Evidence {
+            planned: vec![step(101), step(102)],
+            told: vec![ended(101, "done")],
+            has_ended_well: false,
+            was_killed: false,
+            journal_then: Ok(vec![ended(101, "done"), Ended { step: step(102), end: None }]),
+            sent_then: vec![step(101), step(102)],
+            ready: Some(Duration::from_millis(300)),
+            sent: vec![step(101), step(102)],
+            sent_last: Vec::new(),
+            is_converged: true,
+            journal_last: Ok(vec![ended(101, "done"), ended(102, "done")]),
+        }
+    }
+
+    fn check(evidence: &Evidence, expected: &[&str]) {
+        assert_eq!(evidence.violations(), expected, "{evidence:?}");
+    }
+
+    #[test]
+    fn a_crash_without_harm_is_no_violation() {
+        check(&good(), &[]);
+        let not_sent = Evidence { journal_last: Ok(vec![ended(101, "done"), ended(102, "failed"), ended(102, "done")]), ..good() };
+        check(&Evidence { sent_then: vec![step(101)], ..not_sent }, &[]);
+    }
+
+    #[test]
+    fn what_was_told_and_is_not_in_the_journal_is_lost() {
+        let forgotten =
+            Evidence { journal_then: Ok(vec![Ended { step: step(101), end: None }, Ended { step: step(102), end: None }]), ..good() };
+        check(&forgotten, &["lost: start of 101 was told to be done, and the journal does not have it"]);
+        let other = Evidence { journal_then: Ok(vec![ended(101, "failed"), ended(102, "failed")]), ..good() };
+        check(&other, &["lost: start of 101 was told to be done, and the journal does not have it"]);
+        check(&Evidence { has_ended_well: true, ..good() }, &["lost: the run ended well without start of 102 in the journal"]);
+        check(&Evidence { told: vec![ended(102, "held")], ..good() }, &[]);
+    }
+
+    #[test]
+    fn what_was_sent_without_its_intent_is_found() {
+        let unintended = Evidence { journal_then: Ok(vec![ended(101, "done")]), ..good() };
+        check(&unintended, &["without intent: start of 102 was sent, and its intent is not on disk"]);
+        let again = Evidence { sent_then: vec![step(101), step(102), step(102)], ..good() };
+        check(&again, &["without intent: start of 102 was sent, and its intent is not on disk"]);
+    }
+
+    #[test]
+    fn what_ran_twice_never_or_unplanned_is_found() {
+        check(&Evidence { sent: vec![step(101), step(102), step(102)], ..good() }, &["twice: start of 102 was sent 2 times"]);
+        check(&Evidence { sent: vec![step(101)], ..good() }, &["never: start of 102 was not sent"]);
+        check(&Evidence { sent: vec![step(101), step(102), step(7)], ..good() }, &["unplanned: start of 7 was sent"]);
+    }
+
+    #[test]
+    fn a_restart_that_takes_long_is_found() {
+        check(&Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }, &["slow: ready only 2001 ms after the restart"]);
+        check(&Evidence { ready: None, ..good() }, &["slow: the restart was never ready"]);
+        assert!(Evidence { ready: None, ..good() }.is_only_slow());
+        assert!(!Evidence { ready: None, is_converged: false, ..good() }.is_only_slow());
+        assert!(!Evidence { is_converged: false, ..good() }.is_only_slow());
+    }
+
+    #[test]
+    fn an_end_that_is_none_is_found() {
+        check(&Evidence { sent_last: vec![step(102)], ..good() }, &["restless: the last apply sent start of 102"]);
+        check(&Evidence { is_converged: false, ..good() }, &["restless: the last apply did not end well"]);
+        let open = Evidence { journal_last: Ok(vec![ended(101, "done"), ended(102, "held")]), ..good() };
+        check(&open, &["unsettled: nobody knows what became of start of 102", "wrong journal: start of 102 was done 0 times by it"]);
+        let twice = Evidence { journal_last: Ok(vec![ended(101, "done"), ended(102, "done"), ended(102, "done")]), ..good() };
+        check(&twice, &["wrong journal: start of 102 was done 2 times by it"]);
+    }
+
+    #[test]
+    fn a_journal_that_cannot_be_read_is_found() {
+        check(&Evidence { journal_then: Err("malformed".into()), ..good() }, &["the journal cannot be read after the crash: malformed"]);
+        check(&Evidence { journal_last: Err("malformed".into()), ..good() }, &["the journal cannot be read at the end: malformed"]);
+    }
+}

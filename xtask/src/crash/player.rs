@@ -1,0 +1,173 @@
+//! One process from its start to its end: what it says, when it is ready, and a person's answers where it asks at a terminal.
+//!
+//! What never enters here: which program, and what its words mean for the journal.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::shell::{self, Failure};
+
+/// What a process did.
+#[derive(Debug)]
+pub(crate) struct Played {
+    /// How it ended; none, where a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// Everything that it said, without what acts on a terminal.
+    pub(crate) said: String,
+    /// How long it took to say the word that was waited for, without the time in which it waited for a processor.
+    pub(crate) ready: Option<Duration>,
+    /// It took too long and was killed.
+    pub(crate) is_killed: bool,
+}
+
+/// Runs a program whose two outputs are one, answers what it asks, and kills it with all its children when its time is over.
+///
+/// The time until `word` is said is taken; the process of `friend` works for it meanwhile.
+pub(crate) fn play(mut command: Command, word: &str, friend: u32, patience: Duration) -> Result<Played, Failure> {
+    let line = shell::line(&command);
+    let failed = |error: std::io::Error| Failure::new(format!("`{line}`: {error}"));
+    let (mut reader, writer) = std::io::pipe().map_err(failed)?;
+    command.stdin(Stdio::piped()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    let (started, friend_waited) = (Instant::now(), queued(friend));
+    let mut child = command.spawn().map_err(failed)?;
+    // The command holds the other end of the pipe.
+    drop(command);
+    let (sender, chunks) = mpsc::channel();
+    let listener = thread::spawn(move || {
+        let mut chunk = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut chunk) {
+            if sender.send(chunk[..length].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    let mut talk = Talk { input: child.stdin.take(), heard: Vec::new(), answered: 0 };
+    let mut ready = None;
+    let taken = |child: &Child| {
+        let family = descendants(child.id()).into_iter().map(queued).sum::<Duration>();
+        started.elapsed().saturating_sub(family).saturating_sub(queued(friend).saturating_sub(friend_waited))
+    };
+    let is_killed = loop {
+        match chunks.recv_timeout(patience.saturating_sub(started.elapsed())) {
+            Ok(chunk) => {
+                talk.hear(&chunk);
+                if ready.is_none() && plain(&talk.heard).contains(word) {
+                    ready = Some(taken(&child));
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break false,
+            Err(RecvTimeoutError::Timeout) => {
+                kill(&child);
+                break true;
+            }
+        }
+    };
+    drop(talk.input.take());
+    let code = child.wait().map_err(failed)?.code();
+    let _ = listener.join();
+    chunks.try_iter().for_each(|chunk| talk.hear(&chunk));
+    Ok(Played { code, said: plain(&talk.heard), ready, is_killed })
+}
+
+struct Talk {
+    input: Option<ChildStdin>,
+    heard: Vec<u8>,
+    /// How much of what was heard is answered.
+    answered: usize,
+}
+
+impl Talk {
+    fn hear(&mut self, chunk: &[u8]) {
+        self.heard.extend_from_slice(chunk);
+        let open = plain(&self.heard[self.answered..]);
+        if let (Some(answer), Some(input)) = (answer(&open), &mut self.input) {
+            // Whoever asked may be dead by now.
+            let _ = input.write_all(format!("{answer}\n").as_bytes()).and_then(|()| input.flush());
+            self.answered = self.heard.len();
+        }
+    }
+}
+
+/// What a person answers to the last words on the screen, if they are a question.
+fn answer(said: &str) -> Option<&str> {
+    let question = said.rsplit(['\n', '\r']).next()?;
+    if question.ends_with("[yes/no] ") {
+        return Some("yes");
+    }
+    question.strip_suffix(" goes down by this. Type its name: ")
+}
+
+/// Text without what moves a cursor or gives a colour.
+pub(crate) fn plain(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut plain = String::with_capacity(text.len());
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '\u{1b}' {
+            plain.push(letter);
+            continue;
+        }
+        if letters.next() == Some('[') {
+            let _ = letters.find(|letter| letter.is_ascii_alphabetic());
+        }
+    }
+    plain
+}
+
+/// How long a process has waited for a processor, as Linux counts it: what neighbours cost it.
+fn queued(process: u32) -> Duration {
+    let text = fs::read_to_string(format!("/proc/{process}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(text.split(' ').nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0))
+}
+
+/// A process and all that came of it.
+fn descendants(process: u32) -> Vec<u32> {
+    let mut all = vec![process];
+    let mut at = 0;
+    while let Some(parent) = all.get(at) {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        all.extend(children.split_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        at += 1;
+    }
+    all
+}
+
+/// With all that came of it: strace and script let go of their children when they are killed.
+fn kill(child: &Child) {
+    // From the last to the first: nobody is left to do anything about the death of a child.
+    let doomed: Vec<String> = descendants(child.id()).iter().rev().map(u32::to_string).collect();
+    let arguments: Vec<&str> = std::iter::once("-KILL").chain(doomed.iter().map(String::as_str)).collect();
+    let _ = shell::succeeds(&mut shell::command("kill", &arguments));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_answered_as_a_person_would() {
+        assert_eq!(answer("a plan\r\nCarry this out? [yes/no] "), Some("yes"));
+        assert_eq!(answer("yes\r\nold-1 goes down by this. Type its name: "), Some("old-1"));
+        assert_eq!(answer("old-1 goes down by this. Type its name: \n"), None);
+        assert_eq!(answer("101 qemu web-1 start: done"), None);
+    }
+
+    #[test]
+    fn what_acts_on_a_terminal_is_left_out() {
+        assert_eq!(plain(b"\x1b[36mx\x1b[0m y\x1b[2K\x1b[1Az"), "x yz");
+    }
+
+    #[test]
+    fn what_asks_is_answered_and_what_lasts_too_long_is_killed() {
+        let script = "printf 'web goes down by this. Type its name: '; read name; echo \"it is $name\"; exit 7";
+        let played = play(shell::command("sh", &["-c", script]), "it is", 0, Duration::from_secs(60)).unwrap();
+        assert_eq!((played.code, played.is_killed), (Some(7), false));
+        assert!(played.said.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
+        let played = play(shell::command("sh", &["-c", "cat"]), "never", 0, Duration::ZERO).unwrap();
+        assert_eq!((played.code, played.is_killed, played.ready), (None, true, None));
+    }
+}

@@ -1,0 +1,157 @@
+//! What came of all crashes: a few lines for people, and JSON with every violation and the point at which it can be seen again.
+//!
+//! What never enters here: what a violation is.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::evidence::Evidence;
+use super::points::Point;
+use crate::shell::{Failure, Outcome};
+
+const FILE: &str = "target/crash.json";
+
+/// A point, and what was found; nothing, where the victim never came to it.
+pub(crate) struct Row {
+    pub(crate) point: Point,
+    pub(crate) evidence: Option<Evidence>,
+}
+
+/// What came of all.
+pub(crate) struct Report {
+    seed: u64,
+    known: usize,
+    untouched: usize,
+    struck: Vec<(Point, Evidence)>,
+    violations: Vec<(Point, String)>,
+}
+
+impl Report {
+    pub(crate) fn new(seed: u64, known: usize, rows: Vec<Row>) -> Self {
+        let untouched = rows.iter().filter(|row| row.evidence.is_none()).count();
+        let mut struck: Vec<(Point, Evidence)> = rows.into_iter().filter_map(|row| Some((row.point, row.evidence?))).collect();
+        struck.sort_by_key(|(point, _)| *point);
+        let violations =
+            struck.iter().flat_map(|(point, evidence)| evidence.violations().into_iter().map(|sentence| (*point, sentence))).collect();
+        Self { seed, known, untouched, struck, violations }
+    }
+
+    fn counts(&self, key: impl Fn(&Point, &Evidence) -> String) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (point, evidence) in &self.struck {
+            *counts.entry(key(point, evidence)).or_default() += 1;
+        }
+        counts
+    }
+
+    fn by_fault(&self) -> BTreeMap<String, usize> {
+        self.counts(|point, _| point.fault.to_string())
+    }
+
+    /// The slowest restart, and the one in the middle.
+    fn ready(&self) -> (Duration, Duration) {
+        let mut all: Vec<Duration> = self.struck.iter().filter_map(|(_, evidence)| evidence.ready).collect();
+        all.sort();
+        (all.get(all.len() / 2).copied().unwrap_or_default(), all.last().copied().unwrap_or_default())
+    }
+
+    fn json(&self) -> Value {
+        let (middle, slowest) = self.ready();
+        let violations: Vec<Value> =
+            self.violations.iter().map(|(point, sentence)| json!({ "point": point.to_string(), "violation": sentence })).collect();
+        json!({
+            "schema": "converger.crash/1", "seed": self.seed, "known": self.known, "points": self.struck.len(), "untouched": self.untouched,
+            "by_fault": self.by_fault(), "by_call": self.counts(|point, _| point.place.call.to_owned()),
+            "sent_before_the_crash": self.counts(|_, evidence| evidence.sent_then.len().to_string()),
+            "told_before_the_crash": self.counts(|_, evidence| evidence.told.len().to_string()),
+            "killed_while_waiting": self.struck.iter().filter(|(_, evidence)| evidence.was_killed).count(),
+            "ready_ms": { "middle": middle.as_millis(), "slowest": slowest.as_millis() },
+            "violations": violations,
+        })
+    }
+
+    pub(crate) fn write(&self) -> Outcome {
+        fs::write(FILE, format!("{:#}\n", self.json())).map_err(|error| Failure::new(format!("cannot write `{FILE}`: {error}")))
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let (middle, slowest) = self.ready();
+        let mut text = String::new();
+        for (point, sentence) in &self.violations {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{point}\n  {sentence}");
+        }
+        let faults: Vec<String> = self.by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
+        let _ = writeln!(
+            text,
+            "{} points of {} (seed {}: {}; {} were not come to), {} violations; ready after {} ms, at most {} ms; {FILE}",
+            self.struck.len(),
+            self.known,
+            self.seed,
+            faults.join(", "),
+            self.untouched,
+            self.violations.len(),
+            middle.as_millis(),
+            slowest.as_millis(),
+        );
+        text
+    }
+
+    /// No violation, and enough points to say so.
+    pub(crate) fn verdict(&self, least: usize) -> Outcome {
+        match (self.violations.first(), self.struck.len()) {
+            (Some((point, _)), _) => {
+                Err(Failure::new(format!("what a crash leaves is wrong; `cargo xtask crash --point {point}` shows one")))
+            }
+            (None, points) if points < least => Err(Failure::new(format!("{points} points are too few; there should be {least}"))),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::evidence::Step;
+    use super::*;
+
+    fn row(nth: usize, sent: usize) -> Row {
+        let step = Step { vmid: 101, change: "start".into() };
+        let point = Point { nth, .."script/kept/log/fsync/1/kill".parse().unwrap() };
+        let done = super::super::evidence::Ended { step: step.clone(), end: Some("done".into()) };
+        let evidence = Evidence {
+            planned: vec![step.clone()],
+            told: Vec::new(),
+            has_ended_well: false,
+            was_killed: false,
+            journal_then: Ok(vec![done.clone()]),
+            sent_then: vec![step.clone()],
+            ready: Some(Duration::from_millis(30)),
+            sent: vec![step; sent],
+            sent_last: Vec::new(),
+            is_converged: true,
+            journal_last: Ok(vec![done]),
+        };
+        Row { point, evidence: Some(evidence) }
+    }
+
+    #[test]
+    fn a_violation_is_counted_shown_with_its_point_and_fails() {
+        let report = Report::new(7, 9, vec![row(1, 1), row(2, 2), Row { evidence: None, ..row(3, 1) }]);
+        let text = report.text();
+        assert!(text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\n2 points of 9 "), "{text}");
+        assert!(report.verdict(1).unwrap_err().to_string().contains("--point script/kept/log/fsync/2/kill"));
+        assert_eq!(report.json()["violations"].as_array().map(Vec::len), Some(1));
+    }
+
+    #[test]
+    fn points_without_violation_pass_if_there_are_enough() {
+        let report = Report::new(7, 9, vec![row(1, 1), row(2, 1)]);
+        assert_eq!(report.verdict(2), Ok(()));
+        assert!(report.verdict(3).is_err());
+    }
+}

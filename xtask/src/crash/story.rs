@@ -1,0 +1,311 @@
+//! One crash, told to its end: a lab, a victim, its death, what a person does then, and what all witnesses say.
+//!
+//! What never enters here: what is right and wrong about it (`evidence`), and which crashes there are (`points`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::evidence::{Ended, Evidence, Step};
+use super::player::{self, Played};
+use super::points::{Memory, Place, Point, Who};
+use super::trace::{self, Call, Wish};
+use crate::lab::{Lab, Time};
+use crate::shell::{self, Failure};
+
+const WORLD: &str = "xtask/crash/world.yaml";
+/// Lists are ten seconds old at most; with this they are half a second old.
+const SPEED: &str = "20";
+/// What an apply says first once everything that was under way is found out.
+const READY: &str = "guests in scope";
+/// Who waits for longer than this kills what they wait for: an answer that was lost is looked for during a minute.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// For what must end by itself.
+const LONG: Duration = Duration::from_secs(60);
+/// So often is applied after a crash until nothing is to be done.
+const ROUNDS_MAX: usize = 4;
+
+/// Where one crash after another is played.
+pub(crate) struct Stage {
+    converger: PathBuf,
+    room: PathBuf,
+}
+
+/// What came of a point.
+pub(crate) enum Told {
+    /// The victim never came to that call.
+    Untouched,
+    /// It did.
+    Struck(Box<Evidence>),
+}
+
+impl Stage {
+    /// A room of its own. Its store is made once and copied for each crash.
+    pub(crate) fn new(converger: &Path, room: &Path) -> Result<Self, Failure> {
+        emptied(room)?;
+        let room = room.canonicalize().map_err(|error| failed(room, &error))?;
+        let converger = converger.canonicalize().map_err(|error| failed(converger, &error))?;
+        let stage = Self { converger, room };
+        for name in ["script.yaml", "person.yaml"] {
+            let from = Path::new("xtask/crash").join(name);
+            fs::copy(&from, stage.room.join(name)).map_err(|error| failed(&from, &error))?;
+        }
+        let _lab = stage.lab()?;
+        stage.journal("made")?.map_err(Failure::new)?;
+        Ok(stage)
+    }
+
+    /// The calls of a run in which nothing happens.
+    pub(crate) fn count(&self, place: Place) -> Result<Vec<Call>, Failure> {
+        let lab = self.prepare(place.memory)?;
+        let victim = self.victim(place.who, Wish::Count(place.scope), &lab, LONG)?;
+        drop(lab);
+        if victim.code != Some(0) {
+            return Err(Failure::new(format!("an apply to which nothing happened failed:\n{}", victim.said)));
+        }
+        trace::calls(&self.log())
+    }
+
+    /// One crash and what comes after it.
+    pub(crate) fn play(&self, point: Point) -> Result<Told, Failure> {
+        let Point { place: Place { who, memory, .. }, fault, .. } = point;
+        let lab = self.prepare(memory)?;
+        let victim = self.victim(who, Wish::Fail(point), &lab, PATIENCE)?;
+        if !trace::has_struck(&self.log(), fault)? {
+            return Ok(Told::Untouched);
+        }
+        self.copy("state", "then")?;
+        // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
+        let journal_then = self.journal("then")?;
+        let sent_then = sent(&lab)?;
+        let mut ready = None;
+        let mut last = (Vec::new(), false);
+        for _ in 0..ROUNDS_MAX {
+            let before = sent(&lab)?.len();
+            let played = self.again(who, &lab)?;
+            ready = ready.or(played.ready);
+            last = (sent(&lab)?.split_off(before), played.code == Some(0));
+            if last == (Vec::new(), true) {
+                break;
+            }
+        }
+        Ok(Told::Struck(Box::new(Evidence {
+            planned: planned(who),
+            told: told(&victim.said),
+            has_ended_well: victim.code == Some(0),
+            was_killed: victim.is_killed,
+            journal_then,
+            sent_then,
+            ready,
+            sent: sent(&lab)?,
+            sent_last: last.0,
+            is_converged: last.1,
+            journal_last: self.journal("state")?,
+        })))
+    }
+
+    fn lab(&self) -> Result<Lab, Failure> {
+        Lab::start(shell::command(&self.converger, &[]), &[WORLD], &self.room, Time::Real(SPEED))
+    }
+
+    fn prepare(&self, memory: Memory) -> Result<Lab, Failure> {
+        for old in ["state", "then"] {
+            let old = self.room.join(old);
+            if old.exists() {
+                fs::remove_dir_all(&old).map_err(|error| failed(&old, &error))?;
+            }
+        }
+        if memory == Memory::Kept {
+            self.copy("made", "state")?;
+        }
+        self.lab()
+    }
+
+    fn log(&self) -> PathBuf {
+        self.room.join("strace")
+    }
+
+    fn converger(&self, arguments: &[&str]) -> Command {
+        shell::command(&self.converger, arguments)
+    }
+
+    /// In the room, with the state there.
+    fn at_home(&self, mut command: Command, state: &str) -> Command {
+        command.current_dir(&self.room).env("STATE_DIRECTORY", self.room.join(state)).env("TERM", "xterm");
+        command
+    }
+
+    fn victim(&self, who: Who, wish: Wish, lab: &Lab, patience: Duration) -> Result<Played, Failure> {
+        let apply = self.apply(who)?;
+        let apply = trace::traced(wish, &self.room.join("state"), &self.log(), &apply);
+        self.perform(who, apply, lab, patience)
+    }
+
+    /// What a person does after a crash: the same again.
+    fn again(&self, who: Who, lab: &Lab) -> Result<Played, Failure> {
+        let apply = self.apply(who)?;
+        self.perform(who, apply, lab, LONG)
+    }
+
+    fn perform(&self, who: Who, apply: Command, lab: &Lab, patience: Duration) -> Result<Played, Failure> {
+        let apply = match who {
+            Who::Script => apply,
+            Who::Person => at_terminal(&apply),
+        };
+        player::play(self.at_home(apply, "state"), READY, lab.process(), patience)
+    }
+
+    /// A script reads the plan first, and confirms what it read.
+    fn apply(&self, who: Who) -> Result<Command, Failure> {
+        if who == Who::Person {
+            return Ok(self.converger(&["apply", "person.yaml"]));
+        }
+        let plan = self.converger(&["plan", "script.yaml", "--json"]);
+        let plan = self.at_home(plan, "state").output().map_err(|error| failed(&self.converger, &error))?;
+        let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
+        let digest = digest.ok_or_else(|| Failure::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))?;
+        Ok(self.converger(&["apply", "script.yaml", "--confirm", &digest]))
+    }
+
+    /// What the journal in a directory has; words, where it cannot be read.
+    fn journal(&self, state: &str) -> Result<Result<Vec<Ended>, String>, Failure> {
+        let list = self.converger(&["ops", "list", "lab", "--json", "--limit", "1000"]);
+        let list = self.at_home(list, state).output().map_err(|error| failed(&self.converger, &error))?;
+        if !matches!(list.status.code(), Some(0 | 5)) {
+            return Ok(Err(String::from_utf8_lossy(&list.stderr).trim().to_owned()));
+        }
+        let text = String::from_utf8_lossy(&list.stdout).into_owned();
+        Ok(text.lines().map(|line| entry(line).ok_or_else(|| format!("no operation: {line}"))).collect())
+    }
+
+    /// Copies the files of a store as they are; how they are shared is not copied, since nobody shares the copy.
+    fn copy(&self, from: &str, to: &str) -> Result<(), Failure> {
+        let (from, to) = (self.room.join(from), self.room.join(to));
+        if !from.exists() {
+            return Ok(());
+        }
+        let copied = || {
+            fs::create_dir_all(&to)?;
+            fs::set_permissions(&to, std::os::unix::fs::PermissionsExt::from_mode(0o700))?;
+            for file in fs::read_dir(&from)? {
+                let file = file?;
+                if !file.file_name().to_string_lossy().ends_with("-shm") {
+                    fs::copy(file.path(), to.join(file.file_name()))?;
+                }
+            }
+            Ok(())
+        };
+        copied().map_err(|error| failed(&to, &error))
+    }
+}
+
+fn emptied(room: &Path) -> Result<(), Failure> {
+    let gone = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
+    gone.and_then(|()| fs::create_dir_all(room)).map_err(|error| failed(room, &error))
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("`{}`: {error}", path.display()))
+}
+
+/// `script` lends it a terminal.
+fn at_terminal(command: &Command) -> Command {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
+    let mut script = Command::new("script");
+    script.args(["-q", "-e", "-f", "-c", &quoted.join(" "), "/dev/null"]);
+    script
+}
+
+fn planned(who: Who) -> Vec<Step> {
+    let steps: &[(u64, &str)] = match who {
+        Who::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
+        Who::Person => &[(101, "start"), (104, "shutdown"), (105, "shutdown"), (106, "config.set"), (106, "start")],
+    };
+    steps.iter().map(|(vmid, change)| Step { vmid: *vmid, change: (*change).to_owned() }).collect()
+}
+
+/// A line of `ops list --json`.
+fn entry(line: &str) -> Option<Ended> {
+    let history: Value = serde_json::from_str(line).ok()?;
+    let operation = &history["operation"];
+    let step = Step { vmid: operation["guest"]["vmid"].as_u64()?, change: operation["step"]["change"].as_str()?.to_owned() };
+    let end = history["resolved"]["resolution"].as_str().or_else(|| history["ended"]["outcome"]["end"].as_str());
+    Some(Ended { step, end: end.map(str::to_owned) })
+}
+
+/// The ends that were told: `101 qemu web-1 start: done`. On a terminal such words are followed by blanks and others.
+fn told(said: &str) -> Vec<Ended> {
+    let pieces = said.split(['\n', '\r']).flat_map(|line| line.split("  "));
+    let mut all: Vec<Ended> = Vec::new();
+    for ended in pieces.filter_map(|piece| told_end(piece.trim())) {
+        // The end of the run tells all of them once more.
+        if !all.contains(&ended) {
+            all.push(ended);
+        }
+    }
+    all
+}
+
+fn told_end(piece: &str) -> Option<Ended> {
+    let (title, end) = piece.split_once(": ")?;
+    let words: Vec<&str> = title.split(' ').collect();
+    let [vmid, "qemu" | "lxc", _, change] = words.as_slice() else { return None };
+    let end = end.split(' ').next().filter(|end| ["done", "failed", "held", "refused", "not-run"].contains(end))?;
+    Some(Ended { step: Step { vmid: vmid.parse().ok()?, change: (*change).to_owned() }, end: Some(end.to_owned()) })
+}
+
+/// Everything that the lab got and that changes something.
+fn sent(lab: &Lab) -> Result<Vec<Step>, Failure> {
+    let changes = lab.requests()?.into_iter().filter(|request| request["method"] != "GET");
+    changes.map(|request| change(&request).ok_or_else(|| Failure::new(format!("the lab got something strange: {request}")))).collect()
+}
+
+fn change(request: &Value) -> Option<Step> {
+    let mut parts = request["path"].as_str()?.rsplit('/');
+    let (verb, above) = (parts.next()?, parts.next()?);
+    let (vmid, change) = if verb == "config" { (above, "config.set") } else { (parts.next()?, verb) };
+    Some(Step { vmid: vmid.parse().ok()?, change: change.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn ended(vmid: u64, change: &str, end: &str) -> Ended {
+        Ended { step: Step { vmid, change: change.into() }, end: Some(end.into()) }
+    }
+
+    #[test]
+    fn ends_are_read_from_what_is_said() {
+        let plain = "read from 127.0.0.1:1 in 12 requests\n103 lxc cache-1 start: sent\n103 lxc cache-1 start: done\n101 qemu web-1 start: failed (task-failed)\n";
+        assert_eq!(told(plain), [ended(103, "start", "done"), ended(101, "start", "failed")]);
+        let terminal = "\r107 lxc box-1 config.set: done              ⠙ 101 qemu web-1 start: under way 0s      \r";
+        assert_eq!(told(terminal), [ended(107, "config.set", "done")]);
+        assert_eq!(told("101 qemu web-1 start: do"), []);
+    }
+
+    #[test]
+    fn requests_are_read_as_steps() {
+        let step = |path: &str| change(&json!({ "path": path })).map(|step| (step.vmid, step.change));
+        assert_eq!(step("/api2/extjs/nodes/pve3/lxc/103/status/start"), Some((103, "start".into())));
+        assert_eq!(step("/api2/extjs/nodes/pve3/qemu/106/config"), Some((106, "config.set".into())));
+        assert_eq!(step("/api2/extjs/access/ticket"), None);
+    }
+
+    #[test]
+    fn a_line_of_the_journal_is_read_with_what_was_resolved() {
+        let operation = json!({ "guest": { "vmid": 7 }, "step": { "change": "start" } });
+        let read =
+            |rest: Value| entry(&json!({ "operation": operation, "ended": rest["ended"], "resolved": rest["resolved"] }).to_string());
+        assert_eq!(read(json!({ "ended": { "outcome": { "end": "done" } } })), Some(ended(7, "start", "done")));
+        let resolved = json!({ "ended": { "outcome": { "end": "held" } }, "resolved": { "resolution": "failed" } });
+        assert_eq!(read(resolved), Some(ended(7, "start", "failed")));
+        assert_eq!(read(json!({})).and_then(|entry| entry.end), None);
+        assert_eq!(entry("{}"), None);
+    }
+}
