@@ -49,6 +49,7 @@ pub enum Code {
     PlanStale,
     ObservationStale,
     ApprovalMissing,
+    EnvironmentBusy,
 }
 
 /// The stage that refuses.
@@ -298,6 +299,18 @@ impl Refusal {
     pub(crate) fn approval_missing(needs: &'static str, guests: Vec<Vmid>) -> Self {
         Self::bare(Code::ApprovalMissing).with("guests", Datum::Ids(guests)).with("needs", needs)
     }
+
+    /// Another process drives the environment: who it is, its id and since when.
+    #[must_use]
+    pub fn environment_busy(by: &str, process: u32, since: &str) -> Self {
+        Self::bare(Code::EnvironmentBusy).with("by", by).with("process", Datum::Number(process)).with("since", since)
+    }
+
+    /// Another process drives the environment, and has not said yet who it is.
+    #[must_use]
+    pub fn environment_busy_just_now() -> Self {
+        Self::bare(Code::EnvironmentBusy).with("by", "a process that has just begun")
+    }
 }
 
 impl Serialize for Refusal {
@@ -330,7 +343,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(Code::find(entry.word), Some(entry.code));
         }
-        assert_eq!(Code::ApprovalMissing as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(Code::EnvironmentBusy as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

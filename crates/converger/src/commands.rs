@@ -25,6 +25,7 @@ use converger_core::audit;
 use converger_core::contract;
 use converger_core::failure;
 use converger_core::observe::Scoped;
+use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
@@ -79,6 +80,11 @@ impl Stop {
 
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self { end: End::Refused, message: Message::Sentence(message.into()), help: None, code: None }
+    }
+
+    /// A refusal of the table, with its evidence and what to do about it.
+    pub(crate) fn refusal(refusal: &Refusal) -> Self {
+        Self { end: End::Refused, message: Message::Laid(render::refusal(refusal)), help: None, code: None }
     }
 
     pub(crate) fn faults(laid: String) -> Self {

@@ -37,7 +37,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 30] = [
+pub static TABLE: [Entry; 31] = [
     entry(
         Code::NotQuorate,
         "not-quorate",
@@ -307,5 +307,14 @@ pub static TABLE: [Entry; 30] = [
         "the plan needs an approval that it does not have",
         "Steps that interrupt guests need a person at a terminal who types the names of the guests; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
         "Run `converger apply` at a terminal and confirm there; the evidence says what is needed and for which guests.",
+    ),
+    entry(
+        Code::EnvironmentBusy,
+        "environment-busy",
+        Stage::Apply,
+        Reach::Run,
+        "another process drives this environment",
+        "One process at a time carries plans out in an environment: two would not know of each other's steps. Reading, planning and auditing go on beside it.",
+        "Wait until the process in the evidence has ended, or end it; however it ends, the next apply finds out what became of what it began.",
     ),
 ];

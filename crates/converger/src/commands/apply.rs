@@ -21,6 +21,7 @@ use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::{Desired, NotNarrowed, Scope};
 use converger_core::guest::EnvironmentName;
+use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
@@ -126,7 +127,10 @@ fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, pace: Pace) -> Dr
 /// One process drives an environment (design 6.23).
 fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLock, Stop> {
     EnvironmentLock::take(&memory.directory, environment, &state::actor(), state::now_ms()).map_err(|error| match error {
-        LockError::Busy { .. } => Stop::refused(format!("environment-busy: {error}")),
+        LockError::Busy { holder: Some(holder), .. } => {
+            Stop::refusal(&Refusal::environment_busy(&holder.name, holder.pid, &moment::written(holder.since_ms / 1000)))
+        }
+        LockError::Busy { holder: None, .. } => Stop::refusal(&Refusal::environment_busy_just_now()),
         LockError::NameUnfit | LockError::Unusable { .. } => Stop::failed(error.to_string()),
     })
 }
