@@ -90,9 +90,10 @@ Examples:
   converger apply desired.yaml --confirm sha256:...     for scripts: benign steps only
 
 Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being
-killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C
-begins nothing new and waits for what is under way; a second one leaves at once. A plan from a recorded
-observation is never carried out.
+killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C,
+SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal
+leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never
+carried out.
 Exit codes: 0 done, 1 failed, 3 refused, 5 held.")]
     Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held

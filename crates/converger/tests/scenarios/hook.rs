@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use converger_lab::Record;
-use converger_lab::server::Shared;
+use converger_lab::server::{Shared, Watcher};
 use rustix::process::{Pid, kill_process};
 
 use crate::line::{Line, Signal, When};
@@ -17,7 +17,7 @@ use crate::run::Running;
 pub(crate) struct Hook {
     whens: Mutex<Vec<When>>,
     /// The world, once it is served.
-    pub(crate) world: Mutex<Option<Shared>>,
+    world: Mutex<Option<Shared>>,
     /// The program, while it runs.
     pub(crate) running: Running,
     /// Carries out what is neither about the world nor about the process.
@@ -28,6 +28,17 @@ pub(crate) struct Hook {
 pub(crate) type Other = Box<dyn FnMut(&Line) + Send>;
 
 impl Hook {
+    /// Who tells it of requests.
+    pub(crate) fn watcher(self: &Arc<Self>) -> Watcher {
+        let hook = Arc::clone(self);
+        Arc::new(move |record: &Record| hook.told(record))
+    }
+
+    /// The world that it acts on.
+    pub(crate) fn belongs_to(&self, world: &Shared) {
+        *self.world.lock().expect("nobody panicked") = Some(world.clone());
+    }
+
     /// Lets something happen while the next command runs.
     pub(crate) fn expect(&self, when: When) {
         self.whens.lock().expect("nobody panicked").push(when);
@@ -45,7 +56,7 @@ impl Hook {
     }
 
     /// A request was carried out.
-    pub(crate) fn told(self: &Arc<Self>, record: &Record) {
+    fn told(&self, record: &Record) {
         let mut coming = Vec::new();
         self.whens.lock().expect("nobody panicked").retain_mut(|when| {
             let comes = when.comes(record);

@@ -4,14 +4,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared, Watcher};
 use converger_lab::{Act, Record, Setting};
 use tokio::sync::oneshot;
-
-use crate::hook::Hook;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -37,7 +35,6 @@ pub(crate) struct Lab {
     authority: String,
     secrets: Vec<String>,
     world: Shared,
-    pub(crate) hook: Arc<Hook>,
     /// When the world last heard of anything.
     now_ms: u64,
     end: Option<oneshot::Sender<()>>,
@@ -45,8 +42,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Serves the world that `text` describes.
-    pub(crate) fn start(prefix: &'static str, text: &str, clock: Clock) -> Result<Self, String> {
+    /// Serves the world that `text` describes. `watcher` is told of every request.
+    pub(crate) fn start(prefix: &'static str, text: &str, clock: Clock, watcher: Option<Watcher>) -> Result<Self, String> {
         let setting = Setting::from_yaml(text)?;
         let names = setting.nodes.keys().map(String::as_str);
         let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
@@ -54,14 +51,15 @@ impl Lab {
         let (secrets, now_ms) = (setting.tokens.values().map(|token| token.secret.clone()).collect(), setting.start_ms);
         let (end, ended) = oneshot::channel();
         let (bound, places) = mpsc::channel();
-        let hook = Arc::new(Hook::default());
-        let watching = Arc::clone(&hook);
-        let watcher: Watcher = Arc::new(move |record: &Record| watching.told(record));
-        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
+        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
         let thread = thread::spawn(move || serve(&setting, options, &bound, ended));
         let (places, world) = places.recv().map_err(|error| error.to_string())??;
-        *hook.world.lock().expect("nobody panicked") = Some(world.clone());
-        Ok(Self { prefix, places, fingerprint, authority, secrets, world, hook, now_ms, end: Some(end), thread: Some(thread) })
+        Ok(Self { prefix, places, fingerprint, authority, secrets, world, now_ms, end: Some(end), thread: Some(thread) })
+    }
+
+    /// The world that is served.
+    pub(crate) fn world(&self) -> &Shared {
+        &self.world
     }
 
     /// Lets something happen to the world.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use converger_lab::Record;
 use tempfile::TempDir;
 
+use crate::hook::Hook;
 use crate::lab::{self, Lab};
 use crate::line::Line;
 use crate::run::{self, Surroundings};
@@ -48,6 +49,8 @@ pub(crate) struct Stage<'s> {
     surroundings: &'s Surroundings,
     room: TempDir,
     labs: Vec<Lab>,
+    /// What happens to the first of them while a command runs.
+    hook: Arc<Hook>,
     secrets: Vec<String>,
     volatile: Volatile,
     /// Whether anything is carried out in it: then what is read is not listed, and artifacts are shown where that is asked for.
@@ -58,13 +61,16 @@ pub(crate) struct Stage<'s> {
 
 impl<'s> Stage<'s> {
     pub(crate) fn set(scenario: &Scenario, surroundings: &'s Surroundings, commands: &str) -> Result<Self, String> {
+        let hook = Arc::new(Hook::default());
         let clock = lab::clock(commands.lines().find_map(|line| line.strip_prefix("@clock ")))?;
         let worlds = [("", "lab.yaml"), ("other:", "other-lab.yaml")];
         let worlds = worlds.into_iter().filter_map(|(prefix, file)| Some((prefix, file, scenario.read(file)?)));
         let start = |(prefix, file, text): (&'static str, &str, String)| {
-            Lab::start(prefix, &text, clock).map_err(|fault| format!("{file}: {fault}"))
+            let watcher = prefix.is_empty().then(|| hook.watcher());
+            Lab::start(prefix, &text, clock, watcher).map_err(|fault| format!("{file}: {fault}"))
         };
         let labs: Vec<Lab> = worlds.map(start).collect::<Result<_, _>>()?;
+        labs.iter().take(1).for_each(|lab| hook.belongs_to(lab.world()));
         let room = tempfile::tempdir().expect("a directory");
         let mut files = scenario.content();
         files.retain(|name, _| !NOT_COPIED.contains(&name.as_str()));
@@ -85,7 +91,7 @@ impl<'s> Stage<'s> {
         secrets.retain(|secret| !secret.is_empty());
         let volatile = Volatile::new(known(&labs, room.path()), files.into_values().collect());
         let acts = commands.lines().any(|line| line.split(' ').any(|word| word == "apply"));
-        Ok(Self { surroundings, room, labs, secrets, volatile, acts, meanwhile: Arc::default() })
+        Ok(Self { surroundings, room, labs, hook, secrets, volatile, acts, meanwhile: Arc::default() })
     }
 
     /// Something that is no command happens; what there is to be seen of it.
@@ -93,7 +99,7 @@ impl<'s> Stage<'s> {
         match line {
             Line::Act(act) => self.labs[0].act(*act),
             Line::Wait(milliseconds) => self.labs.iter_mut().for_each(|lab| lab.wait(milliseconds)),
-            Line::When(when) => self.labs[0].hook.expect(*when),
+            Line::When(when) => self.hook.expect(*when),
             Line::Look(vmid) => return Ok(format!("{}\n", self.labs[0].look(vmid))),
             Line::Show(file) => return self.show(&file),
             line => in_room(&line, self.room.path())?,
@@ -123,7 +129,7 @@ impl<'s> Stage<'s> {
         let before = self.content();
         let program = self.program(kibibytes);
         self.prepare_meanwhile();
-        let hook = Arc::clone(&self.labs[0].hook);
+        let hook = Arc::clone(&self.hook);
         let mut ran = run::run_at(program, &self.filled(arguments), typed, &hook.running, faults);
         if hook.left() > 0 {
             faults.push(format!("what was to happen while `{}` runs did not", arguments.join(" ")));
@@ -179,7 +185,7 @@ impl<'s> Stage<'s> {
     fn prepare_meanwhile(&self) {
         let (room, surroundings) = (self.room.path().to_owned(), *self.surroundings);
         let told = Arc::clone(&self.meanwhile);
-        self.labs[0].hook.carry_out_with(Box::new(move |line| {
+        self.hook.carry_out_with(Box::new(move |line| {
             let mut told = told.lock().expect("nobody panicked");
             let Line::Run(arguments) = line else {
                 return in_room(line, &room).expect("it can be done");

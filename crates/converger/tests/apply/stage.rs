@@ -1,0 +1,182 @@
+//! A lab whose time stands still, a directory for the program, and the program as a process that is listened to.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use converger_lab::server::Clock;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::lab::Lab;
+
+/// A start and a shutdown take longer than anything but a test that moves the clock.
+const WORLD: &str = "\
+flavour: 9
+cluster: lab
+nodes: { pve1: {}, pve2: {} }
+tokens: { 'root@pam!lab': { secret: s3cret, full: true } }
+pace: { start_ms: 100000, signal_ms: 100000 }
+guests:
+  - { vmid: 101, kind: qemu, node: pve1, name: web-1 }
+  - { vmid: 102, kind: qemu, node: pve2, name: web-2 }
+  - { vmid: 103, kind: qemu, node: pve2, name: old-1, state: running, uptime_s: 900, shutdown_ms: 5 }
+";
+
+/// The second guest comes after the first, so that it is not begun while that is under way.
+pub(crate) const STARTS: &str = "\
+version: 1
+environment: lab
+guests:
+  - { vmid: 101, kind: qemu, name: web-1, state: running }
+  - { vmid: 102, kind: qemu, name: web-2, state: running, after: [101] }
+";
+
+/// A guest goes down, which needs its name typed.
+pub(crate) const STOP: &str = "\
+version: 1
+environment: lab
+guests:
+  - { vmid: 103, kind: qemu, name: old-1, state: stopped }
+";
+
+/// Where a story plays.
+pub(crate) struct Stage {
+    pub(crate) room: TempDir,
+    lab: Lab,
+}
+
+impl Stage {
+    pub(crate) fn set(desired: &str) -> Self {
+        let lab = Lab::start("", WORLD, Clock::Virtual { step_ms: 0 }, None).expect("a lab");
+        let room = TempDir::new().expect("a directory");
+        let keys = lab.placeholders();
+        let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);
+        let config = format!(
+            "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n"
+        );
+        for (name, text) in [("converger.toml", config.as_str()), ("secret", "s3cret\n"), ("desired.yaml", desired)] {
+            let path = room.path().join(name);
+            fs::write(&path, text).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+        }
+        Self { room, lab }
+    }
+
+    /// The program in the room, with nothing of this process around it but where programs are.
+    pub(crate) fn converger(&self, arguments: &[&str]) -> Command {
+        self.homely(env!("CARGO_BIN_EXE_converger"), arguments)
+    }
+
+    /// Any program in the room.
+    pub(crate) fn homely(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        command.current_dir(self.room.path()).env_clear().env("PATH", path).env("USER", "ann").args(arguments);
+        command.env("STATE_DIRECTORY", self.room.path().join("state")).stdin(Stdio::null());
+        command
+    }
+
+    /// What a script does: read the plan, and confirm it.
+    pub(crate) fn confirmed(&self) -> Vec<String> {
+        let plan = self.converger(&["plan", "desired.yaml", "--json"]).output().expect("it starts");
+        let plan: Value = serde_json::from_slice(&plan.stdout).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&plan.stderr)));
+        ["apply", "desired.yaml", "--confirm", plan["digest"].as_str().expect("a digest")].map(str::to_owned).into()
+    }
+
+    /// An apply that is confirmed, under way.
+    pub(crate) fn applying(&self) -> Applying {
+        let arguments = self.confirmed();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        Applying::start(self.converger(&arguments))
+    }
+
+    /// Lets what is under way in the lab come to its end.
+    pub(crate) fn let_tasks_end(&mut self) {
+        self.lab.wait(1_000_000);
+    }
+
+    /// What was sent since it was last asked for: `101 start`.
+    pub(crate) fn sent(&mut self) -> Vec<String> {
+        let changes = self.lab.requests().into_iter().filter(|record| record.method != "GET");
+        changes
+            .map(|record| {
+                let mut parts = record.path.rsplit('/');
+                let (verb, _, vmid) = (parts.next().expect("a verb"), parts.next(), parts.next().expect("a guest"));
+                format!("{vmid} {verb}")
+            })
+            .collect()
+    }
+
+    /// What result.json has: `101 done`, `102 not-run`.
+    pub(crate) fn result(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.room.path().join("result.json")).expect("written");
+        let result: Value = serde_json::from_str(&text).expect("JSON");
+        let steps = result["steps"].as_array().expect("steps");
+        steps.iter().map(|step| format!("{} {}", step["vmid"], step["outcome"]["end"].as_str().expect("an end"))).collect()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.room.path().join(name)
+    }
+}
+
+/// An apply that is under way. It ends with the test.
+pub(crate) struct Applying {
+    child: Child,
+    errors: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Applying {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let errors = BufReader::new(child.stderr.take().expect("piped"));
+        Self { child, errors, said: String::new() }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until it has said this.
+    #[track_caller]
+    pub(crate) fn until(&mut self, part: &str) {
+        loop {
+            let mut line = String::new();
+            let length = self.errors.read_line(&mut line).expect("text");
+            self.said.push_str(&line);
+            if line.contains(part) {
+                return;
+            }
+            assert!(length > 0, "it ended without `{part}`:\n{}", self.said);
+        }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        signal(name, self.id());
+    }
+
+    /// How it ended, and all that it said.
+    pub(crate) fn end(mut self) -> (Option<i32>, String) {
+        let mut said = std::mem::take(&mut self.said);
+        self.errors.read_to_string(&mut said).expect("text");
+        self.child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
+        (self.child.wait().expect("it ends").code(), said)
+    }
+}
+
+impl Drop for Applying {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal as a terminal or a service manager does.
+pub(crate) fn signal(name: &str, process: u32) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -{name} {process}")]).status().expect("a shell");
+    assert!(sent.success(), "{name} to {process}");
+}
