@@ -224,7 +224,7 @@ impl State {
         self.origin != Origin::Fresh
     }
 
-    /// Whether this is the later reading that it was held for: what its task left undone stays so, since the task is over.
+    /// Whether this is the later reading that it was held for: what a task that ended left undone stays so.
     fn is_read_again(&self) -> bool {
         self.origin == Origin::Held
     }

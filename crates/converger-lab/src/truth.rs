@@ -94,6 +94,12 @@ impl World {
         self.reaches(from, to)
     }
 
+    /// The tasks about a guest, oldest first: each with its id, and whether it is over.
+    pub fn tasks_about(&self, vmid: u32) -> impl Iterator<Item = (&str, bool)> {
+        let about = vmid.to_string();
+        self.tasks.all.values().filter(move |task| task.about == about).map(|task| (task.upid.as_str(), task.is_over()))
+    }
+
     fn truth_of(&self, guest: &Guest) -> Truth {
         Truth {
             vmid: guest.vmid,

@@ -218,6 +218,11 @@ impl World {
         self.faults.add_task(fault);
     }
 
+    /// Nothing more goes wrong with requests and tasks: what waits for its moment is forgotten.
+    pub fn clear_faults(&mut self) {
+        self.faults = crate::fault::Faults::default();
+    }
+
     /// A ticket and its companion, as a login would give them.
     #[must_use]
     pub fn ticket(&self, user: &str) -> (String, String) {

@@ -198,10 +198,7 @@ impl State {
                 let findings = Findings { evidence: cause.onto(evidence), observed };
                 self.end(self.task_failed(cause, findings), now_ms)
             }
-            Why::TaskLost(cause) if self.is_read_again() => {
-                let findings = Findings { evidence: cause.onto(evidence), observed };
-                self.end(Outcome::failed(Code::TaskLost, findings), now_ms)
-            }
+            // However often it is read: a worker that is gone may have begun, and what it began may come later (S17).
             Why::TaskLost(_) => self.unclear(&proving.why, observed, now_ms),
             Why::Unknown { looks } => match self.patience.looks_ms.get(*looks).copied() {
                 Some(ms) => {

@@ -15,4 +15,5 @@ mod observation;
 mod spine;
 mod trouble;
 mod way;
+mod wire;
 mod witness;

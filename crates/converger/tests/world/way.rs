@@ -10,8 +10,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_adapters::proxmox::client::{Bounds, Exchange};
-use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
-use converger_lab::{Act, Answer, Fate, Flavour, Request, Setting, World, verify_answer, verify_request};
+use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
+use converger_lab::{Act, Answer, Flavour, Request, Setting, World, verify_answer, verify_request};
+
+use crate::wire;
 
 /// Who else is there while the client talks to the lab.
 pub(crate) trait Bystander: Send {
@@ -146,42 +148,14 @@ impl<B: Bystander> Way<B> {
     }
 }
 
-/// As the client sends it: with its token, and with a form where there is a body.
-fn request(token: &str, request: &HttpRequest) -> Request {
-    let made = Request::new(request.method().word(), request.path()).token(token).header("Accept", "application/json");
-    match request.form() {
-        Some(form) => made.form(form).header("Content-Length", &form.len().to_string()),
-        None => made,
-    }
-}
-
-/// As much as the client reads where nothing else is said.
-const BODY_BYTES_MAX: u64 = 64 << 20;
-
-/// A request that reads leaves nothing behind, however far it came.
-fn lost(request: &HttpRequest, cause: Cause, text: &str) -> Failure {
-    let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
-    Failure::lost(delivery, cause, text)
-}
-
 impl<B: Bystander> Exchange for Way<B> {
     async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let mut lab = self.lab();
         let answer = {
-            let request = request(&lab.token, sent);
+            let request = wire::request(&lab.token, sent);
             lab.carry(&request, self.deadline_ms)
         };
-        match answer.fate {
-            _ if answer.delay_ms > self.deadline_ms => Err(lost(sent, Cause::TooSlow, "no whole answer came in time")),
-            Fate::Deliver => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
-            // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
-            Fate::Flood { bytes, .. } if bytes > BODY_BYTES_MAX => Err(lost(sent, Cause::TooLarge, "the answer is too large")),
-            Fate::Drip { .. } | Fate::Flood { .. } => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
-            Fate::GzipBomb(_) => Err(lost(sent, Cause::Compressed, "the answer is compressed")),
-            Fate::Truncated(_) | Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => {
-                Err(lost(sent, Cause::Interrupted, "the connection broke before the answer was whole"))
-            }
-        }
+        wire::arrived(sent, answer, self.deadline_ms)
     }
 
     fn place(&self) -> &str {

@@ -159,9 +159,16 @@ fn the_later_reading_releases_what_did_not_come_about() {
     check_recovery(held("shutdown", Some("T1"), Release::Reading), &still_up, story, "failed shutdown-timeout");
     let ended = "task, status, config, commit ended, -";
     check_recovery(open("shutdown", Some("T1")), &still_up, ended, "held shutdown-timeout (reading)");
-    let lost = [Answer::Task(TaskState::Lost(cause(Trouble::Other))), status("stopped"), config(2)];
-    check_recovery(held("start", Some("T1"), Release::Reading), &lost, story, "failed task-lost");
-    check_recovery(open("start", Some("T1")), &lost, ended, "held task-lost (reading)");
+}
+
+#[test]
+fn s17_a_lost_task_is_never_called_a_failure_however_often_it_is_read() {
+    let lost = |found: &str| [Answer::Task(TaskState::Lost(cause(Trouble::Other))), status(found), config(2)];
+    let ended = "task, status, config, commit ended, -";
+    check_recovery(open("start", Some("T1")), &lost("stopped"), ended, "held task-lost (reading)");
+    check_recovery(held("start", Some("T1"), Release::Reading), &lost("stopped"), "task, status, config, -", "held task-lost (reading)");
+    let resolved = "task, status, config, commit resolved, -";
+    check_recovery(held("start", Some("T1"), Release::Reading), &lost("running"), resolved, "done");
 }
 
 #[test]

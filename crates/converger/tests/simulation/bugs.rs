@@ -1,0 +1,229 @@
+//! Bugs that are planted on purpose, so that the oracles are known to find them: each turns the engine, the hand or the driver into
+//! one that lacks something.
+//!
+//! They are planted where the machines meet the rest: in what is committed, asked, answered, begun and recovered. To an oracle, which
+//! sees requests and records only, that is the same as a machine that is wrong inside; and nothing of it can ever be in the program,
+//! because all of it is in this directory.
+
+use converger_core::action::Change;
+use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, TaskState};
+use converger_core::guest::{RunState, Vmid};
+use converger_core::normalize::Words;
+use converger_core::observe::Status;
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Bug {
+    /// The intent is never written.
+    SkipIntent,
+    /// The intent is written after the change was sent.
+    SendBeforeCommit,
+    /// Whoever waits for a commit is told before it is durable.
+    AcknowledgeFirst,
+    /// The task is not written down.
+    ForgetTask,
+    /// A change whose answer was lost is sent again.
+    RetryLostAnswer,
+    /// A guest is not read again before it is changed.
+    StaleRead,
+    /// A write is bound to the config as it is, and not as it was read.
+    IgnoreDigest,
+    /// Locks are not looked at.
+    IgnoreLock,
+    /// Nor is high availability.
+    IgnoreHa,
+    /// Nor are the birth marks and the name.
+    IgnoreIdentity,
+    /// Nor is protection.
+    IgnoreProtection,
+    /// Nor are quorum and nodes that are gone.
+    IgnoreQuorum,
+    /// Nor is what waits for the next start.
+    IgnorePending,
+    /// Nor is a person's hold.
+    IgnoreHold,
+    /// A paused guest is taken for what it was planned on.
+    UnclearIsFine,
+    /// A guest that cannot be read is taken for stopped.
+    UnreadIsStopped,
+    /// A lost task is taken for one that failed.
+    LostIsFailed,
+    /// What a change promised is believed.
+    SkipPromise,
+    /// What cannot be told is called a failure.
+    HeldIsFailed,
+    /// A shutdown that takes too long is followed by a stop.
+    Escalate,
+    /// All steps of a guest begin at once.
+    TwoAtOnce,
+    /// Nobody waits for anybody.
+    IgnoreAfter,
+    /// What follows a failure goes on.
+    GoOnAfterFailure,
+    /// A run that was stopped begins new steps.
+    IgnoreStop,
+    /// What is found open is sent again.
+    ResendOnRecovery,
+    /// What is found open is left alone.
+    DropRecovery,
+    /// What is found open is called a failure without looking.
+    FailOnRecovery,
+    /// Somebody else's task is taken for ours.
+    AdoptForeignTask,
+    /// A guest that moved is changed where it was.
+    PlannedNode,
+    /// The change goes to the guest beside it.
+    OtherGuest,
+    /// A request that was carried out is carried out again.
+    RepeatRequest,
+}
+
+impl Bug {
+    /// All bugs.
+    pub(crate) const ALL: [Self; 31] = [
+        Self::SkipIntent,
+        Self::SendBeforeCommit,
+        Self::AcknowledgeFirst,
+        Self::ForgetTask,
+        Self::RetryLostAnswer,
+        Self::StaleRead,
+        Self::IgnoreDigest,
+        Self::IgnoreLock,
+        Self::IgnoreHa,
+        Self::IgnoreIdentity,
+        Self::IgnoreProtection,
+        Self::IgnoreQuorum,
+        Self::IgnorePending,
+        Self::IgnoreHold,
+        Self::UnclearIsFine,
+        Self::UnreadIsStopped,
+        Self::LostIsFailed,
+        Self::SkipPromise,
+        Self::HeldIsFailed,
+        Self::Escalate,
+        Self::TwoAtOnce,
+        Self::IgnoreAfter,
+        Self::GoOnAfterFailure,
+        Self::IgnoreStop,
+        Self::ResendOnRecovery,
+        Self::DropRecovery,
+        Self::FailOnRecovery,
+        Self::AdoptForeignTask,
+        Self::PlannedNode,
+        Self::OtherGuest,
+        Self::RepeatRequest,
+    ];
+
+    /// The rules that it breaks: found for another reason, it is not found.
+    pub(crate) fn rules(self) -> &'static [&'static str] {
+        match self {
+            Self::SkipIntent | Self::SendBeforeCommit | Self::ForgetTask | Self::Escalate | Self::OtherGuest => &["S1"],
+            Self::AcknowledgeFirst => &["S1", "S19"],
+            Self::RetryLostAnswer | Self::AdoptForeignTask => &["S2"],
+            Self::ResendOnRecovery => &["S2", "S20"],
+            Self::StaleRead | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => &["S4"],
+            Self::IgnoreDigest => &["S7"],
+            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold => &["S12"],
+            Self::IgnoreIdentity => &["S6"],
+            Self::IgnoreProtection => &["S13"],
+            Self::LostIsFailed | Self::SkipPromise | Self::HeldIsFailed => &["S17"],
+            Self::TwoAtOnce => &["S3"],
+            Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop => &["S16"],
+            Self::DropRecovery => &["L3"],
+            Self::FailOnRecovery => &["S20"],
+            Self::RepeatRequest => &["G13"],
+        }
+    }
+}
+
+/// What a machine with this bug would ask in the place of this.
+pub(crate) fn ask(bug: Bug, operation: &Operation, ask: Ask, digest: Option<&str>) -> Ask {
+    let Ask::Send { mut place, change, mut revision } = ask else { return ask };
+    match bug {
+        Bug::IgnoreDigest if revision.is_some() => {
+            revision = digest.and_then(converger_core::apply::Revision::new).or(revision);
+        }
+        Bug::PlannedNode => place.node = operation.guest.node.clone(),
+        Bug::OtherGuest => place.vmid = Vmid::new(u64::from(place.vmid.get()) + 1).unwrap_or(place.vmid),
+        _ => {}
+    }
+    Ask::Send { place, change, revision }
+}
+
+/// What a machine with this bug would take an answer for. `has_sent`: the change was sent before.
+pub(crate) fn answer(bug: Option<Bug>, operation: &Operation, answer: Answer, has_sent: bool) -> Answer {
+    let Some(bug) = bug else { return answer };
+    match answer {
+        Answer::Cluster(mut membership) if bug == Bug::IgnoreQuorum => {
+            membership.quorate = true;
+            membership.nodes.insert(operation.guest.node.clone(), true);
+            Answer::Cluster(membership)
+        }
+        Answer::Status(live) => Answer::Status(status(bug, operation, live, has_sent)),
+        Answer::Config(mut config) => {
+            match bug {
+                Bug::IgnoreLock => config.lock = None,
+                Bug::IgnoreIdentity => {
+                    config.name = operation.guest.name.clone();
+                    config.identity = operation.guest.identity.clone().unwrap_or(config.identity);
+                }
+                Bug::IgnoreProtection => {
+                    config.protection = operation.guest.guards.protection;
+                    config.tags = operation.guest.guards.tags.clone();
+                }
+                Bug::IgnorePending => config.pending = Box::new([]),
+                Bug::IgnoreHold => {
+                    let kept = config.tags.iter().filter(|tag| *tag != "converger-hold").map(Into::into).collect();
+                    config.tags = Words::new(kept);
+                }
+                _ => {}
+            }
+            Answer::Config(config)
+        }
+        Answer::Task(TaskState::Lost(cause)) if bug == Bug::LostIsFailed => Answer::Task(TaskState::Failed(cause)),
+        Answer::Unread(_) if bug == Bug::UnreadIsStopped && !has_sent => Answer::Status(Live {
+            status: Status::Known(RunState::Stopped),
+            word: "stopped".into(),
+            lock: None,
+            ha: None,
+            uptime_secs: None,
+        }),
+        other => other,
+    }
+}
+
+fn status(bug: Bug, operation: &Operation, mut live: Live, has_sent: bool) -> Live {
+    match bug {
+        Bug::IgnoreLock => live.lock = None,
+        Bug::IgnoreHa => live.ha = None,
+        Bug::UnclearIsFine if !has_sent && matches!(live.status, Status::Unknown(_)) => live.status = Status::Known(operation.step.from),
+        Bug::SkipPromise if has_sent => {
+            if let Some(state) = operation.step.change.leads_to() {
+                (live.status, live.word) = (Status::Known(state), state.word().into());
+            }
+        }
+        _ => {}
+    }
+    live
+}
+
+/// The hard way after the soft one.
+pub(crate) fn escalated(change: &Change) -> Option<Change> {
+    matches!(change, Change::Shutdown { .. }).then_some(Change::Stop)
+}
+
+/// What a machine with this bug would write in the place of this.
+pub(crate) fn record(bug: Option<Bug>, record: Record) -> Record {
+    match record {
+        Record::Ended { id, outcome: end, at_ms } => Record::Ended { id, outcome: outcome(bug, end), at_ms },
+        other => other,
+    }
+}
+
+/// How an operation ends with this bug.
+pub(crate) fn outcome(bug: Option<Bug>, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Held { code, findings, .. } if bug == Some(Bug::HeldIsFailed) => Outcome::Failed { code, findings },
+        other => other,
+    }
+}

@@ -1,0 +1,353 @@
+//! What goes wrong, from a seed: on the wire, in the world, in tasks, in our own process and in its store. Each harm waits for its
+//! moment: the nth request, the moment before or after a change is sent, the nth command of the process.
+//!
+//! What never enters: what should come of it.
+
+use converger_core::testing::Rng;
+use converger_lab::{Act, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
+use converger_store::Fault;
+
+use super::scene::{OTHER, Scene};
+
+/// Kinds of harm; each must have struck at least once in a long run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    LostBefore,
+    LostAfter,
+    Truncated,
+    SlowAnswer,
+    Refused595,
+    GaveUp596,
+    Garbled599,
+    Redirected,
+    Dripped,
+    Page502,
+    Busy503,
+    SignInPage,
+    Unauthorized,
+    Forbidden,
+    Died500,
+    Empty200,
+    Flooded,
+    Compressed,
+    NodeDown,
+    Partition,
+    ProxyDown,
+    DaemonDown,
+    DaemonHung,
+    FilesDown,
+    SlowNode,
+    VerySlowNode,
+    Vanished,
+    Unlisted,
+    Blind,
+    Recycled,
+    Reborn,
+    Locked,
+    ChangedByHand,
+    PendingByHand,
+    TaggedProd,
+    TaggedHold,
+    Protected,
+    Renamed,
+    StartedByHand,
+    StoppedByHand,
+    Paused,
+    Moved,
+    ClockJump,
+    Revoked,
+    HaTakesOver,
+    OtherTask,
+    TaskFails,
+    TaskHangs,
+    TaskWarns,
+    TaskKilled,
+    CrashBefore,
+    CrashAfter,
+    StoreFull,
+    SyncLost,
+    SyncLostWritten,
+    OwnClockJump,
+    Asleep,
+    Drained,
+    HeldByPerson,
+    Frozen,
+}
+
+impl Kind {
+    /// Those that strike one request on the wire.
+    pub(crate) fn of_the_wire() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().take_while(|kind| *kind < Self::NodeDown)
+    }
+
+    /// All kinds.
+    pub(crate) const ALL: [Self; 60] = [
+        Self::LostBefore,
+        Self::LostAfter,
+        Self::Truncated,
+        Self::SlowAnswer,
+        Self::Refused595,
+        Self::GaveUp596,
+        Self::Garbled599,
+        Self::Redirected,
+        Self::Dripped,
+        Self::Page502,
+        Self::Busy503,
+        Self::SignInPage,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::Died500,
+        Self::Empty200,
+        Self::Flooded,
+        Self::Compressed,
+        Self::NodeDown,
+        Self::Partition,
+        Self::ProxyDown,
+        Self::DaemonDown,
+        Self::DaemonHung,
+        Self::FilesDown,
+        Self::SlowNode,
+        Self::VerySlowNode,
+        Self::Vanished,
+        Self::Unlisted,
+        Self::Blind,
+        Self::Recycled,
+        Self::Reborn,
+        Self::Locked,
+        Self::ChangedByHand,
+        Self::PendingByHand,
+        Self::TaggedProd,
+        Self::TaggedHold,
+        Self::Protected,
+        Self::Renamed,
+        Self::StartedByHand,
+        Self::StoppedByHand,
+        Self::Paused,
+        Self::Moved,
+        Self::ClockJump,
+        Self::Revoked,
+        Self::HaTakesOver,
+        Self::OtherTask,
+        Self::TaskFails,
+        Self::TaskHangs,
+        Self::TaskWarns,
+        Self::TaskKilled,
+        Self::CrashBefore,
+        Self::CrashAfter,
+        Self::StoreFull,
+        Self::SyncLost,
+        Self::SyncLostWritten,
+        Self::OwnClockJump,
+        Self::Asleep,
+        Self::Drained,
+        Self::HeldByPerson,
+        Self::Frozen,
+    ];
+}
+
+/// When a harm strikes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// Before the nth request that reaches for the world.
+    Request(u64),
+    /// Before a change is sent: after everything was found in order.
+    BeforeSend,
+    /// Once a change was sent, before its answer is there.
+    AfterSend,
+    /// At the nth thing that the process does to the world or to its store.
+    Command(u64),
+}
+
+/// One harm that waits for its moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Harm {
+    pub(crate) kind: Kind,
+    pub(crate) moment: Moment,
+    pub(crate) vmid: u32,
+    is_qemu: bool,
+    pub(crate) node: String,
+    /// What makes it good again comes so much later; none: it stays until everything heals.
+    pub(crate) heals_ms: Option<u64>,
+    pub(crate) number: u64,
+}
+
+/// What strikes the world.
+pub(crate) enum Blow {
+    /// The next request is hit.
+    Wire(Twist),
+    /// Something happens, and may be made good again.
+    Act(Act, Option<Act>),
+    /// The next task is hit.
+    Task(TaskTwist),
+    /// Somebody else asks the world for something, at the guest's own node.
+    Other(Request),
+}
+
+/// The harms of a schedule.
+pub(crate) fn draw(rng: &mut Rng, scene: &Scene) -> Vec<Harm> {
+    let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
+    let nodes: Vec<&String> = scene.setting.nodes.keys().collect();
+    let mut harms = Vec::new();
+    for _ in 0..count {
+        let kind = *rng.pick(&Kind::ALL).unwrap_or(&Kind::LostAfter);
+        if kind == Kind::Revoked && !scene.is_granted {
+            continue;
+        }
+        let guest = rng.pick(&scene.setting.guests);
+        harms.push(Harm {
+            kind,
+            moment: moment(rng, kind),
+            vmid: guest.map_or(100, |guest| guest.vmid),
+            is_qemu: guest.is_none_or(|guest| guest.kind == converger_lab::Kind::Qemu),
+            node: rng.pick(&nodes).map_or_else(String::new, |node| (*node).clone()),
+            heals_ms: rng.one_in(2).then(|| rng.below(90_000)),
+            number: rng.next_u64(),
+        });
+    }
+    harms
+}
+
+fn moment(rng: &mut Rng, kind: Kind) -> Moment {
+    if kind >= Kind::CrashBefore {
+        let within = *rng.pick(&[8, 20, 60]).unwrap_or(&8);
+        return Moment::Command(1 + rng.below(within));
+    }
+    let within = *rng.pick(&[10, 25, 60]).unwrap_or(&10);
+    match rng.below(5) {
+        0 | 1 => Moment::BeforeSend,
+        2 => Moment::AfterSend,
+        _ => Moment::Request(1 + rng.below(within)),
+    }
+}
+
+impl Harm {
+    /// One harm to the first guest and the first node at this moment.
+    pub(crate) fn at(kind: Kind, moment: Moment) -> Self {
+        Self { kind, moment, vmid: 100, is_qemu: true, node: "pve1".to_owned(), heals_ms: Some(5_000), number: 0 }
+    }
+
+    /// What it does to the world; none: it is our own process or its store that is struck.
+    pub(crate) fn blow(&self) -> Option<Blow> {
+        self.wire().map(Blow::Wire).or_else(|| self.machine()).or_else(|| self.guest()).or_else(|| self.other())
+    }
+
+    fn wire(&self) -> Option<Twist> {
+        let instead = |status: u16, reason: &str, body: &str| Twist::Instead {
+            status,
+            reason: reason.to_owned(),
+            body: body.to_owned(),
+            html: body.starts_with('<'),
+        };
+        let after = |status: u16, reason: &str| Twist::After { status, reason: reason.to_owned() };
+        Some(match self.kind {
+            Kind::LostBefore => Twist::LostBefore,
+            Kind::LostAfter => Twist::LostAfter,
+            Kind::Truncated => Twist::Truncated(usize::try_from(self.number % 40).unwrap_or(0)),
+            Kind::SlowAnswer => Twist::Slow(self.number % 90_000),
+            Kind::Refused595 => instead(595, "Connection refused", ""),
+            Kind::GaveUp596 => after(596, "Connection timed out"),
+            Kind::Garbled599 => after(599, "Garbled response"),
+            Kind::Redirected => Twist::Redirect("https://elsewhere:8006/".to_owned()),
+            Kind::Dripped => Twist::Drip { bytes: 7, every_ms: self.number % 200 },
+            Kind::Page502 => instead(502, "Bad Gateway", "<html><body><h1>502 Bad Gateway</h1></body></html>"),
+            Kind::Busy503 => instead(503, "Service Unavailable", ""),
+            Kind::SignInPage => instead(200, "OK", "<html><body>Sign in to the guest network</body></html>"),
+            Kind::Unauthorized => instead(401, "Authentication failed!", ""),
+            Kind::Forbidden => instead(403, "Permission check failed", "{\"data\":null}"),
+            Kind::Died500 => instead(500, "got no worker upid - start worker failed", "{\"data\":null}"),
+            Kind::Empty200 => instead(200, "OK", "{\"success\":1,\"data\":null}"),
+            Kind::Flooded => Twist::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced: false },
+            Kind::Compressed => Twist::GzipBomb(1 << 20),
+            _ => return None,
+        })
+    }
+
+    fn machine(&self) -> Option<Blow> {
+        let node = || self.node.clone();
+        let service = |act: fn(String, Part) -> Act, part: Part| Blow::Act(act(node(), part), Some(Act::ServiceUp(node(), part)));
+        Some(match self.kind {
+            Kind::NodeDown => Blow::Act(Act::NodeDown(node()), Some(Act::NodeUp(node()))),
+            Kind::Partition => Blow::Act(Act::Isolate(vec![node()]), Some(Act::Heal)),
+            Kind::ProxyDown => service(Act::ServiceDown, Part::Proxy),
+            Kind::DaemonDown => service(Act::ServiceDown, Part::Daemon),
+            Kind::DaemonHung => service(Act::ServiceHung, Part::Daemon),
+            Kind::FilesDown => service(Act::ServiceDown, Part::Files),
+            Kind::SlowNode => Blow::Act(Act::Slow(node(), self.number % 29_000), Some(Act::Slow(node(), 0))),
+            // The proxy gives up after 30 s, and the node carries the request out all the same, within what is looked for.
+            Kind::VerySlowNode => Blow::Act(Act::Slow(node(), 30_000 + self.number % 25_000), Some(Act::Slow(node(), 0))),
+            Kind::Blind => Blow::Act(Act::Blind(node()), Some(Act::Seeing(node()))),
+            Kind::ClockJump => Blow::Act(Act::ClockJump(i64::try_from(self.number % 7_200).unwrap_or(0) - 3_600), None),
+            Kind::Revoked => Blow::Act(Act::Revoke("/".to_owned()), None),
+            _ => return None,
+        })
+    }
+
+    fn guest(&self) -> Option<Blow> {
+        let vmid = self.vmid;
+        let act = |act: Act| Blow::Act(act, None);
+        let set = |key: &str, value: &str| Blow::Act(Act::Set(vmid, key.to_owned(), value.to_owned()), None);
+        Some(match self.kind {
+            Kind::Vanished => Blow::Act(Act::Vanish(vmid), Some(Act::Reappear(vmid))),
+            Kind::Unlisted => Blow::Act(Act::Unlist(vmid), Some(Act::Relist(vmid))),
+            Kind::Recycled => act(Act::Recycle(vmid)),
+            // The same name, and another guest all the same.
+            Kind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
+            Kind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
+            Kind::Locked => Blow::Act(Act::Lock(vmid, "backup".to_owned()), Some(Act::Unlock(vmid))),
+            Kind::ChangedByHand => match self.number % 3 {
+                0 => set("description", "by hand"),
+                1 => set("cores", "3"),
+                _ => set("balloon", "256"),
+            },
+            Kind::PendingByHand => act(Act::SetPending(vmid, "bios".to_owned(), "ovmf".to_owned())),
+            Kind::Renamed => set(if self.is_qemu { "name" } else { "hostname" }, "renamed"),
+            Kind::TaggedProd => set("tags", "prod"),
+            Kind::TaggedHold => set("tags", "converger-hold"),
+            Kind::Protected => set("protection", "1"),
+            Kind::StartedByHand => act(Act::Start(vmid)),
+            Kind::StoppedByHand => act(Act::Stop(vmid)),
+            Kind::Paused => {
+                let word = if self.number.is_multiple_of(2) { "paused" } else { "io-error" };
+                Blow::Act(Act::Say(vmid, word.to_owned()), Some(Act::Say(vmid, "running".to_owned())))
+            }
+            Kind::Moved => act(Act::Move(vmid, self.node.clone())),
+            Kind::TaskKilled => act(Act::KillTask(vmid)),
+            Kind::TaskFails => Blow::Task(TaskTwist::Fail("start failed: QEMU exited with code 1".to_owned())),
+            Kind::TaskHangs => Blow::Task(TaskTwist::Hang),
+            Kind::TaskWarns => Blow::Task(TaskTwist::Warnings(2)),
+            _ => return None,
+        })
+    }
+
+    /// What somebody else does over the API.
+    fn other(&self) -> Option<Blow> {
+        let verb = if self.number.is_multiple_of(2) { "start" } else { "stop" };
+        let (kind, service) = if self.is_qemu { ("qemu", "vm") } else { ("lxc", "ct") };
+        let (path, form) = match self.kind {
+            Kind::HaTakesOver => ("/api2/json/cluster/ha/resources".to_owned(), format!("sid={service}:{}&state=started", self.vmid)),
+            Kind::OtherTask => (format!("/api2/json/nodes/localhost/{kind}/{}/status/{verb}", self.vmid), String::new()),
+            _ => return None,
+        };
+        Some(Blow::Other(Request::new("POST", &path).token(OTHER).header("Content-Length", &form.len().to_string()).form(&form)))
+    }
+
+    /// What it does to the store.
+    pub(crate) fn store_fault(&self) -> Option<Fault> {
+        match self.kind {
+            Kind::StoreFull => Some(Fault::Full),
+            Kind::SyncLost => Some(Fault::LostUnwritten),
+            Kind::SyncLostWritten => Some(Fault::LostWritten),
+            _ => None,
+        }
+    }
+}
+
+/// The next request that comes, and no other.
+pub(crate) fn next_request(twist: Twist) -> RequestFault {
+    RequestFault { nth: Some(1), twist: Some(twist), ..RequestFault::default() }
+}
+
+/// The next task about a guest, and no other.
+pub(crate) fn next_task(vmid: u32, twist: TaskTwist) -> TaskFault {
+    TaskFault { about: Some(vmid.to_string()), nth: Some(1), twist: Some(twist), ..TaskFault::default() }
+}

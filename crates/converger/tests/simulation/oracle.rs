@@ -1,0 +1,383 @@
+//! What must hold on every trace, whatever goes wrong: the invariants of safety, judged on what really was so and on what the journal
+//! really has, and not by the code that is under test.
+//!
+//! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
+
+mod send;
+pub(crate) mod truth;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::action::Change;
+use converger_core::apply::{Answer, Ask, End, History, Operation, OperationId, Outcome, Record, Release, Sent, Source, TaskId, TaskState};
+use converger_core::guest::RunState;
+
+use super::scene::{TOKEN, Wanted};
+use super::stage::Snapshot;
+
+pub(crate) use send::Mutation;
+
+/// A rule that did not hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) rule: &'static str,
+    pub(crate) text: String,
+}
+
+/// What is known about one operation over all lives of the process.
+pub(crate) struct Case {
+    operation: Operation,
+    /// The life in which its turn came.
+    life: u32,
+    is_under_way: bool,
+    is_recovered: bool,
+    /// What was read in this life, and how it really was.
+    cluster: Option<Snapshot>,
+    status: Option<Snapshot>,
+    config: Option<Snapshot>,
+    /// The word of the last ask.
+    last: &'static str,
+    sends: u32,
+    /// Whether the world changed when it was sent.
+    has_effect: bool,
+    /// The environment said no, and nothing else.
+    is_rejected: bool,
+    may_have_run: bool,
+    task_lost: bool,
+    /// The journal did not take its last record, and the process knows.
+    is_turned_down: bool,
+    /// What the process was told is durable.
+    told_intent: bool,
+    told_task: Option<TaskId>,
+    told_end: Option<Outcome>,
+    /// What really is.
+    intent: bool,
+    task: Option<TaskId>,
+    ended: Option<Outcome>,
+    resolved: bool,
+    /// Its end, as the process believes.
+    believed: Option<End>,
+}
+
+impl Case {
+    fn occupies(&self) -> bool {
+        let is_held = matches!(self.ended, Some(Outcome::Held { .. })) && !self.resolved;
+        self.intent && (self.ended.is_none() || is_held)
+    }
+}
+
+/// Who watches.
+pub(crate) struct Oracle {
+    wanted: BTreeMap<u32, Wanted>,
+    cases: BTreeMap<OperationId, Case>,
+    life: u32,
+    is_stopped: bool,
+    sent_under_key: BTreeMap<String, u32>,
+    /// Changes that were sent, in all.
+    pub(crate) sends: u64,
+    pub(crate) violation: Option<Violation>,
+}
+
+impl Oracle {
+    pub(crate) fn new(wanted: BTreeMap<u32, Wanted>) -> Self {
+        let (cases, sent_under_key) = (BTreeMap::new(), BTreeMap::new());
+        Self { wanted, cases, life: 0, is_stopped: false, sent_under_key, sends: 0, violation: None }
+    }
+
+    /// The first violation is the one that counts.
+    fn broken(&mut self, rule: &'static str, text: String) {
+        self.violation.get_or_insert(Violation { rule, text });
+    }
+
+    fn demand(&mut self, holds: bool, rule: &'static str, text: impl FnOnce() -> String) {
+        if !holds {
+            self.broken(rule, text());
+        }
+    }
+
+    /// A process begins.
+    pub(crate) fn begins(&mut self) {
+        self.life += 1;
+        self.is_stopped = false;
+        for case in self.cases.values_mut() {
+            case.is_under_way = false;
+            (case.cluster, case.status, case.config, case.last) = (None, None, None, "");
+            (case.task_lost, case.is_turned_down) = (false, false);
+        }
+    }
+
+    /// An operation was made of a plan. Nothing was done about it yet.
+    pub(crate) fn planned(&mut self, operation: &Operation) {
+        let case = Case {
+            operation: operation.clone(),
+            life: self.life,
+            is_under_way: false,
+            is_recovered: false,
+            cluster: None,
+            status: None,
+            config: None,
+            last: "",
+            sends: 0,
+            has_effect: false,
+            is_rejected: false,
+            may_have_run: false,
+            task_lost: false,
+            is_turned_down: false,
+            told_intent: false,
+            told_task: None,
+            told_end: None,
+            intent: false,
+            task: None,
+            ended: None,
+            resolved: false,
+            believed: None,
+        };
+        let is_new = self.cases.insert(operation.id.clone(), case).is_none();
+        self.demand(is_new, "G13", || format!("the id {} was used twice", operation.id));
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped
+    }
+
+    pub(crate) fn drained(&mut self) {
+        self.is_stopped = true;
+    }
+
+    /// The turn of an operation has come.
+    pub(crate) fn begun(&mut self, id: &OperationId, is_recovered: bool) {
+        let Some(case) = self.cases.get(id) else { return self.broken("S11", format!("{id} is not of any plan")) };
+        let (vmid, run, position) = (case.operation.guest.vmid, case.operation.run.clone(), case.operation.position);
+        let wait = case.operation.step.wait.clone();
+        let mut found = Vec::new();
+        for (other, own) in self.cases.iter().filter(|(other, _)| *other != id) {
+            let of_guest = own.operation.guest.vmid == vmid;
+            if of_guest && own.is_under_way {
+                found.push(("S3", format!("{id} begins while {other} of the same guest is under way")));
+            }
+            if is_recovered || own.operation.run != run {
+                continue;
+            }
+            let is_done = own.believed == Some(End::Done);
+            if of_guest && own.operation.position < position && !is_done {
+                found.push(("S16", format!("{id} begins although {other} before it did not end well")));
+            }
+            let is_power = own.operation.step.change.leads_to().is_some();
+            if is_power && wait.contains(&own.operation.guest.vmid) && !is_done {
+                found.push(("S16", format!("{id} begins before {other}, for which it waits, is done")));
+            }
+        }
+        if let Some((rule, text)) = found.into_iter().next() {
+            self.broken(rule, text);
+        }
+        self.demand(!self.is_stopped || is_recovered, "S16", || format!("{id} begins after the run was stopped"));
+        if let Some(case) = self.cases.get_mut(id) {
+            (case.is_under_way, case.is_recovered) = (true, is_recovered);
+        }
+    }
+
+    /// A record is in the journal.
+    pub(crate) fn durable(&mut self, record: &Record) {
+        let id = record.id().clone();
+        if let Record::Intent { operation, .. } = record {
+            let vmid = operation.guest.vmid;
+            let other = self.cases.iter().find(|(other, case)| **other != id && case.operation.guest.vmid == vmid && case.occupies());
+            let other = other.map(|(other, _)| other.clone());
+            self.demand(other.is_none(), "S3", || format!("{id} is recorded while {other:?} has the guest"));
+        }
+        let Some(case) = self.cases.get_mut(&id) else { return };
+        match record {
+            Record::Intent { .. } => case.intent = true,
+            Record::Tasked { task, .. } => case.task = Some(task.clone()),
+            Record::Ended { outcome, .. } => case.ended = Some(outcome.clone()),
+            Record::Resolved { .. } => case.resolved = true,
+        }
+    }
+
+    /// The process was told that a record is in the journal.
+    pub(crate) fn acknowledged(&mut self, record: &Record) {
+        let Some(case) = self.cases.get_mut(record.id()) else { return };
+        match record {
+            Record::Intent { .. } => case.told_intent = true,
+            Record::Tasked { task, .. } => case.told_task = Some(task.clone()),
+            Record::Ended { outcome, .. } => case.told_end = Some(outcome.clone()),
+            Record::Resolved { .. } => {}
+        }
+    }
+
+    /// The process was told that a record is not in the journal.
+    pub(crate) fn turned_down(&mut self, id: &OperationId) {
+        if let Some(case) = self.cases.get_mut(id) {
+            case.is_turned_down = true;
+        }
+    }
+
+    /// The journal as the next life finds it (S19).
+    pub(crate) fn found(&mut self, id: &OperationId, history: Option<&History>) {
+        let Some(case) = self.cases.get(id) else { return };
+        let has = |told: bool, is: bool| !told || is;
+        let holds = has(case.told_intent, history.is_some())
+            && has(
+                case.told_task.is_some(),
+                history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.told_task.as_ref()),
+            )
+            && has(
+                case.told_end.is_some(),
+                history.is_some_and(|history| history.ended.as_ref().map(|(end, _)| end) == case.told_end.as_ref()),
+            );
+        self.demand(holds, "S19", || format!("what was acknowledged of {id} is not found after the crash"));
+        // What was not acknowledged may be there all the same.
+        if let (Some(case), Some(history)) = (self.cases.get_mut(id), history) {
+            case.intent = true;
+            case.task = history.task.as_ref().map(|(task, _)| task.clone());
+            case.ended = history.ended.as_ref().map(|(end, _)| end.clone());
+            case.resolved = history.resolved.is_some();
+        }
+    }
+
+    pub(crate) fn ids(&self) -> Vec<OperationId> {
+        self.cases.keys().cloned().collect()
+    }
+
+    /// Something was asked, and this is how it really was when it was answered.
+    pub(crate) fn read(&mut self, id: &OperationId, ask: &Ask, answer: &Answer, snapshot: Option<Snapshot>) {
+        if let Ask::Task(task) = ask {
+            self.asked_about(id, task);
+        }
+        let Some(case) = self.cases.get_mut(id) else { return };
+        case.last = ask.word();
+        match (answer, snapshot) {
+            (Answer::Cluster(_), snapshot) => case.cluster = snapshot,
+            (Answer::Status(_), snapshot) => case.status = snapshot,
+            (Answer::Config(_), snapshot) => case.config = snapshot,
+            (Answer::Task(state), _) => case.task_lost = matches!(state, TaskState::Lost(_)),
+            _ => {}
+        }
+    }
+
+    /// A task is asked about only once it is written down, and it is one of ours on this guest.
+    fn asked_about(&mut self, id: &OperationId, task: &TaskId) {
+        let Some(case) = self.cases.get(id) else { return };
+        // What was held keeps its records, and its task may have turned up since.
+        let is_held = matches!(case.ended, Some(Outcome::Held { .. }));
+        let is_written = case.task.as_ref() == Some(task) || is_held;
+        let is_ours = task.as_str().contains(&format!(":{}:{TOKEN}:", case.operation.guest.vmid));
+        self.demand(is_written, "S1", || format!("{id} asks about the task {task}, which is not in the journal"));
+        self.demand(is_ours, "S2", || format!("{id} takes the task {task} for its own"));
+    }
+
+    /// What came of a change.
+    pub(crate) fn answered(&mut self, id: &OperationId, sent: &Sent, has_effect: bool) {
+        let Some(case) = self.cases.get_mut(id) else { return };
+        case.has_effect |= has_effect;
+        case.is_rejected = matches!(sent, Sent::No(_) | Sent::NotDelivered(_));
+        case.may_have_run = matches!(sent, Sent::MayHaveRun(_));
+    }
+
+    /// An operation ended, as the process believes.
+    pub(crate) fn ended(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool, at_work: usize) {
+        let Some(case) = self.cases.get_mut(id) else { return };
+        case.believed = Some(outcome.end());
+        case.is_under_way = false;
+        let case = &self.cases[id];
+        let mut found = case.judged(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
+        let needs_record = case.intent && outcome.end() != End::NotRun;
+        if needs_record && !is_recorded && case.ended.is_none() && !case.is_turned_down {
+            found = found.or(Some(("S19", "its end is told and not recorded".to_owned())));
+        }
+        if let Some((rule, text)) = found {
+            self.broken(rule, format!("{id} {:?}: {text}", case_word(outcome)));
+        }
+    }
+
+    /// Its turn never came.
+    pub(crate) fn not_run(&mut self, id: &OperationId) {
+        let Some(case) = self.cases.get_mut(id) else { return };
+        case.believed = Some(End::NotRun);
+        let is_clean = !case.intent && case.sends == 0;
+        self.demand(is_clean, "S16", || format!("{id} is told not to have run, and was recorded or sent"));
+    }
+
+    /// The process rests: nothing is under way, and after a recovery nothing is open (S20).
+    pub(crate) fn rests(&mut self) {
+        let open = self.cases.iter().find(|(_, case)| case.is_under_way);
+        let open = open.map(|(id, _)| id.clone());
+        self.demand(open.is_none(), "L3", || format!("{open:?} is still under way, and nothing goes on"));
+    }
+
+    /// Everything has healed and was recovered: no operation is without an end.
+    pub(crate) fn settled(&mut self) {
+        let open = self.cases.iter().find(|(_, case)| case.intent && case.ended.is_none()).map(|(id, _)| id.clone());
+        self.demand(open.is_none(), "L3", || format!("{open:?} has no end although everything has healed"));
+    }
+
+    pub(crate) fn broken_by(&mut self, rule: &'static str, text: String) {
+        self.broken(rule, text);
+    }
+}
+
+fn case_word(outcome: &Outcome) -> String {
+    let code = outcome.code().map_or("", |code| code.as_str());
+    format!("{} {code}", outcome.end().word())
+}
+
+impl Case {
+    /// What is wrong with an end, if something is.
+    fn judged(&self, outcome: &Outcome, wanted: Option<&Wanted>, at_work: usize) -> Option<(&'static str, String)> {
+        let code = outcome.code().map_or("", |code| code.as_str());
+        match outcome {
+            Outcome::Done(_) if !self.is_shown(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
+            Outcome::Refused { .. } if self.sends > 0 && !self.is_rejected => {
+                Some(("S17", "refused, and it was sent and not turned down".into()))
+            }
+            Outcome::Refused { .. } if self.has_effect => Some(("S17", "refused, and the world changed".into())),
+            Outcome::Failed { .. } if code == "not-delivered" && self.has_effect => {
+                Some(("S17", "not delivered, and the world changed".into()))
+            }
+            Outcome::Failed { .. } if self.task_lost => Some(("S17", "nobody knows how its task ended, and it is not held".into())),
+            Outcome::Failed { .. } if self.may_have_run && self.is_once() && self.task.is_none() => {
+                Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
+            }
+            Outcome::Failed { .. } if at_work > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
+            Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() => Some(("S20", "nothing was read about it".into())),
+            Outcome::Failed { .. } if self.sends == 0 && !self.is_recovered => Some(("S17", "failed without having been sent".into())),
+            Outcome::NotRun { .. } if self.intent => Some(("S16", "not run, and it was recorded".into())),
+            _ => None,
+        }
+    }
+
+    /// Once is not twice: what it did cannot be told from what it was.
+    fn is_once(&self) -> bool {
+        matches!(self.operation.step.change, Change::Reboot { .. })
+    }
+
+    /// Whether what was read in this life, as it really was, shows that the change took effect.
+    fn is_shown(&self, wanted: Option<&Wanted>) -> bool {
+        let status = self.status.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
+        let config = self.config.as_ref().and_then(|snapshot| snapshot.truth.as_ref());
+        let runs = |state: RunState| status.is_some_and(|truth| truth::runs_as(truth, state));
+        match &self.operation.step.change {
+            Change::ConfigSet(fields) => config.zip(wanted).is_some_and(|(truth, wanted)| truth::holds(truth, wanted, fields)),
+            Change::Start | Change::Reboot { .. } => runs(RunState::Running),
+            Change::Shutdown { .. } | Change::Stop => runs(RunState::Stopped),
+        }
+    }
+
+    fn key(&self) -> Option<String> {
+        match &self.operation.source {
+            Source::OneShot { key, .. } => Some(key.as_str().to_owned()),
+            Source::Convergent => None,
+        }
+    }
+}
+
+/// Whether a held operation waits for a reading, so that a recovery looks at it.
+pub(crate) fn waits_for_reading(history: &History) -> bool {
+    let is_held = matches!(&history.ended, Some((Outcome::Held { release: Release::Reading, .. }, _)));
+    is_held && history.resolved.is_none()
+}
+
+/// Keys of config that no write of ours ever has.
+pub(crate) fn forbidden_keys() -> BTreeSet<&'static str> {
+    BTreeSet::from(["skiplock", "force", "lock", "protection", "purge", "overrule-shutdown", "args", "hookscript", "name", "hostname"])
+}

@@ -1,0 +1,184 @@
+//! What must hold at the moment at which a change reaches Proxmox: it is recorded, it is the first time, and the guest was just read
+//! and was as planned.
+
+use converger_core::action::Change;
+use converger_core::apply::{History, OperationId};
+use converger_core::guest::RunState;
+use converger_lab::Truth;
+
+use super::super::stage::Snapshot;
+use super::{Case, Oracle, forbidden_keys, truth};
+
+/// A request that changes something, taken apart.
+#[derive(Clone, Debug)]
+pub(crate) struct Mutation {
+    pub(crate) node: String,
+    pub(crate) kind: String,
+    pub(crate) vmid: u32,
+    /// `start`, `shutdown`, `stop`, `reboot` or `config`.
+    pub(crate) verb: String,
+    pub(crate) form: Vec<(String, String)>,
+}
+
+impl Mutation {
+    /// From the path and the form of a request; none: it is no request about a guest.
+    pub(crate) fn of(path: &str, form: &str) -> Option<Self> {
+        let segments: Vec<&str> = path.strip_prefix("/api2/extjs/nodes/")?.split('/').collect();
+        let (node, kind, vmid, verb) = match segments.as_slice() {
+            [node, kind, vmid, "status", verb] => (node, kind, vmid, verb),
+            [node, kind, vmid, verb] => (node, kind, vmid, verb),
+            _ => return None,
+        };
+        let pairs = form.split('&').filter(|pair| !pair.is_empty());
+        let form =
+            pairs.map(|pair| pair.split_once('=').map_or((pair, ""), |pair| pair)).map(|(key, value)| (decoded(key), decoded(value)));
+        let vmid = vmid.parse().ok()?;
+        Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
+    }
+
+    fn value(&self, key: &str) -> Option<&str> {
+        self.form.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
+    }
+}
+
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let hex = (byte == b'%').then(|| [rest.next().unwrap_or(b'0'), rest.next().unwrap_or(b'0')]);
+        let number = hex.and_then(|pair| u8::from_str_radix(std::str::from_utf8(&pair).ok()?, 16).ok());
+        bytes.push(number.unwrap_or(byte));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Oracle {
+    /// A change is about to reach Proxmox. `history` is what the journal has of it, `at_work` how many tasks of ours are under way on
+    /// the guest.
+    pub(crate) fn sends(&mut self, id: &OperationId, sent: &Mutation, history: Option<&History>, at_work: usize) {
+        self.sends += 1;
+        let life = self.life;
+        let Some(case) = self.cases.get_mut(id) else { return self.broken("S1", format!("{id} is nobody's")) };
+        case.sends += 1;
+        let key = case.key();
+        let mut found = case.recorded(sent, history);
+        if case.sends > 1 {
+            found = found.or(Some(("S2", "it is sent a second time".into())));
+        }
+        if case.is_recovered || case.life != life {
+            found = found.or(Some(("S20", "a recovery sends".into())));
+        }
+        let is_declared = self.wanted.contains_key(&sent.vmid);
+        let case = &self.cases[id];
+        let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
+        let found = found.or_else(|| (at_work > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
+        let found = found.or_else(|| case.unread(sent)).or_else(|| case.unfit(sent)).or_else(|| self.unwanted(id, sent));
+        if let Some((rule, text)) = found {
+            self.broken(rule, format!("{id} {} {}: {text}", sent.verb, sent.vmid));
+        }
+        if let Some(key) = key {
+            let count = self.sent_under_key.entry(key.clone()).or_default();
+            *count += 1;
+            let count = *count;
+            self.demand(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
+        }
+    }
+
+    /// The values that are written are those that are declared.
+    fn unwanted(&self, id: &OperationId, sent: &Mutation) -> Option<(&'static str, String)> {
+        let wanted = self.wanted.get(&self.cases[id].operation.guest.vmid.get())?;
+        let keys = sent.form.iter().filter(|(key, _)| !matches!(key.as_str(), "digest" | "timeout" | "forceStop"));
+        if sent.verb != "config" {
+            return None;
+        }
+        keys.filter(|(key, _)| key != "delete")
+            .find(|(key, value)| wanted.config.get(key.as_str()).is_none_or(|raw| raw != value))
+            .map(|(key, value)| ("S1", format!("`{key}` is written as `{value}`, which nobody declared")))
+    }
+}
+
+type Found = Option<(&'static str, String)>;
+
+impl Case {
+    /// S1: the journal has an intent with the same id, target and parameters, and no end.
+    fn recorded(&self, sent: &Mutation, history: Option<&History>) -> Found {
+        let Some(history) = history else { return Some(("S1", "the journal has no intent of it".into())) };
+        let operation = &history.operation;
+        let is_target = operation.guest.vmid.get() == sent.vmid && operation.guest.kind.word() == sent.kind;
+        let timeout = |secs: u32| sent.value("timeout") == Some(&secs.to_string());
+        let is_change = match &operation.step.change {
+            Change::Start => sent.verb == "start",
+            Change::Shutdown { timeout_secs } => sent.verb == "shutdown" && timeout(*timeout_secs),
+            Change::Stop => sent.verb == "stop",
+            Change::Reboot { timeout_secs } => sent.verb == "reboot" && timeout(*timeout_secs),
+            Change::ConfigSet(fields) => sent.verb == "config" && fields.iter().all(|own| sent.value(own.field.word()).is_some()),
+        };
+        if !is_target || !is_change || history.ended.is_some() {
+            return Some(("S1", format!("the journal has another intent, or it has ended: {:?}", operation.step.change.word())));
+        }
+        let forbidden = forbidden_keys();
+        let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !(key == "forceStop" && value == "0"));
+        key.map(|(key, _)| ("S12", format!("`{key}` is sent")))
+    }
+
+    /// S4: cluster, run-state and config were read in this life, from the node that is asked, and the config last of all.
+    fn unread(&self, sent: &Mutation) -> Found {
+        let (Some(cluster), Some(status), Some(config)) = (&self.cluster, &self.status, &self.config) else {
+            return Some(("S4", "not everything was read before".into()));
+        };
+        if self.last != "config" {
+            return Some(("S4", format!("the last reading was of `{}`", self.last)));
+        }
+        if !cluster.quorate || !cluster.online {
+            return Some(("S4", "the cluster had no quorum, or the node was not there".into()));
+        }
+        let is_there = |snapshot: &Snapshot| snapshot.truth.as_ref().is_some_and(|truth| truth.node == sent.node);
+        (!is_there(status) || !is_there(config)).then(|| ("S4", format!("the guest was not read from {}", sent.node)))
+    }
+
+    /// As it was read, it was the guest that was planned on, in the state that was planned on, and in nobody else's hands.
+    fn unfit(&self, sent: &Mutation) -> Found {
+        let status = self.status.as_ref()?.truth.as_ref()?;
+        let config = self.config.as_ref()?.truth.as_ref()?;
+        let step = &self.operation.step;
+        if !truth::runs_as(status, step.from) {
+            return Some(("S4", format!("it was {:?}, and not as planned", status.process)));
+        }
+        let is_same = self.operation.guest.identity.as_ref().is_some_and(|identity| truth::is_same(config, identity));
+        if !is_same || config.name.as_deref() != Some(&*self.operation.guest.name) {
+            return Some(("S6", "it is another guest than the planned one".into()));
+        }
+        if sent.verb == "config" && sent.value("digest") != Some(config.digest.as_str()) {
+            return Some(("S7", "the write is not bound to the last reading".into()));
+        }
+        if config.config.contains_key("lock") || status.config.contains_key("lock") {
+            return Some(("S12", "it was locked".into()));
+        }
+        self.owned(status, sent).or_else(|| self.protected(config, sent)).or_else(|| self.waiting(config))
+    }
+
+    fn owned(&self, status: &Truth, sent: &Mutation) -> Found {
+        let is_owned = status.ha.as_ref().is_some_and(|own| own.wanted != "ignored");
+        (is_owned && sent.verb != "config").then(|| ("S12", "high availability owns it".into()))
+    }
+
+    fn protected(&self, config: &Truth, sent: &Mutation) -> Found {
+        let interrupts = matches!(sent.verb.as_str(), "stop" | "shutdown" | "reboot");
+        if interrupts && truth::is_protected(config) {
+            return Some(("S13", "it is protected".into()));
+        }
+        if truth::tags(config).any(|tag| tag == "converger-hold") {
+            return Some(("S12", "a person holds it by its tag".into()));
+        }
+        let tags = (sent.verb == "config").then(|| sent.value("tags")).flatten();
+        let is_lost = tags.is_some_and(|tags| truth::tags(config).any(|tag| tag == "prod") && !tags.split(';').any(|tag| tag == "prod"));
+        is_lost.then(|| ("S13", "a protecting tag is taken away".into()))
+    }
+
+    /// Design 6.21: what waits for the next start and is not ours is not applied by us.
+    fn waiting(&self, config: &Truth) -> Found {
+        let power = self.operation.step.change.leads_to();
+        let key = config.pending.keys().find(|key| *key == "bios")?;
+        power.map(|_: RunState| ("S12", format!("`{key}` waits and is not ours")))
+    }
+}

@@ -1,0 +1,60 @@
+//! What a guest really is, held against what is wanted of it, in the raw texts of Proxmox.
+
+use converger_core::action::FieldChange;
+use converger_core::guest::{Identity, RunState};
+use converger_lab::{Kind, Truth};
+
+use super::super::scene::Wanted;
+
+pub(crate) fn runs_as(truth: &Truth, state: RunState) -> bool {
+    match state {
+        // A container that is frozen still reads as running.
+        RunState::Running => truth.process.as_deref().is_some_and(|word| word == "running" || truth.kind == Kind::Lxc),
+        RunState::Stopped => truth.process.is_none(),
+    }
+}
+
+/// Whether each of these fields has what is wanted, in effect or waiting for the next start.
+pub(super) fn holds(truth: &Truth, wanted: &Wanted, fields: &[FieldChange]) -> bool {
+    fields.iter().all(|change| wanted.config.get(change.field.word()).is_some_and(|raw| has(truth, change.field.word(), raw)))
+}
+
+/// Whether everything that is wanted is so, in effect or waiting for the next start.
+pub(crate) fn is_as_wanted(truth: &Truth, wanted: &Wanted) -> bool {
+    let is_so = wanted.state.is_none_or(|state| runs_as(truth, state));
+    is_so && wanted.config.iter().all(|(key, raw)| has(truth, key, raw))
+}
+
+fn has(truth: &Truth, key: &str, raw: &str) -> bool {
+    let is = |found: Option<&String>| found.is_some_and(|found| found.trim_end() == raw);
+    is(truth.pending.get(key)) || (!truth.pending.contains_key(key) && is(truth.config.get(key)))
+}
+
+/// Whether this is the guest with these marks.
+pub(super) fn is_same(truth: &Truth, identity: &Identity) -> bool {
+    let part = |key: &str, name: &str| {
+        let text = truth.config.get(key)?;
+        text.split(',').find_map(|part| part.strip_prefix(name).map(str::to_owned))
+    };
+    match identity {
+        Identity::Qemu { uuid, ctime } => {
+            let found = part("smbios1", "uuid=").map(|uuid| uuid.to_ascii_lowercase());
+            found.as_deref() == uuid.as_deref() && part("meta", "ctime=").and_then(|ctime| ctime.parse().ok()) == *ctime
+        }
+        Identity::Lxc { rootfs, mac } => {
+            let volume = truth.config.get("rootfs").and_then(|text| text.split(',').next()).map(str::to_owned);
+            volume.as_deref() == rootfs.as_deref()
+                && part("net0", "hwaddr=").map(|mac| mac.to_ascii_uppercase()).as_deref() == mac.as_deref()
+        }
+    }
+}
+
+pub(super) fn is_protected(truth: &Truth) -> bool {
+    let is_named = truth.name.as_deref().is_some_and(|name| name.to_ascii_lowercase().starts_with("prod-"));
+    is_named || tags(truth).any(|tag| tag == "prod") || truth.config.get("protection").is_some_and(|value| value == "1")
+}
+
+pub(super) fn tags(truth: &Truth) -> impl Iterator<Item = &str> {
+    let now = truth.config.get("tags").into_iter();
+    now.chain(truth.pending.get("tags")).flat_map(|tags| tags.split([';', ',', ' ']))
+}

@@ -1,0 +1,486 @@
+//! One life of our process: it recovers what is open, plans, and carries the plan out with the real machines, until it is done or dies.
+//!
+//! The driver here does what the program's does, on a virtual clock: a command is carried out, and what came of it is fed back when its
+//! time has come. What never enters: real time, sockets, threads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use converger_adapters::proxmox::client::TokenId;
+use converger_adapters::proxmox::codec;
+use converger_adapters::proxmox::hand::{self, Caller};
+use converger_core::apply::{
+    Answer, Ask, End, Freeze, Hold, Operation, OperationId, Outcome, Record, Sent, Source, TaskId, TaskSeen, Terms,
+};
+use converger_core::failure::Code;
+use converger_core::guest::Vmid;
+use converger_core::refusal::Refusal;
+use converger_engine::operation::{self, Command, Event, NotCommitted};
+use converger_engine::schedule::{self, Item};
+use converger_store::{Fault, MemoryStore, Receipt, Refused, StoreError, Write};
+
+use super::bugs::{self, Bug};
+use super::harm::{Harm, Kind};
+use super::oracle::{Mutation, Oracle};
+use super::scene::{Scene, TOKEN};
+use super::stage::Stage;
+use super::trace::Brief;
+
+/// A process that does more than this goes round in circles.
+const COMMANDS_MAX: u64 = 20_000;
+
+/// The process is gone, and nothing of it is left but its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Died;
+
+/// A process at work.
+pub(crate) struct Life<'l> {
+    pub(crate) stage: &'l mut Stage,
+    pub(crate) store: MemoryStore,
+    pub(crate) oracle: &'l mut Oracle,
+    pub(crate) scene: &'l Scene,
+    pub(crate) bug: Option<Bug>,
+    skew_ms: i64,
+    schedule: schedule::State,
+    waiting: BTreeMap<OperationId, operation::State>,
+    running: BTreeMap<OperationId, operation::State>,
+    /// What is under way.
+    shapes: BTreeMap<OperationId, Arc<Operation>>,
+    sent: BTreeMap<OperationId, bool>,
+    queue: BTreeMap<(u64, u64), (OperationId, Event)>,
+    made: u64,
+    commands: u64,
+    dies_after: bool,
+    /// What happens to the next commit.
+    fault: Option<Fault>,
+    /// Somebody asked for a stop, and nobody has heard it yet.
+    is_drained: bool,
+    /// Records that a planted bug keeps back.
+    kept_back: Vec<Record>,
+}
+
+impl<'l> Life<'l> {
+    pub(crate) fn new(stage: &'l mut Stage, store: MemoryStore, oracle: &'l mut Oracle, scene: &'l Scene, bug: Option<Bug>) -> Self {
+        Self {
+            stage,
+            store,
+            oracle,
+            scene,
+            bug,
+            skew_ms: 0,
+            schedule: schedule::State::new(scene.limits, scene.on_failure),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            shapes: BTreeMap::new(),
+            sent: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            made: 0,
+            commands: 0,
+            dies_after: false,
+            fault: None,
+            is_drained: false,
+            kept_back: Vec::new(),
+        }
+    }
+
+    /// Carries these out, and goes on until nothing is under way.
+    pub(crate) fn carry_out(&mut self, operations: Vec<(Operation, Terms)>) -> Result<(), Died> {
+        let mut items = Vec::new();
+        for (mut operation, terms) in operations {
+            self.oracle.planned(&operation);
+            if self.bug == Some(Bug::RepeatRequest) {
+                operation.source = Source::Convergent;
+            }
+            let mut item = Item::of(&operation);
+            if self.bug == Some(Bug::IgnoreAfter) {
+                item.wait = Box::new([]);
+            }
+            items.push(item);
+            let state = operation::State::new(operation, terms, self.scene.patience);
+            self.waiting.insert(state.operation().id.clone(), state);
+        }
+        self.submit(items)
+    }
+
+    /// Finds out what became of these by reading.
+    pub(crate) fn resolve(&mut self, states: Vec<operation::State>) -> Result<(), Died> {
+        let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
+        self.waiting.extend(states.into_iter().map(|state| (state.operation().id.clone(), state)));
+        self.submit(items)
+    }
+
+    fn submit(&mut self, items: Vec<Item>) -> Result<(), Died> {
+        if self.bug == Some(Bug::TwoAtOnce) {
+            let ids: Vec<OperationId> = items.iter().map(|item| item.id.clone()).collect();
+            self.scheduled(schedule::Event::Submit(items))?;
+            for id in ids {
+                self.begin(&id)?;
+            }
+        } else {
+            self.scheduled(schedule::Event::Submit(items))?;
+        }
+        while let Some(((at_ms, _), (id, event))) = self.queue.pop_first() {
+            self.stage.pass_to(at_ms);
+            if std::mem::take(&mut self.is_drained) {
+                self.oracle.drained();
+                self.scheduled(schedule::Event::Stop(Code::RunStopped))?;
+            }
+            self.feed(&id, event)?;
+        }
+        self.oracle.rests();
+        Ok(())
+    }
+
+    fn scheduled(&mut self, event: schedule::Event) -> Result<(), Died> {
+        let empty = schedule::State::new(self.scene.limits, self.scene.on_failure);
+        let (state, commands) = schedule::step(std::mem::replace(&mut self.schedule, empty), event);
+        self.schedule = state;
+        for command in commands {
+            match command {
+                schedule::Command::Begin(id) => self.begin(&id)?,
+                schedule::Command::NotRun { id, code, .. } => {
+                    let is_stop = code == Code::RunStopped && self.bug == Some(Bug::IgnoreStop);
+                    if is_stop {
+                        self.begin(&id)?;
+                    } else if self.waiting.remove(&id).is_some() {
+                        self.stage.tell(format_args!("{id}: not run, {}", code.word()));
+                        self.stage.sometimes("an operation was not run");
+                        self.oracle.not_run(&id);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a planted bug does about what is found open, in the place of reading.
+    pub(crate) fn planted_recovery(&mut self, state: &operation::State) -> Result<(), Died> {
+        let (id, operation) = (state.operation().id.clone(), state.operation().clone());
+        self.oracle.begun(&id, true);
+        match self.bug {
+            Some(Bug::ResendOnRecovery) => {
+                let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
+                let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
+                let ask = Ask::Send { place: state.place().clone(), change: operation.step.change.clone(), revision };
+                let _ = self.exchange(&id, &operation, &ask);
+            }
+            _ => {
+                let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
+                self.oracle.ended(&id, &outcome, true, 0);
+            }
+        }
+        Err(Died)
+    }
+
+    fn begin(&mut self, id: &OperationId) -> Result<(), Died> {
+        let Some(state) = self.waiting.remove(id) else { return Ok(()) };
+        self.stage.tell(format_args!("{id}: begins, {} of {}", state.operation().step.change.word(), state.operation().guest.vmid));
+        self.oracle.begun(id, state.is_recovered());
+        self.shapes.insert(id.clone(), Arc::new(state.operation().clone()));
+        self.running.insert(id.clone(), state);
+        self.feed(id, Event::Begin)
+    }
+
+    fn clock(&self) -> u64 {
+        self.stage.now_ms.saturating_add_signed(self.skew_ms)
+    }
+
+    /// One transition of an operation, and what it asks for.
+    fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
+        let Some(state) = self.running.remove(id) else { return Ok(()) };
+        let (state, command) = operation::step(state, event, self.clock());
+        let outcome = state.ended().cloned();
+        let is_recorded = state.is_recorded();
+        self.running.insert(id.clone(), state);
+        match command {
+            Some(Command::Commit(record)) => self.commit(id, *record),
+            Some(Command::Ask(ask)) => match self.shapes.get(id).cloned() {
+                Some(operation) => self.ask(id, &operation, ask),
+                None => Ok(()),
+            },
+            Some(Command::Wait(ms)) => {
+                self.later(self.stage.now_ms + ms, id, Event::Woken);
+                Ok(())
+            }
+            None => match outcome {
+                Some(outcome) => self.ended(id, &outcome, is_recorded),
+                None => Ok(()),
+            },
+        }
+    }
+
+    fn later(&mut self, at_ms: u64, id: &OperationId, event: Event) {
+        self.made += 1;
+        self.queue.insert((at_ms, self.made), (id.clone(), event));
+    }
+
+    /// Something is about to be done to the world or to the store: the moment for whatever strikes the process.
+    fn about_to_act(&mut self) -> Result<(), Died> {
+        self.commands += 1;
+        if self.commands > COMMANDS_MAX {
+            self.oracle.broken_by("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
+            return Err(Died);
+        }
+        let harms = self.stage.command();
+        for harm in harms {
+            self.struck(&harm)?;
+        }
+        Ok(())
+    }
+
+    fn struck(&mut self, harm: &Harm) -> Result<(), Died> {
+        self.stage.tell(format_args!("harm: {:?}", harm.kind));
+        let environment = self.scene.desired.environment().clone();
+        let (by, reason): (Box<str>, Box<str>) = ("ann".into(), "maintenance".into());
+        match harm.kind {
+            Kind::CrashBefore => return Err(Died),
+            Kind::CrashAfter => self.dies_after = true,
+            Kind::OwnClockJump => self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000,
+            Kind::Asleep => self.stage.pass(3_600_000),
+            Kind::Drained => self.is_drained = true,
+            Kind::HeldByPerson => {
+                let vmid = Vmid::new(u64::from(harm.vmid)).unwrap_or_else(|| panic!("an id"));
+                let _ = self.store.commit_now(Write::Hold(Hold { environment, vmid, by, reason, at_ms: self.stage.now_ms }).into());
+            }
+            Kind::Frozen => {
+                let _ = self.store.commit_now(Write::Freeze(Freeze { environment, by, reason, at_ms: self.stage.now_ms }).into());
+            }
+            _ => {}
+        }
+        self.fault = harm.store_fault().or(self.fault);
+        Ok(())
+    }
+
+    fn has_acted(&mut self) -> Result<(), Died> {
+        if self.dies_after { Err(Died) } else { Ok(()) }
+    }
+
+    /// Writes beside the journal: that a run begins or ends.
+    pub(crate) fn write(&mut self, write: Write) -> Result<bool, Died> {
+        self.about_to_act()?;
+        let written = self.store.commit_now(write.into());
+        self.has_acted()?;
+        match written {
+            Err(StoreError::Stopped { .. }) => Err(Died),
+            other => Ok(other.is_ok()),
+        }
+    }
+
+    fn commit(&mut self, id: &OperationId, record: Record) -> Result<(), Died> {
+        self.about_to_act()?;
+        let record = bugs::record(self.bug, record);
+        self.stage.tell(format_args!("{id}: commit {}", word(&record)));
+        let event = match self.planted_commit(&record) {
+            Some(event) => event,
+            None => self.journal(&record)?,
+        };
+        self.has_acted()?;
+        if event == Event::Committed {
+            self.oracle.acknowledged(&record);
+        } else {
+            self.stage.sometimes("a record was not taken");
+            self.oracle.turned_down(id);
+        }
+        self.later(self.stage.now_ms + 2, id, event);
+        Ok(())
+    }
+
+    fn journal(&mut self, record: &Record) -> Result<Event, Died> {
+        if let Some(fault) = self.fault.take() {
+            self.store.fail_next(fault);
+        }
+        match self.store.commit_now(record.clone().into()) {
+            Ok(Receipt::Written { .. }) => {
+                self.oracle.durable(record);
+                Ok(Event::Committed)
+            }
+            Ok(Receipt::Repeated { first }) => {
+                self.stage.sometimes("a request was repeated");
+                Ok(Event::NotCommitted(NotCommitted::Repeated(first)))
+            }
+            Err(StoreError::Stopped { .. }) => {
+                self.stage.sometimes("a sync failed and the process ended");
+                Err(Died)
+            }
+            Err(StoreError::Refused(refused)) => {
+                self.stage.tell(format_args!("store: {refused}"));
+                Ok(Event::NotCommitted(not_committed(&refused)))
+            }
+            Err(error) => Ok(Event::NotCommitted(NotCommitted::Failed(error.to_string().into()))),
+        }
+    }
+
+    /// What a planted bug does in the place of a commit.
+    fn planted_commit(&mut self, record: &Record) -> Option<Event> {
+        let is_intent = matches!(record, Record::Intent { .. });
+        match self.bug? {
+            Bug::SkipIntent if is_intent => Some(Event::Committed),
+            Bug::ForgetTask if matches!(record, Record::Tasked { .. }) => Some(Event::Committed),
+            Bug::SendBeforeCommit if is_intent => {
+                self.kept_back.push(record.clone());
+                Some(Event::Committed)
+            }
+            Bug::SendBeforeCommit => {
+                for record in std::mem::take(&mut self.kept_back) {
+                    let _ = self.journal(&record);
+                }
+                None
+            }
+            Bug::AcknowledgeFirst => {
+                for record in std::mem::replace(&mut self.kept_back, vec![record.clone()]) {
+                    let _ = self.journal(&record);
+                }
+                Some(Event::Committed)
+            }
+            _ => None,
+        }
+    }
+
+    fn ask(&mut self, id: &OperationId, operation: &Operation, ask: Ask) -> Result<(), Died> {
+        self.about_to_act()?;
+        let has_sent = self.sent.get(id).copied().unwrap_or(operation_is_recovered(&self.running, id));
+        if self.bug == Some(Bug::StaleRead) && !has_sent && matches!(ask, Ask::Status(_)) {
+            // Everything is as it was planned on, it thinks.
+            return self.believe_the_plan(id, operation);
+        }
+        let ask = match self.bug {
+            Some(bug) => {
+                let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
+                bugs::ask(bug, operation, ask, digest.as_deref())
+            }
+            None => ask,
+        };
+        let (answer, at_ms) = self.exchange(id, operation, &ask);
+        self.has_acted()?;
+        self.stage.tell(format_args!("{id}: {} -> {}", ask.word(), Brief(&answer)));
+        let (answer, at_ms) = match (&ask, &answer, self.bug) {
+            (Ask::Send { .. }, Answer::Sent(Sent::MayHaveRun(_)), Some(Bug::RetryLostAnswer)) => self.exchange(id, operation, &ask),
+            _ => (answer, at_ms),
+        };
+        if ask.is_mutation() {
+            self.sent.insert(id.clone(), true);
+        }
+        let answer = bugs::answer(self.bug, operation, answer, has_sent);
+        self.later(at_ms, id, Event::Answered(answer));
+        Ok(())
+    }
+
+    /// Goes straight to the change, on what the plan says.
+    fn believe_the_plan(&mut self, id: &OperationId, operation: &Operation) -> Result<(), Died> {
+        let Ok(place) = self.running.get(id).map(|state| state.place().clone()).ok_or(()) else { return Ok(()) };
+        let digest = self.stage.world.truth(place.vmid.get()).map(|truth| truth.digest);
+        let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
+        let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
+        let _ = self.exchange(id, operation, &ask);
+        Err(Died)
+    }
+
+    /// One ask, as one request, and what came of it when.
+    fn exchange(&mut self, id: &OperationId, operation: &Operation, ask: &Ask) -> (Answer, u64) {
+        let command = match hand::command(ask) {
+            Ok(command) => command,
+            Err(unsent) => return (*unsent, self.stage.now_ms),
+        };
+        let request = codec::encode(&command);
+        let vmid = operation.guest.vmid.get();
+        if ask.is_mutation() {
+            self.check_send(id, &request, vmid);
+        }
+        let came = self.stage.carry(&request, vmid);
+        let snapshot = self.snapshot(ask, operation);
+        let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None };
+        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)));
+        let answer = self.with_foreign_tasks(ask, answer);
+        if let Answer::Sent(sent) = &answer {
+            self.oracle.answered(id, sent, came.has_effect);
+            self.saw_sent(sent);
+        } else {
+            self.oracle.read(id, ask, &answer, snapshot);
+        }
+        (answer, came.at_ms)
+    }
+
+    fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {
+        let history = self.history(id);
+        let at_work = self.stage.tasks_at_work(vmid);
+        match Mutation::of(request.path(), request.form().unwrap_or("")) {
+            Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work),
+            None => self.oracle.broken_by("S12", format!("{id} sends {}", request.path())),
+        }
+    }
+
+    fn history(&self, id: &OperationId) -> Option<converger_core::apply::History> {
+        use converger_store::Store as _;
+        use futures_util::FutureExt as _;
+        self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten()
+    }
+
+    fn snapshot(&self, ask: &Ask, operation: &Operation) -> Option<super::stage::Snapshot> {
+        let vmid = operation.guest.vmid.get();
+        match ask {
+            Ask::Cluster => {
+                let node = self.running.get(&operation.id).map_or(&operation.guest.node, |state| &state.place().node);
+                Some(self.stage.snapshot(node.as_str(), vmid))
+            }
+            Ask::Status(place) | Ask::Config(place) => Some(self.stage.snapshot(place.node.as_str(), vmid)),
+            _ => None,
+        }
+    }
+
+    /// With the bug, every task of the guest is one of ours.
+    fn with_foreign_tasks(&self, ask: &Ask, answer: Answer) -> Answer {
+        let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }) = (self.bug, ask) else { return answer };
+        let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
+        foreign.map_or(answer, |task| Answer::Tasks(vec![TaskSeen { task, started_secs: 0, has_ended: false }]))
+    }
+
+    fn saw_sent(&mut self, sent: &Sent) {
+        self.stage.sometimes(match sent {
+            Sent::Task(_) => "a change became a task",
+            Sent::Done => "a change was done at once",
+            Sent::No(_) => "a change was turned down",
+            Sent::NotDelivered(_) => "a change was not delivered",
+            Sent::MayHaveRun(_) => "a change may have run",
+        });
+    }
+
+    fn ended(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool) -> Result<(), Died> {
+        let Some(state) = self.running.remove(id) else { return Ok(()) };
+        let outcome = &bugs::outcome(self.bug, outcome.clone());
+        let code = outcome.code().map_or("", |code| code.as_str());
+        self.stage.tell(format_args!("{id}: {} {code}", outcome.end().word()));
+        self.stage.ended(outcome, state.is_recovered());
+        let is_escalated = self.bug == Some(Bug::Escalate) && code == "shutdown-timeout";
+        if let Some(change) = bugs::escalated(&state.operation().step.change).filter(|_| is_escalated) {
+            let ask = Ask::Send { place: state.place().clone(), change, revision: None };
+            let operation = state.operation().clone();
+            let _ = self.exchange(id, &operation, &ask);
+        }
+        let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
+        self.oracle.ended(id, outcome, is_recorded, at_work);
+        let end = if self.bug == Some(Bug::GoOnAfterFailure) { End::Done } else { outcome.end() };
+        self.scheduled(schedule::Event::Ended { id: id.clone(), end })
+    }
+}
+
+fn operation_is_recovered(running: &BTreeMap<OperationId, operation::State>, id: &OperationId) -> bool {
+    running.get(id).is_some_and(operation::State::is_recovered)
+}
+
+fn word(record: &Record) -> String {
+    match record {
+        Record::Intent { .. } => "intent".into(),
+        Record::Tasked { task, .. } => format!("task {task}"),
+        Record::Ended { outcome, .. } => format!("end {}", outcome.end().word()),
+        Record::Resolved { resolution, .. } => format!("resolved {}", resolution.word()),
+    }
+}
+
+/// Why the journal does not take a record, in the words of the engine.
+fn not_committed(refused: &Refused) -> NotCommitted {
+    match refused {
+        Refused::GuestHeld(hold) => NotCommitted::Refused(Refusal::guest_held_by(&hold.by, &hold.reason)),
+        Refused::Frozen { reason, .. } => NotCommitted::Refused(Refusal::frozen(reason)),
+        other => NotCommitted::Failed(other.to_string().into()),
+    }
+}

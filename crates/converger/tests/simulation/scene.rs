@@ -1,0 +1,250 @@
+//! A small world and what is wanted of it, from a seed: one to three nodes, one to four guests, and a declared state that differs.
+//!
+//! What is wanted is kept a second time in the raw texts of Proxmox, so that the oracles need none of the code that they judge. What
+//! never enters: what goes wrong (`harm`), and what is done about anything.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use converger_core::desired::{self, Desired};
+use converger_core::document::Notation;
+use converger_core::guest::RunState;
+use converger_core::policy::Rules;
+use converger_core::testing::Rng;
+use converger_engine::operation::Patience;
+use converger_engine::schedule::{Limits, OnFailure};
+use converger_lab::{AclSetting, Flavour, GuestSetting, HaSetting, Kind, NodeSetting, Pace, Scalar, Setting, TokenSetting};
+use serde_json::{Map, Value as Json, json};
+
+/// Our token.
+pub(crate) const TOKEN: &str = "root@pam!bot";
+/// That of somebody else, who may do everything.
+pub(crate) const OTHER: &str = "root@pam!other=s3cret";
+/// The secret of every token.
+const SECRET: &str = "s3cret";
+
+/// What is wanted of one guest, in raw texts.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Wanted {
+    pub(crate) state: Option<RunState>,
+    /// Keys with the text that they are to have; none: absent.
+    pub(crate) config: BTreeMap<&'static str, String>,
+    /// It does not listen to a shutdown, and is to be shut down: nothing can bring it there.
+    pub(crate) is_hopeless: bool,
+    pub(crate) after: Vec<u32>,
+}
+
+/// A world before its first moment, and what is wanted of it.
+pub(crate) struct Scene {
+    pub(crate) setting: Setting,
+    pub(crate) desired: Arc<Desired>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) wanted: BTreeMap<u32, Wanted>,
+    pub(crate) limits: Limits,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) patience: Patience,
+    /// Every step carries an idempotency key, and is asked for again later.
+    pub(crate) is_one_shot: bool,
+    /// Our token has privileges that can be taken away.
+    pub(crate) is_granted: bool,
+}
+
+/// The scene of a generator's next numbers.
+pub(crate) fn draw(rng: &mut Rng) -> Scene {
+    let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
+    let guests = *rng.pick(&[1_u32, 1, 1, 1, 2, 2, 3, 4]).unwrap_or(&1);
+    let is_granted = rng.one_in(5);
+    let mut setting = Setting {
+        flavour: *rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9, Flavour::V9]).unwrap_or(&Flavour::V9),
+        seed: rng.next_u64(),
+        cluster: (nodes > 1).then(|| "lab".to_owned()),
+        nodes: (1..=nodes).map(|number| (format!("pve{number}"), NodeSetting::default())).collect(),
+        ..Setting::default()
+    };
+    setting.tokens = tokens(!is_granted);
+    setting.acl = vec![grant()];
+    // Shorter than in life, so that less is asked while nothing happens.
+    setting.pace = Pace { start_ms: 150, stop_ms: 100, ..Pace::default() };
+    let mut wanted = BTreeMap::new();
+    let mut wishes = Vec::new();
+    for vmid in 100..100 + guests {
+        let guest = guest(rng, vmid, nodes, &mut setting);
+        let (own, json) = wish(rng, &guest, vmid);
+        setting.guests.push(guest);
+        wanted.insert(vmid, own);
+        wishes.push(json);
+    }
+    Scene {
+        setting,
+        desired: Arc::new(declared(&wishes)),
+        rules: Arc::new(Rules::default()),
+        wanted,
+        limits: Limits { per_node: 1 + u32::try_from(rng.below(2)).unwrap_or(0), overall: 1 + u32::try_from(rng.below(4)).unwrap_or(0) },
+        on_failure: if rng.one_in(6) { OnFailure::Stop } else { OnFailure::GoOn },
+        patience: patience(rng),
+        is_one_shot: rng.one_in(8),
+        is_granted,
+    }
+}
+
+/// A world of one guest, of which one step is wanted.
+pub(crate) fn single(kind: Kind, step: &str) -> Scene {
+    let mut guest = GuestSetting::new(100, kind, "pve1");
+    guest.name = Some("web-100".to_owned());
+    guest.shutdown_ms = Some(300);
+    guest.config.insert("cores".to_owned(), Scalar::Text("1".to_owned()));
+    if !matches!(step, "start" | "config.set") {
+        (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
+    }
+    let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
+    let mut json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
+    let mut wanted = Wanted::default();
+    match step {
+        "start" => (json["state"], wanted.state) = (json!("running"), Some(RunState::Running)),
+        "shutdown" => (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped)),
+        "stop" => {
+            (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped));
+            json["stop"] = json!("hard");
+        }
+        _ => {
+            (json["config"], json["restart"]) = (json!({ "cores": 2 }), json!("when-needed"));
+            wanted.config.insert("cores", "2".to_owned());
+        }
+    }
+    let setting = Setting {
+        nodes: BTreeMap::from([("pve1".to_owned(), NodeSetting::default())]),
+        tokens: tokens(true),
+        pace: Pace { start_ms: 150, stop_ms: 100, ..Pace::default() },
+        guests: vec![guest],
+        ..Setting::default()
+    };
+    Scene {
+        setting,
+        desired: Arc::new(declared(&[json])),
+        rules: Arc::new(Rules::default()),
+        wanted: BTreeMap::from([(100, wanted)]),
+        limits: Limits::default(),
+        on_failure: OnFailure::GoOn,
+        patience: short(),
+        is_one_shot: false,
+        is_granted: false,
+    }
+}
+
+fn tokens(full: bool) -> BTreeMap<String, TokenSetting> {
+    let token = |full| TokenSetting { secret: SECRET.to_owned(), full, expire_s: 0 };
+    BTreeMap::from([(TOKEN.to_owned(), token(full)), (OTHER.replace("=s3cret", ""), token(true))])
+}
+
+fn declared(guests: &[Json]) -> Desired {
+    let text = json!({ "version": 1, "environment": "lab", "guests": guests }).to_string();
+    desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
+}
+
+/// Everything that our token needs, where it does not have its owner's privileges.
+fn grant() -> AclSetting {
+    let (path, role) = ("/".to_owned(), "Administrator".to_owned());
+    AclSetting { path, role, user: None, group: None, token: Some(TOKEN.to_owned()), here_only: false }
+}
+
+/// Mostly less than by default: a task that hangs is asked about a hundred times otherwise, which tells nothing new. What is waited
+/// for a lost answer stays, because it is longer than any delay of the lab.
+fn patience(rng: &mut Rng) -> Patience {
+    if rng.one_in(20) {
+        return Patience::default();
+    }
+    short()
+}
+
+fn short() -> Patience {
+    Patience { task_ms: 4_000, slack_ms: 3_000, verify_ms: 1_000, reboot_ms: 4_000, unread_ms: 2_000, ..Patience::default() }
+}
+
+fn guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut Setting) -> GuestSetting {
+    let kind = if rng.one_in(4) { Kind::Lxc } else { Kind::Qemu };
+    let node = format!("pve{}", 1 + rng.below(u64::from(nodes)));
+    let mut guest = GuestSetting::new(vmid, kind, &node);
+    guest.name = Some(if rng.one_in(25) { format!("prod-{vmid}") } else { format!("web-{vmid}") });
+    if rng.one_in(2) {
+        guest.state = Some("running".to_owned());
+        guest.uptime_s = 1000 + rng.below(10_000);
+    }
+    let text = |text: &str| Scalar::Text(text.to_owned());
+    guest.config.insert("cores".to_owned(), text(rng.word(&["1", "2"])));
+    guest.config.insert("memory".to_owned(), text(rng.word(&["512", "1024"])));
+    if rng.one_in(4) {
+        guest.config.insert("tags".to_owned(), text(rng.word(&["edge", "edge;web", "prod", "converger-hold"])));
+    }
+    if rng.one_in(25) {
+        guest.config.insert("protection".to_owned(), text("1"));
+    }
+    guest.deaf = rng.one_in(12);
+    guest.shutdown_ms = Some(100 + rng.below(1_500));
+    if rng.one_in(20) {
+        let service = if kind == Kind::Qemu { "vm" } else { "ct" };
+        let state = rng.word(&["started", "stopped", "ignored"]).to_owned();
+        setting.ha.insert(format!("{service}:{vmid}"), HaSetting { state: Some(state), believed: None });
+    }
+    guest
+}
+
+/// What is wanted of a guest, twice: raw, and as it is declared.
+fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
+    let mut wanted = Wanted::default();
+    let mut json = Map::new();
+    json.insert("vmid".to_owned(), json!(vmid));
+    json.insert("kind".to_owned(), json!(if guest.kind == Kind::Qemu { "qemu" } else { "lxc" }));
+    json.insert("name".to_owned(), json!(guest.name));
+    let runs = guest.state.is_some();
+    let wants_to_run = if rng.percent(70) { !runs } else { runs };
+    if !rng.one_in(5) {
+        wanted.state = Some(if wants_to_run { RunState::Running } else { RunState::Stopped });
+        json.insert("state".to_owned(), json!(if wants_to_run { "running" } else { "stopped" }));
+    }
+    if rng.one_in(3) {
+        json.insert("stop".to_owned(), json!("hard"));
+    } else {
+        wanted.is_hopeless = guest.deaf && (wanted.state == Some(RunState::Stopped) || wanted.state.is_none());
+    }
+    if !rng.one_in(40) {
+        json.insert("stop_timeout".to_owned(), json!(format!("{}s", 2 + rng.below(3))));
+    }
+    if rng.percent(60) {
+        json.insert("config".to_owned(), config(rng, &mut wanted));
+        if rng.one_in(2) {
+            json.insert("restart".to_owned(), json!("when-needed"));
+            wanted.is_hopeless |= guest.deaf;
+        }
+    }
+    if vmid > 100 && rng.one_in(3) {
+        let before = 100 + u32::try_from(rng.below(u64::from(vmid - 100))).unwrap_or(0);
+        wanted.after.push(before);
+        json.insert("after".to_owned(), json!([before]));
+    }
+    (wanted, Json::Object(json))
+}
+
+fn config(rng: &mut Rng, wanted: &mut Wanted) -> Json {
+    let mut json = Map::new();
+    let mut set = |key: &'static str, value: Json, raw: &str| {
+        json.insert(key.to_owned(), value);
+        wanted.config.insert(key, raw.to_owned());
+    };
+    if rng.one_in(2) {
+        let cores = 1 + rng.below(4);
+        set("cores", json!(cores), &cores.to_string());
+    }
+    if rng.one_in(3) {
+        let memory = 512 * (1 + rng.below(4));
+        set("memory", json!(format!("{memory}MiB")), &memory.to_string());
+    }
+    if rng.one_in(3) {
+        set("onboot", json!(true), "1");
+    }
+    if rng.one_in(4) {
+        set("tags", json!(["edge", "web"]), "edge;web");
+    }
+    let words = rng.word(&["front end", "back end", "of %41 & = ;"]);
+    set("description", json!(words), words);
+    Json::Object(json)
+}

@@ -1,0 +1,139 @@
+//! The simulation: the real spine, the real machines and the real hand against the lab, on a virtual clock, with everything going wrong
+//! that can, from a seed. One seed is one story, byte for byte.
+//!
+//! What never enters: threads, real time, sockets and files inside of a story; a run spreads seeds over threads.
+
+mod bugs;
+mod harm;
+mod oracle;
+mod process;
+mod saga;
+mod scene;
+mod stage;
+mod story;
+mod trace;
+#[path = "../world/wire.rs"]
+mod wire;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) use bugs::Bug;
+pub(crate) use harm::Kind;
+pub(crate) use oracle::Violation;
+pub(crate) use saga::sagas;
+pub(crate) use stage::ENDS;
+pub(crate) use story::{Told, tell};
+
+/// What came of many schedules.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) schedules: u64,
+    /// All hashes, in an order-free sum.
+    pub(crate) hash: u64,
+    pub(crate) sends: u64,
+    pub(crate) requests: u64,
+    pub(crate) struck: BTreeMap<Kind, u64>,
+    pub(crate) seen: BTreeMap<&'static str, u64>,
+    /// What went wrong, by seed.
+    pub(crate) violations: BTreeMap<u64, Violation>,
+}
+
+impl Tally {
+    fn add(&mut self, seed: u64, told: Told) {
+        self.schedules += 1;
+        self.hash = self.hash.wrapping_add(told.hash.wrapping_mul(seed | 1));
+        self.sends += told.sends;
+        self.requests += told.requests;
+        for kind in told.struck {
+            *self.struck.entry(kind).or_default() += 1;
+        }
+        for what in told.seen {
+            *self.seen.entry(what).or_default() += 1;
+        }
+        if let Some(violation) = told.violation {
+            self.violations.insert(seed, violation);
+        }
+    }
+
+    fn join(&mut self, other: Self) {
+        self.schedules += other.schedules;
+        self.hash = self.hash.wrapping_add(other.hash);
+        self.sends += other.sends;
+        self.requests += other.requests;
+        self.violations.extend(other.violations);
+        for (kind, count) in other.struck {
+            *self.struck.entry(kind).or_default() += count;
+        }
+        for (what, count) in other.seen {
+            *self.seen.entry(what).or_default() += count;
+        }
+    }
+
+    /// What never happened and should have.
+    pub(crate) fn missing(&self) -> Vec<String> {
+        let kinds = Kind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
+        let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
+        kinds.chain(states).collect()
+    }
+}
+
+/// States that a long run must have reached.
+const STATES: &[&str] = &[
+    "done",
+    "failed",
+    "refused",
+    "held",
+    "recovered as done",
+    "recovered as failed",
+    "recovered as held",
+    "recovery with a task",
+    "recovery without a task",
+    "a task was adopted",
+    "found so",
+    "done although its task failed",
+    "done with warnings",
+    "an operation was not run",
+    "a change became a task",
+    "a change was done at once",
+    "a change was turned down",
+    "a change was not delivered",
+    "a change may have run",
+    "a record was not taken",
+    "a sync failed and the process ended",
+    "the process died",
+    "the plan is refused",
+    "no reading",
+    "a guest converged after healing",
+];
+
+/// Tells the stories of these seeds, on so many threads.
+pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) -> Tally {
+    let next = AtomicU64::new(first);
+    let all = Mutex::new(Tally::default());
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let mut own = Tally::default();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + schedules {
+                        break;
+                    }
+                    own.add(seed, tell(seed, bug, false));
+                }
+                if let Ok(mut all) = all.lock() {
+                    all.join(own);
+                }
+            });
+        }
+    });
+    all.into_inner().unwrap_or_default()
+}
+
+/// The first seed whose story shows the bug by a rule that it breaks, within so many.
+pub(crate) fn find(bug: Bug, schedules: u64) -> Option<(u64, Violation)> {
+    let shows = |seed: u64| tell(seed, Some(bug), false).violation.filter(|violation| bug.rules().contains(&violation.rule));
+    (0..schedules).find_map(|seed| shows(seed).map(|violation| (seed, violation)))
+}

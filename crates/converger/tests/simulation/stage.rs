@@ -1,0 +1,332 @@
+//! The world on a virtual clock, with the harms that wait for their moment, and the trace of everything that happens.
+//!
+//! What never enters: our own process (`process`), and what must hold (`oracle`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use converger_adapters::proxmox::client::Exchange;
+use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest, Method};
+use converger_core::apply::{End, Outcome};
+use converger_lab::{Act, Part, Request, Setting, Truth, World};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::harm::{self, Blow, Harm, Kind, Moment};
+use super::scene::{OTHER, TOKEN};
+use super::trace::Trace;
+use super::wire;
+
+/// The client gives up after so long.
+const DEADLINE_MS: u64 = 60_000;
+
+/// Codes of ends that must be reached sometimes.
+pub(crate) const ENDS: &[&str] = &[
+    "plan-stale",
+    "guest-unknown",
+    "guest-locked",
+    "ha-owned",
+    "identity-mismatch",
+    "name-mismatch",
+    "protected-guest",
+    "config-pending",
+    "node-offline",
+    "not-quorate",
+    "guest-held",
+    "frozen",
+    "not-delivered",
+    "change-rejected",
+    "task-failed",
+    "promise-broken",
+    "not-carried-out",
+    "shutdown-timeout",
+    "task-overdue",
+    "task-lost",
+    "outcome-unread",
+    "outcome-unclear",
+    "journal-unwritable",
+    "request-repeated",
+];
+
+/// How a guest and its cluster really were when a request was answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) quorate: bool,
+    /// Whether the node that was asked is there for the entry node.
+    pub(crate) online: bool,
+    /// The guest; none where it is not there, or hidden.
+    pub(crate) truth: Option<Truth>,
+}
+
+/// What came of a request.
+pub(crate) struct Came {
+    pub(crate) answer: Result<HttpAnswer, Failure>,
+    /// When the client has it.
+    pub(crate) at_ms: u64,
+    /// Whether it changed the guest, or began a task.
+    pub(crate) has_effect: bool,
+}
+
+/// The world and its clock.
+pub(crate) struct Stage {
+    pub(crate) world: World,
+    pub(crate) now_ms: u64,
+    start_ms: u64,
+    entry: String,
+    token: String,
+    harms: Vec<Harm>,
+    requests: u64,
+    commands: u64,
+    /// What makes something good again, and when.
+    healing: BTreeMap<(u64, u64), Act>,
+    made: u64,
+    pub(crate) struck: BTreeSet<Kind>,
+    pub(crate) seen: BTreeSet<&'static str>,
+    pub(crate) trace: Trace,
+}
+
+impl Stage {
+    pub(crate) fn new(setting: &Setting, harms: Vec<Harm>, trace: Trace) -> Self {
+        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        let mut stage = Self {
+            world,
+            now_ms: setting.start_ms,
+            start_ms: setting.start_ms,
+            entry: setting.nodes.keys().next().cloned().unwrap_or_default(),
+            token: format!("{TOKEN}=s3cret"),
+            harms,
+            requests: 0,
+            commands: 0,
+            healing: BTreeMap::new(),
+            made: 0,
+            struck: BTreeSet::new(),
+            seen: BTreeSet::new(),
+            trace,
+        };
+        // Long enough for every node to have told of its guests.
+        stage.pass(20_000);
+        stage
+    }
+
+    pub(crate) fn tell(&mut self, text: fmt::Arguments<'_>) {
+        self.trace.line(self.now_ms - self.start_ms, text);
+    }
+
+    /// Something that must be reached sometimes was.
+    pub(crate) fn sometimes(&mut self, what: &'static str) {
+        self.seen.insert(what);
+    }
+
+    pub(crate) fn pass(&mut self, ms: u64) {
+        self.pass_to(self.now_ms + ms);
+    }
+
+    /// Time goes by, and what heals by then does so when its time has come.
+    pub(crate) fn pass_to(&mut self, now_ms: u64) {
+        while let Some(entry) = self.healing.first_entry().filter(|entry| entry.key().0 <= now_ms) {
+            let ((at_ms, _), act) = entry.remove_entry();
+            self.now_ms = self.now_ms.max(at_ms);
+            self.tell(format_args!("world: {act:?}"));
+            self.world.act(self.now_ms, act);
+        }
+        self.now_ms = self.now_ms.max(now_ms);
+        self.world.advance_to(self.now_ms);
+    }
+
+    /// How much our processes have done so far.
+    pub(crate) fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// How many requests of ours there were so far.
+    pub(crate) fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// Whether something is still to go wrong.
+    pub(crate) fn has_harms(&self) -> bool {
+        !self.harms.is_empty()
+    }
+
+    /// Another thing that the process does to the world or to its store. What strikes the process at it.
+    pub(crate) fn command(&mut self) -> Vec<Harm> {
+        self.commands += 1;
+        let now = self.commands;
+        self.take(|moment| matches!(moment, Moment::Command(at) if at <= now))
+    }
+
+    fn take(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Harm> {
+        // Most of the time nothing waits.
+        if !self.harms.iter().any(|harm| is_due(harm.moment)) {
+            return Vec::new();
+        }
+        let (due, rest) = std::mem::take(&mut self.harms).into_iter().partition(|harm| is_due(harm.moment));
+        self.harms = rest;
+        for harm in &due {
+            self.struck.insert(harm.kind);
+        }
+        due
+    }
+
+    fn strike(&mut self, harms: Vec<Harm>) {
+        for harm in harms {
+            self.tell(format_args!("harm: {:?} {} {}", harm.kind, harm.vmid, harm.node));
+            match harm.blow() {
+                None => {}
+                Some(Blow::Wire(twist)) => self.world.add_request_fault(harm::next_request(twist)),
+                Some(Blow::Task(twist)) => self.world.add_task_fault(harm::next_task(harm.vmid, twist)),
+                Some(Blow::Other(request)) => self.somebody_else(harm.vmid, &request),
+                Some(Blow::Act(act, good)) => {
+                    self.world.act(self.now_ms, act);
+                    if let (Some(act), Some(ms)) = (good, harm.heals_ms) {
+                        self.made += 1;
+                        self.healing.insert((self.now_ms + ms, self.made), act);
+                    }
+                }
+            }
+        }
+    }
+
+    fn somebody_else(&mut self, vmid: u32, request: &Request) {
+        let Some(truth) = self.world.truth(vmid) else { return };
+        self.world.answer_at(self.now_ms, &truth.node, request);
+    }
+
+    /// One request reaches for the world, now.
+    pub(crate) fn carry(&mut self, sent: &HttpRequest, vmid: u32) -> Came {
+        self.requests += 1;
+        let (number, is_change) = (self.requests, sent.method() != Method::Get);
+        let due = self.take(|moment| match moment {
+            Moment::Request(at) => at <= number,
+            Moment::BeforeSend => is_change,
+            Moment::AfterSend | Moment::Command(_) => false,
+        });
+        self.strike(due);
+        let before = is_change.then(|| self.footprint(vmid));
+        let answer = self.world.answer_at(self.now_ms, &self.entry, &wire::request(&self.token, sent));
+        let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
+        if is_change {
+            let due = self.take(|moment| moment == Moment::AfterSend);
+            self.strike(due);
+        }
+        let at_ms = self.now_ms + answer.delay_ms.min(DEADLINE_MS);
+        Came { answer: wire::arrived(sent, answer, DEADLINE_MS), at_ms, has_effect }
+    }
+
+    /// What a change of ours leaves behind at once: another config, or a task.
+    fn footprint(&self, vmid: u32) -> (Option<String>, usize) {
+        let tasks = self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
+        (self.world.truth(vmid).map(|truth| truth.digest), tasks)
+    }
+
+    /// How things really are.
+    pub(crate) fn snapshot(&self, node: &str, vmid: u32) -> Snapshot {
+        Snapshot {
+            quorate: self.world.quorate(&self.entry),
+            online: self.world.sees(&self.entry, node),
+            truth: self.world.truth(vmid).filter(|truth| !truth.hidden),
+        }
+    }
+
+    /// How many tasks of ours are at work on a guest, wherever.
+    pub(crate) fn tasks_at_work(&self, vmid: u32) -> usize {
+        self.world.tasks_about(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
+    }
+
+    /// The tasks of others about a guest.
+    pub(crate) fn foreign_tasks(&self, vmid: u32) -> Vec<String> {
+        let foreign = self.world.tasks_about(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
+        foreign.map(|(upid, _)| upid.to_owned()).collect()
+    }
+
+    /// How an operation ended, for what must be reached sometimes.
+    pub(crate) fn ended(&mut self, outcome: &Outcome, is_recovered: bool) {
+        self.sometimes(match (outcome.end(), is_recovered) {
+            (End::Done, false) => "done",
+            (End::Failed, false) => "failed",
+            (End::Refused, false) => "refused",
+            (End::Held, false) => "held",
+            (End::NotRun, _) => "not run for want of a record",
+            (End::Done, true) => "recovered as done",
+            (End::Failed, true) => "recovered as failed",
+            (End::Held, true) => "recovered as held",
+            (End::Refused, true) => "recovered as refused",
+        });
+        let word = outcome.code().map_or("", |code| code.as_str());
+        let named = ENDS.iter().find(|known| **known == word);
+        self.seen.extend(named);
+        let evidence = &outcome.findings().evidence;
+        if evidence.get("adopted").is_some() {
+            self.sometimes("a task was adopted");
+        }
+        if evidence.get("found_so").is_some() {
+            self.sometimes("found so");
+        }
+        if evidence.get("task_error").is_some() {
+            self.sometimes("done although its task failed");
+        }
+        if evidence.get("warnings").is_some() {
+            self.sometimes("done with warnings");
+        }
+    }
+
+    /// Everything works again, and nothing goes wrong from now on.
+    pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
+        self.harms.clear();
+        self.healing.clear();
+        self.world.clear_faults();
+        let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
+        let mut acts = vec![Act::Heal];
+        for node in nodes {
+            acts.extend([Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part)));
+            acts.extend([Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
+        }
+        for vmid in vmids {
+            let is_odd = self.world.truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
+            acts.extend([Act::Reappear(vmid), Act::Relist(vmid), Act::Unlock(vmid)]);
+            acts.extend(is_odd.then(|| Act::Say(vmid, "running".to_owned())));
+            if self.struck.contains(&Kind::TaskHangs) {
+                acts.push(Act::KillTask(vmid));
+            }
+        }
+        for act in acts {
+            self.world.act(self.now_ms, act);
+        }
+        let path = "/api2/json/access/acl";
+        let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";
+        let grant = Request::new("PUT", path).token(OTHER).header("Content-Length", &form.len().to_string()).form(form);
+        let entry = self.entry.clone();
+        self.world.answer_at(self.now_ms, &entry, &grant);
+        self.tell(format_args!("world: healed"));
+    }
+}
+
+/// The observer's way into the world: one request after the other.
+#[derive(Clone)]
+pub(crate) struct Way(Arc<Mutex<Stage>>);
+
+impl Way {
+    pub(crate) fn new(stage: Stage) -> Self {
+        Self(Arc::new(Mutex::new(stage)))
+    }
+
+    pub(crate) fn stage(&self) -> MutexGuard<'_, Stage> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn into_stage(self) -> Option<Stage> {
+        Arc::into_inner(self.0).map(|mutex| mutex.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Exchange for Way {
+    async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let mut stage = self.stage();
+        let came = stage.carry(sent, 0);
+        stage.pass_to(came.at_ms);
+        came.answer
+    }
+
+    fn place(&self) -> &str {
+        "pve1:8006"
+    }
+}

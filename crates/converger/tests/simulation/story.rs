@@ -1,0 +1,394 @@
+//! One schedule from its seed: lives of the process in a world in which things go wrong, then healing, and then what must be lively:
+//! everything comes to rest as it is wanted, and stays so without another change.
+
+use std::sync::Arc;
+
+use converger_adapters::proxmox::client::Session;
+use converger_adapters::proxmox::observe::{self, Needs, Question};
+use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId, Outcome, Record, Resolution, Run, RunId, Source, Terms};
+use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
+use converger_core::artifact::{Digest, Provenance};
+use converger_core::plan::{self, Plan, Verdict};
+use converger_core::policy::{Circumstances, Limits};
+use converger_core::safety::{self, Judged};
+use converger_core::testing::Rng;
+use converger_engine::operation;
+use converger_engine::schedule::OnFailure;
+use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
+use futures_util::FutureExt as _;
+
+use super::bugs::Bug;
+use super::harm::{self, Harm, Kind};
+use super::oracle::{Oracle, Violation, truth, waits_for_reading};
+use super::process::{Died, Life};
+use super::scene::{self, Scene, TOKEN};
+use super::stage::{Stage, Way};
+use super::trace::Trace;
+
+/// Readings are dated with this, and admitted at the same moment: age is not what is simulated here.
+const TAKEN_AT: &str = "2026-11-15T00:00:00Z";
+const TAKEN_SECS: u64 = 1_794_700_800;
+
+/// After healing it may take so many runs until nothing is left to do.
+const RUNS_MAX: usize = 4;
+
+/// What came of a schedule.
+pub(crate) struct Told {
+    pub(crate) hash: u64,
+    pub(crate) violation: Option<Violation>,
+    pub(crate) struck: Vec<Kind>,
+    pub(crate) seen: Vec<&'static str>,
+    pub(crate) lines: Vec<String>,
+    /// Changes that reached Proxmox.
+    pub(crate) sends: u64,
+    /// Requests of any kind.
+    pub(crate) requests: u64,
+    /// What our processes did to the world and to their store before everything healed.
+    pub(crate) commands: u64,
+    /// Requests of ours before everything healed.
+    pub(crate) early: u64,
+}
+
+/// The story of a seed.
+pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
+    let mut rng = Rng::new(seed);
+    let scene = scene::draw(&mut rng);
+    let harms = harm::draw(&mut rng, &scene);
+    let lives = 1 + rng.below(3);
+    let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
+    Story::new(scene, stage, rng, bug).told(lives)
+}
+
+/// The story of a scene in which these harms strike, and nothing else.
+pub(crate) fn tell_of(scene: Scene, harms: Vec<Harm>, lives: u64) -> Told {
+    let stage = Stage::new(&scene.setting, harms, Trace::new(false));
+    Story::new(scene, stage, Rng::new(0), None).told(lives)
+}
+
+struct Story {
+    /// Taken out while the observer has it.
+    stage: Option<Stage>,
+    store: MemoryStore,
+    oracle: Oracle,
+    scene: Scene,
+    rng: Rng,
+    bug: Option<Bug>,
+    runs: u64,
+    is_healed: bool,
+    /// What the last plan decided about each guest.
+    verdicts: Vec<(u32, Verdict)>,
+}
+
+impl Story {
+    fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
+        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone()));
+        Self { stage: Some(stage), store, oracle, scene, rng, bug, runs: 0, is_healed: false, verdicts: Vec::new() }
+    }
+
+    fn told(mut self, lives: u64) -> Told {
+        self.bad_days(lives);
+        let (commands, early) = (self.stage().commands(), self.stage().requests());
+        self.good_days();
+        let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        Told {
+            hash: stage.trace.hash(),
+            violation: self.oracle.violation.take(),
+            struck: stage.struck.iter().copied().collect(),
+            seen: stage.seen.iter().copied().collect(),
+            sends: self.oracle.sends,
+            requests: stage.world.requests(),
+            commands,
+            early,
+            lines: stage.trace.into_lines(),
+        }
+    }
+
+    fn stage(&mut self) -> &mut Stage {
+        self.stage.as_mut().unwrap_or_else(|| panic!("the stage is there"))
+    }
+
+    fn is_broken(&self) -> bool {
+        self.oracle.violation.is_some()
+    }
+
+    fn bad_days(&mut self, lives: u64) {
+        for _ in 0..lives {
+            if self.is_broken() {
+                return;
+            }
+            let has_died = self.live().is_err();
+            if has_died {
+                self.stage().sometimes("the process died");
+                self.stage().tell(format_args!("the process is dead"));
+            } else if !self.stage().has_harms() {
+                return;
+            }
+            let within = *self.rng.pick(&[1_000, 30_000, 600_000]).unwrap_or(&1_000);
+            let ms = self.rng.below(within);
+            self.stage().pass(ms);
+        }
+    }
+
+    /// One process, from its start to its end or death.
+    fn live(&mut self) -> Result<(), Died> {
+        self.store = self.store.crash();
+        self.oracle.begins();
+        for id in self.oracle.ids() {
+            let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
+            self.oracle.found(&id, history.as_ref());
+        }
+        self.recover()?;
+        // Whoever was told to stop begins no run.
+        if self.oracle.is_stopped() {
+            return Ok(());
+        }
+        self.verdicts.clear();
+        let Some(plan) = self.plan() else {
+            self.demand_reading();
+            return Ok(());
+        };
+        self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
+        let Some(operations) = self.admitted(plan) else { return Ok(()) };
+        self.run(operations)
+    }
+
+    fn demand_reading(&mut self) {
+        if self.is_healed {
+            self.oracle.broken_by("L1", "everything has healed, and there is no reading".into());
+        }
+    }
+
+    /// What is open, or held until a reading tells, is found out first.
+    fn recover(&mut self) -> Result<(), Died> {
+        let open = self.open();
+        if open.is_empty() || self.bug == Some(Bug::DropRecovery) {
+            return Ok(());
+        }
+        self.stage().tell(format_args!("recovery of {}", open.len()));
+        self.stage().sometimes(if open.iter().any(|history| history.task.is_some()) {
+            "recovery with a task"
+        } else {
+            "recovery without a task"
+        });
+        let patience = self.scene.patience;
+        let states: Vec<operation::State> = open.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
+        let is_planted = matches!(self.bug, Some(Bug::ResendOnRecovery | Bug::FailOnRecovery));
+        let Self { stage, store, oracle, scene, bug, .. } = self;
+        let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
+        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
+        if let Some(state) = states.iter().find(|state| is_planted && state.task().is_none()) {
+            return life.planted_recovery(state);
+        }
+        life.resolve(states)?;
+        self.recovered_twice();
+        Ok(())
+    }
+
+    /// S20: what a recovery left is what it would leave again: nothing is open.
+    fn recovered_twice(&mut self) {
+        let open = self.open().into_iter().find(|history| !waits_for_reading(history));
+        if let Some(history) = open.filter(|_| !self.is_unwritable()) {
+            self.oracle.broken_by("S20", format!("{} is open after the recovery", history.id()));
+        }
+    }
+
+    /// A store that was full keeps what could not be written open, for the next start.
+    fn is_unwritable(&mut self) -> bool {
+        self.stage().struck.contains(&Kind::StoreFull)
+    }
+
+    fn open(&self) -> Vec<History> {
+        let environment = self.scene.desired.environment().clone();
+        let mut open = self.store.open_operations(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
+        let filter = Filter { environment: Some(environment), standing: Some(Standing::Held), ..Filter::default() };
+        let held = self.store.operations(filter, 1000).now_or_never().and_then(Result::ok).unwrap_or_default();
+        open.extend(held.into_iter().filter(waits_for_reading));
+        open
+    }
+
+    /// What is to be done, on a fresh reading; none: there is no reading.
+    fn plan(&mut self) -> Option<Plan> {
+        let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        let way = Way::new(stage);
+        let (environment, scope, needs) =
+            (self.scene.desired.environment().clone(), self.scene.desired.scope(), Needs::of(&self.scene.desired));
+        let question = Question { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
+        let session = Session::new(way.clone());
+        let taken = observe::read(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
+        drop(session);
+        self.stage = way.into_stage();
+        let mut observation = match taken {
+            Ok(taken) => taken.observation,
+            Err(unread) => {
+                self.stage().tell(format_args!("no reading: {unread}"));
+                self.stage().sometimes("no reading");
+                return None;
+            }
+        };
+        observation.taken_at = Some(TAKEN_AT.into());
+        let scoped = observation.within(&scope);
+        Some(plan::plan(Arc::clone(&self.scene.desired), Arc::new(scoped), Arc::clone(&self.scene.rules)))
+    }
+
+    fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
+        let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
+        let safe = match safety::judge(plan, Limits::default(), Circumstances::default()) {
+            Judged::Safe(safe) => safe,
+            Judged::Refused(_) => {
+                self.stage().tell(format_args!("the plan is refused"));
+                self.stage().sometimes("the plan is refused");
+                return None;
+            }
+        };
+        let admission = Admission {
+            mode: Mode::Solo,
+            provenance: Provenance::Live,
+            confirmation: Confirmation::Typed { by: "ann".into(), names },
+            refused: Refused::IsLeftOut,
+            now_secs: TAKEN_SECS,
+            age_secs_max: Admission::AGE_SECS_MAX,
+        };
+        let approved = match approve::admit(safe, &admission) {
+            Ok(Admitted::Approved(approved)) => approved,
+            other => panic!("everything was typed: {other:?}"),
+        };
+        self.runs += 1;
+        let runs = self.runs;
+        let run = RunId::new(&format!("run-{runs}")).unwrap_or_else(|| panic!("an id"));
+        approved.into_operations(&run, |number| OperationId::new(&format!("op-{runs}-{number}")))
+    }
+
+    fn run(&mut self, mut operations: Vec<(Operation, Terms)>) -> Result<(), Died> {
+        let Some((first, _)) = operations.first() else { return Ok(()) };
+        let (id, environment, plan, at_ms) = (first.run.clone(), first.environment.clone(), first.plan, self.stage().now_ms);
+        if self.scene.is_one_shot && !self.is_healed {
+            operations.iter_mut().for_each(|(operation, _)| operation.source = once(operation));
+        }
+        let Self { stage, store, oracle, scene, bug, .. } = self;
+        let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
+        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
+        if !life.write(Write::RunStarted(Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms }))? {
+            return Ok(());
+        }
+        life.carry_out(operations)?;
+        life.write(Write::RunEnded { id, end: End::Done, at_ms })?;
+        Ok(())
+    }
+
+    /// Everything works again: it must come to rest as it is wanted, and stay so.
+    fn good_days(&mut self) {
+        if self.is_broken() {
+            return;
+        }
+        self.is_healed = true;
+        // Whoever lets go of something does so in a process of their own.
+        self.store = self.store.crash();
+        let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
+        self.stage().heal(vmids.into_iter());
+        self.stage().pass(600_000);
+        self.thaw();
+        for _ in 0..RUNS_MAX {
+            self.release();
+            let sends = self.oracle.sends;
+            if self.live().is_err() || self.is_broken() {
+                break;
+            }
+            // Nothing was sent and nothing is held: this is how it stays.
+            if self.oracle.sends == sends && self.held().is_empty() {
+                self.oracle.settled();
+                return self.rests();
+            }
+            self.stage().pass(60_000);
+        }
+        if !self.is_broken() && !self.is_any_hopeless() {
+            self.oracle.broken_by("L1", format!("still at work after {RUNS_MAX} runs, although everything has healed"));
+        }
+    }
+
+    fn is_any_hopeless(&self) -> bool {
+        self.scene.wanted.values().any(|wanted| wanted.is_hopeless)
+    }
+
+    /// A person lets go of what was held and frozen.
+    fn thaw(&mut self) {
+        let (environment, at_ms) = (self.scene.desired.environment().clone(), self.stage().now_ms);
+        let by: Box<str> = "ann".into();
+        for vmid in self.scene.desired.scope().ids() {
+            let release = Write::Release { environment: environment.clone(), vmid: *vmid, by: by.clone(), at_ms };
+            let _ = self.store.commit_now(release.into());
+        }
+        let _ = self.store.commit_now(Write::Thaw { environment, by, at_ms }.into());
+    }
+
+    fn held(&self) -> Vec<History> {
+        let filter = Filter { standing: Some(Standing::Held), ..Filter::default() };
+        self.store.operations(filter, 1000).now_or_never().and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// A person looks at what is held for a person, or still held after everything healed, and says what became of it.
+    fn release(&mut self) {
+        for history in self.held() {
+            let at_ms = self.stage().now_ms;
+            let (id, resolution) = (history.id().clone(), Resolution::Failed);
+            let record = Record::Resolved { id, resolution, by: "ann".into(), reason: "looked".into(), at_ms };
+            let is_for_reading =
+                matches!(&history.ended, Some((Outcome::Held { release: converger_core::apply::Release::Reading, .. }, _)));
+            // What a reading may release is first read once.
+            let was_read = self.stage().seen.contains("read after healing");
+            if is_for_reading && !was_read {
+                continue;
+            }
+            self.stage().tell(format_args!("a person resolves {}", history.id()));
+            if self.store.commit_now(record.clone().into()).is_ok() {
+                self.oracle.durable(&record);
+            }
+        }
+        self.stage().sometimes("read after healing");
+    }
+
+    /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against.
+    fn rests(&mut self) {
+        let verdicts = std::mem::take(&mut self.verdicts);
+        let mut found = None;
+        let mut converged = 0;
+        for (vmid, verdict) in verdicts {
+            let wanted = &self.scene.wanted[&vmid];
+            let real = self.stage.as_ref().and_then(|stage| stage.world.truth(vmid));
+            match verdict {
+                Verdict::Converged { .. } if real.as_ref().is_none_or(|real| !truth::is_as_wanted(real, wanted)) => {
+                    found = Some(("L1", format!("{vmid} is called converged and is {real:?}")));
+                }
+                Verdict::Converged { .. } => converged += 1,
+                Verdict::Refused(_) => {}
+                Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => {}
+                Verdict::Steps(steps) => {
+                    let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
+                    found = Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")));
+                }
+            }
+        }
+        if converged > 0 {
+            self.stage().sometimes("a guest converged after healing");
+        }
+        if let Some((rule, text)) = found {
+            self.oracle.broken_by(rule, text);
+        }
+    }
+
+    /// Whoever comes after a guest that cannot get there does not get there either.
+    fn waits_for_hopeless(&self, vmid: u32) -> bool {
+        let is_hopeless = |vmid: &u32| self.scene.wanted.get(vmid).is_some_and(|wanted| wanted.is_hopeless);
+        let before = self.scene.wanted[&vmid].after.iter().any(is_hopeless);
+        // A run that stops at the first failure never gets past it.
+        let is_stuck = self.scene.on_failure == OnFailure::Stop && self.scene.wanted.keys().any(is_hopeless);
+        let behind = self.scene.wanted.iter().any(|(other, wanted)| wanted.after.contains(&vmid) && is_hopeless(other));
+        before || behind || is_stuck
+    }
+}
+
+/// The same step of the same guest is the same request.
+fn once(operation: &Operation) -> Source {
+    let text = format!("{}-{}", operation.guest.vmid, operation.step.change.word());
+    let key = IdempotencyKey::new(&text).unwrap_or_else(|| panic!("a key"));
+    Source::OneShot { key, request: Digest::of_bytes(text.as_bytes()) }
+}

@@ -1,0 +1,88 @@
+//! What happened, in order: a hash of all of it, and the lines themselves where somebody wants to read them. One seed is one trace.
+
+use std::fmt::{self, Write as _};
+
+use converger_core::apply::{Answer, Sent, TaskState};
+use converger_core::observe::Status;
+
+/// A story as it is told.
+pub(crate) struct Trace {
+    hash: u64,
+    lines: Option<Vec<String>>,
+}
+
+impl Trace {
+    pub(crate) fn new(keeps_lines: bool) -> Self {
+        Self { hash: 0xcbf2_9ce4_8422_2325, lines: keeps_lines.then(Vec::new) }
+    }
+
+    /// One more line, at a moment in milliseconds since the world began.
+    pub(crate) fn line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
+        // Writing to a hash or a string cannot fail.
+        let _ = writeln!(Hasher(&mut self.hash), "{at_ms} {text}");
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:>9}.{:03}  {text}", at_ms / 1000, at_ms % 1000));
+        }
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn into_lines(self) -> Vec<String> {
+        self.lines.unwrap_or_default()
+    }
+}
+
+/// FNV-1a.
+struct Hasher<'h>(&'h mut u64);
+
+impl fmt::Write for Hasher<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for byte in text.bytes() {
+            *self.0 = (*self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        Ok(())
+    }
+}
+
+/// An answer in a few words: all that a decision rests on, and no more than a reader can bear.
+pub(crate) struct Brief<'a>(pub(crate) &'a Answer);
+
+impl fmt::Display for Brief<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Answer::Cluster(membership) => {
+                let online = membership.nodes.values().filter(|online| **online).count();
+                write!(out, "quorate {}, {online} of {} nodes", membership.quorate, membership.nodes.len())
+            }
+            Answer::Status(live) => {
+                let is_known = matches!(live.status, Status::Known(_));
+                let ha = live.ha.as_ref().map(|ha| ha.state.as_deref());
+                write!(out, "{} (known {is_known}, lock {:?}, ha {ha:?}, up {:?})", live.word, live.lock, live.uptime_secs)
+            }
+            Answer::Config(config) => {
+                let waits: Vec<&str> = config.pending.iter().map(|entry| entry.key()).collect();
+                let revision = config.revision.as_ref().map_or("", |revision| revision.as_str().get(..8).unwrap_or(""));
+                write!(out, "{} at {revision} (lock {:?}, waiting {waits:?})", config.name, config.lock)
+            }
+            Answer::Where(place) => write!(out, "{:?}", place.as_ref().map(|place| place.node.as_str())),
+            Answer::Sent(sent) => match sent {
+                Sent::Task(task) => write!(out, "task {task}"),
+                Sent::Done => out.write_str("done"),
+                Sent::No(cause) => write!(out, "no: {} {}", cause.word, cause.text),
+                Sent::NotDelivered(cause) => write!(out, "not delivered: {} {}", cause.word, cause.text),
+                Sent::MayHaveRun(cause) => write!(out, "may have run: {} {}", cause.word, cause.text),
+            },
+            Answer::Task(state) => match state {
+                TaskState::Running => out.write_str("at work"),
+                TaskState::Ended { warnings } => write!(out, "ended, {warnings} warnings"),
+                TaskState::Failed(cause) => write!(out, "failed: {}", cause.text),
+                TaskState::Lost(cause) => write!(out, "lost: {}", cause.text),
+            },
+            Answer::Tasks(seen) => write!(out, "{} tasks", seen.len()),
+            Answer::NotThere(cause) => write!(out, "not there: {}", cause.word),
+            Answer::Unread(cause) => write!(out, "unread: {} {}", cause.word, cause.text),
+        }
+    }
+}
