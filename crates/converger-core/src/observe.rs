@@ -5,6 +5,7 @@
 //!
 //! What never enters: how a reading is taken (adapters), and what follows from it (`plan`).
 
+mod note;
 mod parse;
 mod write;
 
@@ -13,6 +14,7 @@ use crate::document::{Diagnostics, Notation};
 use crate::guest::{EnvironmentName, Identity, Kind, NodeName, RunState, Vmid};
 use crate::normalize::{Context, Features, Field, Value, Words};
 
+pub use note::Note;
 pub(crate) use parse::{ha as read_ha, loose as read_value, or_null, text as read_text, words as read_words};
 pub use write::InScope;
 
@@ -47,6 +49,8 @@ pub struct Observation {
     pub guests: Box<[ObservedGuest]>,
     /// How many guests were seen outside of the scope and dropped.
     pub unmanaged: u64,
+    /// What people should know about it; outside of every digest.
+    pub notes: Box<[Note]>,
 }
 
 /// A reading that holds nothing outside of a scope (G8). Made by [`Observation::within`] only.
@@ -311,6 +315,7 @@ impl Observation {
             guest.settle();
         }
         self.guests = guests.into();
+        self.notes = self.notes.into_iter().filter(|note| note.guest.is_none_or(|vmid| scope.has(vmid))).collect();
         Scoped(self)
     }
 

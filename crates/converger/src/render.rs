@@ -228,19 +228,16 @@ pub(crate) fn look(look: &Look) -> String {
 }
 
 /// Where a live reading is from, and what was not as it should be.
-pub(crate) fn reading(report: &Report, token: &str) -> String {
+pub(crate) fn reading(report: &Report) -> String {
     let requests = counted(report.requests, "request");
     let mut text = format!("{}\n", styled(DIM, format!("read from {} in {requests}", report.place)));
-    for passed in &report.passed_over {
-        let _ = writeln!(text, "{} {passed}", styled(YELLOW.bold(), "passed over:"));
-    }
-    let mut notes = report.notes.iter().peekable();
-    while let Some(note) = notes.next() {
-        let _ = writeln!(text, "{} {} ({})", styled(YELLOW.bold(), "note:"), note.text, note.reason.word());
-        let remedy = note.remedy(token);
+    let mut notes = report.reading.notes.iter().enumerate().peekable();
+    while let Some((index, note)) = notes.next() {
+        let label = if index < report.passed_over { "passed over:" } else { "note:" };
+        let _ = writeln!(text, "{} {} ({})", styled(YELLOW.bold(), label), note.text, note.code);
         // What helps several of them is said once, after the last.
-        if notes.peek().is_none_or(|next| next.remedy(token) != remedy) {
-            let _ = writeln!(text, "  {} {remedy}", styled(CYAN, "remedy:"));
+        if notes.peek().is_none_or(|(_, next)| next.remedy != note.remedy) {
+            let _ = writeln!(text, "  {} {}", styled(CYAN, "remedy:"), note.remedy);
         }
     }
     text

@@ -88,38 +88,29 @@ impl Unread {
         }
     }
 
-    /// What to do about it, where that can be said better than the table of codes does.
+    /// What to do about it.
     #[must_use]
-    pub fn remedy(&self) -> Option<&str> {
+    pub fn remedy(&self) -> &str {
         match self {
-            Self::Failed { failure, remedy, .. } if matches!(failure.cause, Cause::Forbidden | Cause::Unauthenticated) => Some(remedy),
-            Self::Failed { .. } | Self::OtherCluster { .. } => None,
+            Self::Failed { remedy, .. } => remedy,
+            Self::OtherCluster { .. } => Code::OtherCluster.entry().remedy.trim_end_matches('.'),
         }
     }
 }
 
-/// What to do about a failure that leaves no reading.
+/// What to do about a failure that leaves no reading: what the table of codes says, with the names where the token is what is wrong.
 pub(super) fn remedy(failure: &Failure, token: &str) -> String {
-    let fixed = match failure.cause {
+    let user = token.split_once('!').map_or(token, |(user, _)| user);
+    match failure.cause {
         Cause::Forbidden => {
-            let user = token.split_once('!').map_or(token, |(user, _)| user);
-            return format!(
-                "let the token read the cluster, on a node: pveum acl modify / --users '{user}' --tokens '{token}' --roles PVEAuditor"
-            );
+            format!("let the token read the cluster, on a node: pveum acl modify / --users '{user}' --tokens '{token}' --roles PVEAuditor")
         }
-        Cause::Unauthenticated => {
-            return format!(
-                "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
-                 does not say which"
-            );
-        }
-        Cause::ClusterDown => "the cluster's file system is down: look at pve-cluster on the node",
-        Cause::Redirected => "redirects are not followed: name the address of the API itself",
-        Cause::Malformed | Cause::NotImplemented => "check that this is the address of Proxmox VE's API",
-        Cause::NodeUnreachable | Cause::Interrupted => "look at pvedaemon on the node",
-        _ => "try again, or look at the node",
-    };
-    fixed.to_owned()
+        Cause::Unauthenticated => format!(
+            "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
+             does not say which"
+        ),
+        cause => cause.code().entry().remedy.trim_end_matches('.').to_owned(),
+    }
 }
 
 fn failed<E: Exchange>(session: &Session<E>, question: &Question<'_>, what: &'static str, failure: Failure) -> Unread {
@@ -299,6 +290,7 @@ impl<'q> Reading<'q> {
             nodes: self.nodes.into(),
             guests: self.guests.into(),
             unmanaged: 0,
+            notes: self.notes.iter().map(|note| note.told(self.question.token)).collect(),
         };
         Taken { observation, notes: self.notes }
     }

@@ -8,15 +8,15 @@ use std::time::SystemTime;
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
-use converger_core::observe::Scoped;
+use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
-use super::codec::{Command, Event, Failure, Read};
+use super::codec::{Cause, Failure};
 use super::doctor::{self, Finding};
 use super::hand::{Caller, Hand};
-use super::observe::{self, Needs, Note, Question, Unread};
+use super::observe::{self, Needs, Question, Unread};
 use super::time;
 use crate::{ObserveError, Observer};
 
@@ -97,10 +97,7 @@ impl ProxmoxError {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::NoEndpoint | Self::Client(_) | Self::Runtime(_) => None,
-            Self::NoAnswer(failures) => failures.first().map(|first| {
-                let is_one = failures.iter().all(|failure| failure.cause == first.cause);
-                if is_one { first.cause.code() } else { Code::EndpointUnreachable }
-            }),
+            Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
     }
@@ -108,24 +105,38 @@ impl ProxmoxError {
     /// What to do about it, where it has a code.
     #[must_use]
     pub fn remedy(&self) -> Option<&str> {
-        let own = if let Self::Unread(unread) = self { unread.remedy() } else { None };
-        own.or_else(|| self.code().map(|code| code.entry().remedy.trim_end_matches('.')))
+        match self {
+            Self::Unread(unread) => Some(unread.remedy()),
+            _ => self.code().map(|code| code.entry().remedy.trim_end_matches('.')),
+        }
     }
 }
 
-/// A reading, with what people should know about it.
+/// The one code of several endpoints. A certificate that is not the pinned one is an alarm, and counts before mere silence.
+fn gravest(failures: &[Failure]) -> Option<Code> {
+    let is_alarm = |failure: &&Failure| failure.cause == Cause::PinMismatch;
+    let first = failures.iter().find(is_alarm).or(failures.first())?;
+    let is_one = is_alarm(&first) || failures.iter().all(|failure| failure.cause == first.cause);
+    Some(if is_one { first.cause.code() } else { Code::EndpointUnreachable })
+}
+
+/// An endpoint that was passed over, as the reading keeps it.
+fn passed(failure: &Failure, token: &str) -> Note {
+    let (code, remedy) = (failure.cause.code().word().into(), observe::remedy(failure, token).into());
+    Note { code, guest: None, remedy, text: failure.text.clone() }
+}
+
+/// A reading, and what it took. What people should know about it stands in it.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The reading in scope.
     pub reading: Scoped,
-    /// What was not as it should be.
-    pub notes: Vec<Note>,
     /// The endpoint that was asked.
     pub place: String,
     /// How many requests were made.
     pub requests: u64,
-    /// Endpoints that were tried before and did not answer, with the reason.
-    pub passed_over: Vec<String>,
+    /// How many of the first notes are about endpoints that were tried before, with which no connection came about.
+    pub passed_over: usize,
 }
 
 impl Proxmox {
@@ -157,12 +168,6 @@ impl Proxmox {
         self.runtime.block_on(self.take(scope))
     }
 
-    /// The id of the token that asks.
-    #[must_use]
-    pub fn token(&self) -> &str {
-        self.ways.first().map_or("", |way| way.token.id.as_str())
-    }
-
     /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.
     ///
     /// # Errors
@@ -171,28 +176,6 @@ impl Proxmox {
         let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
         let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
         Ok(Hand::new(Session::new(way.client()?), caller))
-    }
-
-    /// Asks for each of these once, at the first endpoint with which a connection stands: for people who look for what is wrong.
-    ///
-    /// # Errors
-    /// No endpoint answers. That something may not be read is not an error here.
-    pub fn ask(&self, reads: &[Read]) -> Result<Vec<Result<Event, Failure>>, ProxmoxError> {
-        self.runtime.block_on(async {
-            let mut passed_over = Vec::new();
-            for way in &self.ways {
-                let session = Session::new(way.client()?);
-                let mut answers = Vec::new();
-                for read in reads {
-                    answers.push(session.call(&Command::Read(read.clone())).await);
-                }
-                match answers.first() {
-                    Some(Err(failure)) if failure.cause.is_no_connection() => passed_over.push(failure.clone()),
-                    _ => return Ok(answers),
-                }
-            }
-            Err(ProxmoxError::NoAnswer(passed_over))
-        })
     }
 
     /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
@@ -219,8 +202,10 @@ impl Proxmox {
                     let mut observation = taken.observation;
                     observation.taken_at = Some(time::timestamp(SystemTime::now()).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
-                    let passed_over = texts(&passed_over);
-                    return Ok(Report { reading: observation.within(scope), notes: taken.notes, place, requests, passed_over });
+                    let over = passed_over.iter().map(|failure| passed(failure, token));
+                    observation.notes = over.chain(observation.notes).collect();
+                    let passed_over = passed_over.len();
+                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over });
                 }
                 // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
                 Err(Unread::Failed { failure, .. }) if session.requests() == 1 && failure.cause.is_no_connection() => {

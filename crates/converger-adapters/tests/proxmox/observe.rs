@@ -359,7 +359,7 @@ fn without_the_list_or_the_cluster_there_is_no_reading_and_it_is_said_what_to_do
         let unread = read(&desk, &[100], &Needs::Everything, None).expect_err("no reading");
         let Unread::Failed { failure, .. } = &unread else { panic!("{unread}") };
         assert_eq!(failure.cause, expected);
-        let remedy = unread.remedy().unwrap_or(unread.code().entry().remedy);
+        let remedy = unread.remedy();
         assert!(remedy.contains(part), "{unread}: {remedy}");
     }
 }

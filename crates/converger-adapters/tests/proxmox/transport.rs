@@ -7,6 +7,7 @@ use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fi
 use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, GuestPath, Read, Write, decode, encode};
 use converger_adapters::proxmox::doctor::Level;
 use converger_adapters::proxmox::{Environment, Proxmox, ProxmoxError};
+use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
 
 use crate::desk::{ALONE, Desk, cluster_of, guest, raw, scope, success};
@@ -162,7 +163,8 @@ fn one_reading_stays_with_one_endpoint_and_at_two_requests_per_node() {
     assert_eq!(report.reading.guests.len(), 30);
     assert_eq!((report.place.as_str(), report.requests), (first.address.to_string().as_str(), 63));
     assert_eq!((first.requests().len(), second.requests().len()), (63, 0));
-    assert_eq!(report.passed_over.len(), 1);
+    assert_eq!(report.passed_over, 1);
+    assert_eq!(&*report.reading.notes[0].code, "endpoint-unreachable");
     assert!(report.reading.taken_at.is_some());
     let at_once = first.at_once_max.lock().expect("unpoisoned").clone();
     assert!(at_once.len() == 3 && at_once.values().all(|most| *most <= 2), "{at_once:?}");
@@ -175,6 +177,31 @@ fn an_endpoint_that_answered_once_is_not_exchanged_for_another() {
     let observer = proxmox(&[(broken.url(), broken.pinned()), (good.url(), good.pinned())]);
     assert!(matches!(observer.report(&scope(&[])), Err(ProxmoxError::Unread(_))));
     assert_eq!((broken.requests().len(), good.requests().len()), (1, 0), "one attempt");
+}
+
+#[test]
+fn a_wrong_pin_is_an_alarm_that_stands_in_the_reading_and_nothing_is_sent_there() {
+    let desk = || Desk::with(&cluster_of("lab", 1, &[("n1", 1)]), [(100, guest(100, "n1"))]);
+    let (other, good) = (desk_server(desk()), desk_server(desk()));
+    let observer = proxmox(&[(other.url(), good.pinned()), (good.url(), good.pinned())]);
+    let report = observer.report(&scope(&[100])).expect("a reading");
+    assert_eq!((report.place.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
+    assert!(other.requests().is_empty(), "the token does not travel to whoever answers there");
+    let note = &report.reading.notes[0];
+    assert_eq!((&*note.code, note.guest), ("pin-mismatch", None));
+    assert!(note.text.contains(&other.address.to_string()) && note.text.contains(&other.fingerprint.to_string()), "{note:?}");
+    assert!(note.remedy.contains("pvenode cert info"), "{note:?}");
+}
+
+#[test]
+fn where_no_endpoint_answers_a_wrong_pin_counts_before_silence() {
+    let other = desk_server(Desk::with(ALONE, []));
+    let wrong = start(|_| Reply::Close).pinned();
+    for ways in [[(nobody(), wrong.clone()), (other.url(), wrong.clone())], [(other.url(), wrong.clone()), (nobody(), wrong.clone())]] {
+        let error = proxmox(&ways).report(&scope(&[100])).expect_err("no reading");
+        assert_eq!(error.code(), Some(Code::PinMismatch), "{error}");
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("pvenode cert info")), "{error}");
+    }
 }
 
 #[test]
@@ -218,14 +245,4 @@ fn a_clock_of_long_ago_is_found_in_the_header() {
     let findings = proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {});
     let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
     assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
-}
-
-#[test]
-fn what_is_asked_for_is_asked_once_at_one_endpoint() {
-    let server = desk_server(Desk::with(ALONE, [(100, guest(100, "n1"))]));
-    let observer = proxmox(&[(nobody(), server.pinned()), (server.url(), server.pinned())]);
-    let answers = observer.ask(&[Read::Version, Read::HaResources, Read::NextId(Vmid::new(100).expect("an id"))]).expect("answers");
-    assert!(matches!(answers.as_slice(), [Ok(Event::Version(_)), Err(_), Ok(Event::NextId(_))]), "{answers:?}");
-    assert_eq!(server.requests().len(), 3);
-    assert!(proxmox(&[(nobody(), server.pinned())]).ask(&[Read::Version]).is_err());
 }

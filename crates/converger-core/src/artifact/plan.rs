@@ -11,7 +11,7 @@ use crate::action::{Change, Fields, Undo};
 use crate::audit::{Summary, summary};
 use crate::desired::DesiredGuest;
 use crate::guest::EnvironmentName;
-use crate::observe::{ObservedGuest, Reading};
+use crate::observe::{Note, ObservedGuest, Reading};
 use crate::plan::{PLANNER, Plan, Step, Verdict};
 use crate::policy::{Circumstances, Limits};
 use crate::refusal::Refusal;
@@ -39,7 +39,8 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
     buffered.write_all(b"{\"body\":")?;
     let digest = write_body(&mut buffered, judged.plan())?;
     // The body is the first member by name, so that its digest is known when the rest is written.
-    let rest = Rest { digest, judgement: JudgementRow::of(judged.judgement())?, provenance, schema: SCHEMA, summary: summary(judged) };
+    let (judgement, notes) = (JudgementRow::of(judged.judgement())?, &*judged.plan().observation().notes);
+    let rest = Rest { digest, judgement, notes, provenance, schema: SCHEMA, summary: summary(judged) };
     let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
     buffered.write_all(b",")?;
     buffered.write_all(rest.strip_prefix(b"{").unwrap_or(&rest))?;
@@ -64,6 +65,9 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
 struct Rest<'p> {
     digest: Digest,
     judgement: JudgementRow<'p>,
+    /// What people should know about the reading.
+    #[serde(skip_serializing_if = "<[Note]>::is_empty")]
+    notes: &'p [Note],
     provenance: Provenance,
     schema: &'static str,
     summary: Summary,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Config, Ha, Node, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
+use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, note};
 use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
 use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_tag};
@@ -10,7 +10,7 @@ use crate::marks::{self, Marks};
 use crate::moment;
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
 
-const KEYS: [&str; 9] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged"];
+const KEYS: [&str; 10] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
 const NODE_KEYS: [&str; 2] = ["name", "online"];
 const GUEST_KEYS: [&str; 19] = [
@@ -52,6 +52,7 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Dia
         nodes: draft.nodes.into_iter().map(|(node, _)| node).collect(),
         guests: draft.guests.into(),
         unmanaged: draft.unmanaged,
+        notes: draft.notes.into(),
     })
 }
 
@@ -65,6 +66,7 @@ struct Draft {
     nodes: Vec<(Node, Span)>,
     guests: Vec<ObservedGuest>,
     unmanaged: u64,
+    notes: Vec<Note>,
 }
 
 struct File;
@@ -86,6 +88,7 @@ impl Decode<Draft> for File {
             5 => reader.flag("`quorate`").map(|flag| draft.quorate = flag),
             6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
             7 => reader.items("`guests`", |reader| guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
+            9 => reader.items("`notes`", |reader| note::read(reader, &mut draft.notes)).map(|_| ()),
             _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
         })?;
         if let Some(seen) = seen {
@@ -230,12 +233,15 @@ pub(crate) fn or_null<'t, S: Source<'t>, T>(
     Ok(read(reader)?.map(Some))
 }
 
+/// Lower-case words joined by `-`.
+pub(super) fn is_cause(text: &str) -> bool {
+    (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
 /// A cause is a word for machines as much as for people.
 fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.text("`cause`")? else { return Ok(None) };
-    let fits =
-        (1..=64).contains(&found.len()) && found.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    if fits {
+    if is_cause(&found) {
         return Ok(Some(found.into()));
     }
     reader.refuse(

@@ -18,6 +18,9 @@ impl Serialize for Observation {
         map.serialize_entry("environment", &self.environment)?;
         map.serialize_entry("guests", &Guests(self, Part::Whole))?;
         map.serialize_entry("nodes", &Nodes(self, Part::Whole))?;
+        if !self.notes.is_empty() {
+            map.serialize_entry("notes", &self.notes)?;
+        }
         map.serialize_entry("quorate", &self.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
         if let Some(source) = &self.source {

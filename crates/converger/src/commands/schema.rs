@@ -144,11 +144,17 @@ fn observation() -> Json {
             "taken_at": { "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" },
             "complete": { "type": "boolean" }, "quorate": { "type": "boolean" },
             "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": { "type": "boolean" } }))),
-            "guests": list(guest), "unmanaged": { "type": "integer", "minimum": 0 },
+            "guests": list(guest), "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(),
         }),
     );
     head(&mut schema, "One reading of an environment (current.json)");
     schema
+}
+
+/// What people should know about a reading.
+fn notes() -> Json {
+    let code = json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" });
+    list(object(&["code", "remedy", "text"], json!({ "code": code, "guest": vmid(), "remedy": text(), "text": text() })))
 }
 
 fn refusals() -> Json {
@@ -216,7 +222,7 @@ fn plan() -> Json {
     let mut schema = object(
         &["body", "digest", "judgement", "provenance", "schema", "summary"],
         json!({
-            "body": body, "digest": digest(), "judgement": judgement, "provenance": words(&["live", "replay"]),
+            "body": body, "digest": digest(), "judgement": judgement, "notes": notes(), "provenance": words(&["live", "replay"]),
             "schema": { "const": converger_core::artifact::PLAN_SCHEMA }, "summary": summary,
         }),
     );

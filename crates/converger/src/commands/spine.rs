@@ -121,7 +121,7 @@ pub(super) fn take(proxmox: Proxmox, environment: &EnvironmentName, scope: &Scop
     let report = proxmox.report(scope).map_err(|error| unread(&error));
     waiting.end();
     let report = report?;
-    tell(&report, proxmox.token());
+    tell(&report);
     Ok((proxmox, report))
 }
 
@@ -156,8 +156,8 @@ pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
 }
 
 /// What people should know about a reading, beside what the plan says.
-fn tell(report: &Report, token: &str) {
-    let _ = write!(anstream::stderr(), "{}", render::reading(report, token));
+fn tell(report: &Report) {
+    let _ = write!(anstream::stderr(), "{}", render::reading(report));
 }
 
 fn unobserved(error: &ObserveError) -> Stop {

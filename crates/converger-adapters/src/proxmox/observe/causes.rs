@@ -1,6 +1,7 @@
 //! Why something could not be read: short words for the reading, and sentences for people that say what to do.
 
 use converger_core::guest::Vmid;
+use converger_core::observe;
 
 use crate::proxmox::codec::{Cause, Failure};
 
@@ -150,6 +151,13 @@ impl Note {
         let user = token.split_once('!').map_or(token, |(user, _)| user);
         let remedy = self.reason.remedy().replace("<vmid>", &vmid);
         remedy.replace("<user>", &format!("'{user}'")).replace("<token>", &format!("'{token}'"))
+    }
+
+    /// The same in the words of the core, for the token that asked.
+    #[must_use]
+    pub fn told(&self, token: &str) -> observe::Note {
+        let (code, remedy) = (self.reason.word().into(), self.remedy(token).into());
+        observe::Note { code, guest: self.vmid, remedy, text: self.text.as_str().into() }
     }
 
     pub(super) fn of_guest(vmid: Vmid, reason: Reason, text: impl Into<String>) -> Self {
