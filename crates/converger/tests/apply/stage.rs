@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use converger_lab::server::Clock;
+use converger_lab::server::{Clock, Watcher};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -50,7 +50,12 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn set(desired: &str) -> Self {
-        let lab = Lab::start("", WORLD, Clock::Virtual { step_ms: 0 }, None).expect("a lab");
+        Self::watched(desired, None)
+    }
+
+    /// The same, where somebody is told of every request before its answer goes out.
+    pub(crate) fn watched(desired: &str, watcher: Option<Watcher>) -> Self {
+        let lab = Lab::start("", WORLD, Clock::Virtual { step_ms: 0 }, watcher).expect("a lab");
         let room = TempDir::new().expect("a directory");
         let keys = lab.placeholders();
         let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);

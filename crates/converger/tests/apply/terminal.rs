@@ -4,6 +4,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+
+use converger_lab::Record;
 
 use crate::stage::{Applying, STARTS, STOP, Stage};
 
@@ -79,6 +82,22 @@ fn who_types_yes_and_the_name_is_obeyed_and_sees_it_happen() {
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.contains("1 step: 1 done"), "{screen}");
     assert_eq!(stage.sent(), ["103 shutdown"]);
+}
+
+#[test]
+fn whoever_waits_for_a_reading_sees_what_is_waited_for() {
+    let (answer, answers) = mpsc::channel::<()>();
+    let answers = Mutex::new(answers);
+    // No answer goes out before the other end of the channel is gone.
+    let held = Arc::new(move |_: &Record| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
+    let stage = Stage::watched(STARTS, Some(held));
+    let mut terminal = Terminal::open(&stage, "audit desired.yaml");
+    terminal.until("reading lab");
+    drop(answer);
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(4), "{screen}");
+    let (_, report) = screen.split_once("2 guests in scope").expect("the report");
+    assert!(!report.contains("reading lab"), "what is waited for goes away: {report}");
 }
 
 #[test]
