@@ -163,9 +163,9 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
 
     /// Finds out what became of these, by reading only.
     pub async fn recover(&self, unsettled: Vec<History>, signal: watch::Receiver<Signal>, notice: impl FnMut(Notice<'_>) + Send) -> Report {
-        let mut work = Work::new(self, notice);
+        let mut work = Work::new(self, notice, signal);
         work.recover(unsettled);
-        work.go(signal).await
+        work.go().await
     }
 
     /// Carries out a plan as this run, and beside it finds out what became of these: a guest whose past is not known comes later.
@@ -183,14 +183,14 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
     ) -> Result<Report, EngineError> {
         self.begin(&plan, &run).await?;
         let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
-        let mut work = Work::new(self, notice);
+        let mut work = Work::new(self, notice, signal);
         work.recover(unsettled);
         let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
         for (operation, terms) in operations {
             work.add(operation::State::new(operation, terms, self.settings.patience));
         }
         work.schedule(schedule::Event::Submit(items));
-        let report = work.go(signal).await;
+        let report = work.go().await;
         // A run whose end cannot be written down has ended all the same, and each of its operations says how.
         let _ = self.store.commit(Batch::from(Write::RunEnded { id: run, end: report.end(), at_ms: self.clock.now_ms() })).await;
         Ok(report)
@@ -243,9 +243,10 @@ struct Work<'e, H, S, C, N> {
 }
 
 impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Work<'e, H, S, C, N> {
-    fn new(engine: &'e Engine<H, S, C>, notice: N) -> Self {
+    /// What was said before counts for the first step already, so that it is heard before anything is submitted.
+    fn new(engine: &'e Engine<H, S, C>, notice: N, signal: watch::Receiver<Signal>) -> Self {
         let Settings { limits, on_failure, .. } = engine.settings;
-        Self {
+        let mut work = Self {
             engine,
             notice,
             schedule: Some(schedule::State::new(limits, on_failure)),
@@ -254,7 +255,9 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
             under_way: JoinSet::new(),
             is_journal_lost: false,
             is_left: false,
-        }
+        };
+        work.listen(signal);
+        work
     }
 
     fn recover(&mut self, unsettled: Vec<History>) {
@@ -276,8 +279,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         }
     }
 
-    async fn go(mut self, signal: watch::Receiver<Signal>) -> Report {
-        self.listen(signal);
+    async fn go(mut self) -> Report {
         while !self.is_idle() && !self.is_left {
             match self.under_way.join_next().await {
                 Some(Ok(Came::Event(id, event))) => self.feed(&id, event),
@@ -420,6 +422,8 @@ fn not_committed(error: &StoreError) -> NotCommitted {
         StoreError::Refused(Refused::GuestHeld(hold)) => NotCommitted::Refused(Refusal::guest_held_by(&hold.by, &hold.reason)),
         StoreError::Refused(Refused::GuestTaken { by, .. }) => NotCommitted::Refused(Refusal::guest_taken_by(by.as_str())),
         StoreError::Refused(Refused::Frozen { reason, .. }) => NotCommitted::Refused(Refusal::frozen(reason)),
+        // Under this key another request was carried out: nothing is wrong with the journal, and others go on.
+        StoreError::Refused(Refused::KeyReused { first, .. }) => NotCommitted::Repeated(first.clone()),
         other => NotCommitted::Failed(other.to_string().into()),
     }
 }

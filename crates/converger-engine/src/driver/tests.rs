@@ -13,6 +13,7 @@ use super::*;
 use crate::testing;
 
 mod crash;
+mod rules;
 mod world;
 
 use world::{Ticking, World};

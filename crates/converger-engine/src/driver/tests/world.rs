@@ -40,6 +40,8 @@ struct Inner {
     asked: u64,
     /// Tasks of these guests fail.
     broken: Vec<u32>,
+    /// These guests do not listen to a shutdown.
+    deaf: Vec<u32>,
     on_send: Option<Box<dyn FnOnce() + Send>>,
     /// From this ask on nobody answers any more.
     dies_at: Option<u64>,
@@ -88,6 +90,11 @@ impl World {
 
     pub(super) fn fail_tasks_of(&self, vmid: u32) {
         self.lock().broken.push(vmid);
+    }
+
+    /// Its shutdown times out.
+    pub(super) fn is_deaf(&self, vmid: u32) {
+        self.lock().deaf.push(vmid);
     }
 
     pub(super) fn on_first_send(&self, act: impl FnOnce() + Send + 'static) {
@@ -171,6 +178,7 @@ impl Inner {
             Ask::Where(_) => Answer::Where(None),
             Ask::Send { place, change, .. } => Answer::Sent(self.send(place.vmid.get(), change)),
             Ask::Task(task) => Answer::Task(match self.tasks.iter().find(|own| own.id == *task) {
+                Some(own) if self.deaf.contains(&own.vmid) => TaskState::Failed(testing::cause(Trouble::ShutdownTimeout)),
                 Some(own) if own.is_failed => TaskState::Failed(testing::cause(Trouble::Other)),
                 Some(_) => TaskState::Running,
                 None => TaskState::Ended { warnings: 0 },
@@ -205,7 +213,7 @@ impl Inner {
             Change::ConfigSet(fields) => self.write(vmid, fields),
             _ => {
                 let id = testing::task_id(&format!("T{number}"));
-                let is_failed = self.broken.contains(&vmid);
+                let is_failed = self.broken.contains(&vmid) || (self.deaf.contains(&vmid) && matches!(change, Change::Shutdown { .. }));
                 self.tasks.push(Task { id: id.clone(), vmid, change: change.clone(), began_ms: self.now_ms, is_failed });
                 Sent::Task(id)
             }

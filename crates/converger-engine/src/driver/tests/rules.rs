@@ -1,0 +1,144 @@
+//! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
+//! restart, and guests that do not listen.
+
+use converger_core::apply::{IdempotencyKey, Source, Terms};
+use converger_core::artifact::Digest;
+use converger_core::plan::Verdict;
+
+use super::*;
+
+fn one_at_a_time() -> Settings {
+    Settings { limits: Limits { per_node: 1, overall: 1 }, ..Settings::default() }
+}
+
+/// What was said before the first step counts for the first step.
+#[test]
+fn a_drain_that_was_said_before_the_run_lets_nothing_begin() {
+    for signal in [Signal::Drain, Signal::Quit] {
+        let (world, store) = (started(), MemoryStore::new());
+        let (says, hears) = watch::channel(Signal::GoOn);
+        says.send(signal).expect("somebody listens");
+        let report = apply(&world, &store, "r1", Settings::default(), hears).expect("the run begins");
+        assert!(shown(&report).iter().all(|line| line.ends_with("not-run run-stopped")), "{signal:?}: {:?}", shown(&report));
+        assert_eq!((world.sends(), world.asked()), (std::collections::BTreeMap::new(), 0), "{signal:?}");
+        let known = block(store.operations(Filter::default(), 10)).expect("readable");
+        assert_eq!(known, [], "{signal:?}: not even an intent");
+    }
+}
+
+#[test]
+fn what_is_left_in_the_middle_is_found_out_at_the_next_start_and_not_sent_again() {
+    let (world, store) = (started(), MemoryStore::new());
+    let (says, hears) = watch::channel(Signal::GoOn);
+    world.on_first_send(move || says.send(Signal::Quit).expect("somebody listens"));
+    let report = apply(&world, &store, "r1", one_at_a_time(), hears).expect("the run begins");
+    assert_eq!(shown(&report)[0], "100 start: held run-stopped");
+    assert!(!report.operations()[0].is_recorded, "the journal has it open");
+    assert!(shown(&report)[1..].iter().all(|line| line.ends_with("not-run run-stopped")), "{:?}", shown(&report));
+    let again = apply(&world, &store.crash(), "r2", Settings::default(), quiet()).expect("the run begins");
+    assert_eq!(shown(&again)[0], "100 start: done", "found out by reading");
+    assert!(again.operations()[0].is_recovered);
+    assert_eq!(world.sends().get(&100), Some(&1));
+    assert_eq!(again.end(), End::Done, "{:?}", shown(&again));
+}
+
+/// A guest whose past is not known comes later, and others do not wait for it.
+#[test]
+fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
+    let (world, store) = (started(), MemoryStore::new());
+    let (says, hears) = watch::channel(Signal::GoOn);
+    world.on_first_send(move || says.send(Signal::Quit).expect("somebody listens"));
+    apply(&world, &store, "r1", one_at_a_time(), hears).expect("the run begins");
+    let store = store.crash();
+    let engine = engine(&world, &store, Settings::default());
+    let unsettled = block(engine.unsettled(&environment())).expect("readable");
+    assert_eq!(unsettled.len(), 1);
+    // The plan does not know yet that guest 100 is about to run, and wants it once more.
+    let plan = approved(&wanted(), &World::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")]));
+    let mut told = Vec::new();
+    let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
+    let run = engine.apply(plan, RunId::new("r2").expect("an id"), ids, unsettled, quiet(), |notice| {
+        told.push((notice.operation.guest.vmid.get(), notice.operation.run.as_str().to_owned(), notice.phase));
+    });
+    let report = block(run).expect("the run begins");
+    let at = |run: &str, phase: Phase| told.iter().position(|own| *own == (100, run.to_owned(), phase)).expect("it was told");
+    assert!(at("r1", Phase::Ended) < at("r2", Phase::Recorded), "{told:?}");
+    let others = told.iter().position(|(vmid, run, _)| *vmid != 100 && run == "r2").expect("others were told");
+    assert!(others < at("r1", Phase::Ended), "others do not wait: {told:?}");
+    assert_eq!((report.end(), world.sends().get(&100)), (End::Done, Some(&1)), "{:?}", shown(&report));
+}
+
+/// One operation under a key, as an action service would have it.
+fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
+    let (mut operation, terms) = testing::step_of("start");
+    operation.id = OperationId::new(&format!("{run}-0")).expect("an id");
+    operation.run = RunId::new(run).expect("an id");
+    operation.source = Source::OneShot { key: IdempotencyKey::new(key).expect("a key"), request: Digest::of_bytes(request.as_bytes()) };
+    (operation, terms)
+}
+
+fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, Terms)) -> Report {
+    let engine = engine(world, store, Settings::default());
+    let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
+    let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS });
+    let _ = store.commit_now(Batch::from(run)).expect("taken");
+    block(async {
+        let mut work = Work::new(&engine, |_| (), quiet());
+        let item = Item::of(&operation);
+        work.add(operation::State::new(operation, terms, Patience::default()));
+        work.schedule(schedule::Event::Submit(vec![item]));
+        work.go().await
+    })
+}
+
+#[test]
+fn g13_a_request_under_one_key_is_carried_out_once() {
+    let (world, store) = (World::new(&[(100, "stopped")]), MemoryStore::new());
+    assert_eq!(shown(&act_once(&world, &store, once("r1", "key-1", "start web"))), ["100 start: done"]);
+    let store = store.crash();
+    for (run, request) in [("r2", "start web"), ("r3", "start something else")] {
+        let report = act_once(&world, &store, once(run, "key-1", request));
+        assert_eq!(shown(&report), ["100 start: not-run request-repeated"], "{request}");
+        let evidence = &report.operations()[0].outcome.findings().evidence;
+        assert_eq!(evidence.get("operation"), Some(&Fact::from("r1-0")), "{request}: the first one is named");
+    }
+    assert_eq!(world.sends(), [(100, 1)].into());
+    assert_eq!(shown(&act_once(&world, &store, once("r4", "key-2", "start web"))), ["100 start: done"], "another key is another request");
+}
+
+/// Design 6.21: what cannot be plugged is written and waits; that is done, and the next plan finds nothing to do.
+#[test]
+fn config_that_waits_for_a_restart_is_done_and_stays_so() {
+    let (world, store) = (World::new(&[(102, "running")]), MemoryStore::new());
+    let guests = [json!({ "vmid": 102, "kind": "qemu", "name": "web", "config": { "cores": 4 } })];
+    let engine = engine(&world, &store, Settings::default());
+    let run = |name: &str| {
+        let (run, prefix) = (RunId::new(name).expect("an id"), name.to_owned());
+        let ids = move |number: usize| OperationId::new(&format!("{prefix}-{number}"));
+        block(engine.apply(approved(&guests, &world), run, ids, Vec::new(), quiet(), |_| ())).expect("the run begins")
+    };
+    let report = run("r1");
+    assert_eq!(shown(&report), ["102 config.set: done"]);
+    let observed = &report.operations()[0].outcome.findings().observed;
+    assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))));
+    let plan = testing::plan(&guests, &world.rows());
+    assert_eq!(plan.verdicts(), [Verdict::Converged { pending_restart: true }]);
+    assert_eq!((run("r2").operations().len(), world.sends()), (0, [(102, 1)].into()), "nobody restarts it");
+}
+
+/// Design 6.22: a guest that does not go down is held until it is read, and nothing harder is ever tried.
+#[test]
+fn a_guest_that_does_not_listen_is_held_then_let_go_and_never_stopped_hard() {
+    let (world, store) = (started(), MemoryStore::new());
+    world.is_deaf(101);
+    let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    assert_eq!(shown(&report)[1], "101 shutdown: held shutdown-timeout");
+    assert!(matches!(&report.operations()[1].outcome, Outcome::Held { release: Release::Reading, .. }), "{:?}", report.operations()[1]);
+    for run in ["r2", "r3"] {
+        let report = apply(&world, &store.clone(), run, Settings::default(), quiet()).expect("the run begins");
+        let told = shown(&report);
+        assert_eq!(told, ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"], "{run}");
+    }
+    let words: Vec<String> = world.order().into_iter().filter(|(vmid, _)| *vmid == 101).map(|(_, word)| word).collect();
+    assert_eq!(words, ["shutdown"; 3]);
+}
