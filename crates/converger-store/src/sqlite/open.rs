@@ -203,6 +203,18 @@ mod tests {
 
     use super::*;
 
+    /// Without these nothing that is acknowledged would be on the disk.
+    #[test]
+    fn every_commit_is_synced_and_checkpoints_are_ours() {
+        let above = tempfile::tempdir().expect("a directory");
+        let settings = Settings::new(|cause| panic!("{cause}"));
+        let Opened { connection, settled, .. } = writer(&above.path().join("state"), &settings).unwrap_or_else(|error| panic!("{error}"));
+        let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).expect("a number");
+        let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0)).expect("a word");
+        assert_eq!((mode.as_str(), pragma("synchronous"), pragma("foreign_keys"), pragma("wal_autocheckpoint")), ("wal", 2, 1, 0));
+        assert_eq!(settled, Settled::Yes);
+    }
+
     #[test]
     fn what_sqlite_says_is_told_with_what_to_do() {
         let told = |code| of_sql("a/converger.db".into(), rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)).to_string();

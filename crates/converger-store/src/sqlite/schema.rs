@@ -93,6 +93,8 @@ mod tests {
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
+    /// A store of every version that was ever written, oldest first. A new version brings its own here.
+    const FIXTURES: &[&str] = &[V1];
     const V2: &str = "ALTER TABLE runs ADD COLUMN note TEXT; CREATE TABLE later (x INTEGER) STRICT;";
 
     fn v1() -> Connection {
@@ -120,6 +122,24 @@ mod tests {
         assert_eq!(count("SELECT count(*) FROM runs WHERE note IS NULL"), 1);
         assert_eq!(count("SELECT count(*) FROM operations JOIN ends ON seq = operation"), 2);
         assert_eq!(count("SELECT count(*) FROM later"), 0);
+    }
+
+    #[test]
+    fn every_version_that_was_ever_written_comes_to_the_tables_of_today() {
+        assert_eq!(FIXTURES.len(), VERSIONS.len(), "each version has a store that it wrote");
+        let mut new = Connection::open_in_memory().expect("opens");
+        assert_eq!(migrate(&mut new), Ok(Found::Current));
+        for (number, fixture) in (1..).zip(FIXTURES) {
+            let mut old = Connection::open_in_memory().expect("opens");
+            old.execute_batch(fixture).expect("the fixture is SQL");
+            assert_eq!(version(&old), number, "the fixture is of its version");
+            let rows = |connection: &Connection| {
+                connection.query_row("SELECT count(*) FROM operations", [], |row| row.get::<_, i64>(0)).expect("a count")
+            };
+            let before = rows(&old);
+            assert_eq!(migrate(&mut old), Ok(Found::Current), "version {number}");
+            assert_eq!((version(&old), dump(&old), rows(&old)), (latest(), dump(&new), before), "version {number}");
+        }
     }
 
     #[test]

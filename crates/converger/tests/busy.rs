@@ -1,0 +1,61 @@
+//! One process drives an environment: whoever comes second is refused with the holder's name, before anything is read or asked.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use converger_core::guest::EnvironmentName;
+use converger_store::EnvironmentLock;
+use tempfile::TempDir;
+
+const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
+
+/// A room whose environment is at an address where nobody listens: whoever comes that far fails, and is not refused.
+fn room() -> TempDir {
+    let room = tempfile::tempdir().expect("a directory");
+    let state = room.path().join("state");
+    fs::create_dir(&state).expect("made");
+    fs::set_permissions(&state, fs::Permissions::from_mode(0o700)).expect("set");
+    let config = format!(
+        "[store]\ndirectory = \"{}\"\n\n[environments.lab]\nurl = \"https://127.0.0.1:9\"\ntoken = \"root@pam!bot\"\n\
+         secret = {{ env = \"SECRET\" }}\nmode = \"solo\"\n",
+        state.display()
+    );
+    fs::write(room.path().join("converger.toml"), config).expect("written");
+    fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
+    room
+}
+
+fn apply(room: &Path) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
+    command.args(["apply", "desired.yaml"]).current_dir(room).env_clear().env("SECRET", "s3cret").stdin(Stdio::null());
+    command.output().expect("the program runs")
+}
+
+#[test]
+fn an_environment_that_somebody_drives_is_refused_with_their_name() {
+    let room = room();
+    let lab = EnvironmentName::new("lab").expect("a name");
+    let lock = EnvironmentLock::take(&room.path().join("state"), &lab, "ann@desk", 1).expect("free");
+    let output = apply(room.path());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(3), 0), "{said}");
+    for part in ["environment-busy", "ann@desk", &std::process::id().to_string()] {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    drop(lock);
+    let output = apply(room.path());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "it is free, and nobody listens at the address: {said}");
+    assert!(!said.contains("environment-busy"), "{said}");
+}
+
+#[test]
+fn another_environment_of_the_same_state_is_free() {
+    let room = room();
+    let other = EnvironmentName::new("other").expect("a name");
+    let _lock = EnvironmentLock::take(&room.path().join("state"), &other, "ann@desk", 1).expect("free");
+    let output = apply(room.path());
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+}
