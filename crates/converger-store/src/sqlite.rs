@@ -169,7 +169,8 @@ fn snapshot<T>(connection: &Connection, read: impl FnOnce(&Tables<'_>) -> Result
     Ok(value)
 }
 
-/// Puts a job into its queue at once where there is room, so that jobs are taken in the order in which they were asked.
+/// Puts a job into its queue at once where there is room, so that those jobs are taken in the order in which they were asked.
+/// Where there is none the job waits with its caller: a queue behind the queue would have no bound (S23).
 fn enqueue<J: Send + 'static>(queue: &mpsc::Sender<J>, job: J) -> impl Future<Output = ()> + Send + use<J> {
     let late = match queue.try_send(job) {
         Ok(()) => None,
