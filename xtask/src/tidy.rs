@@ -11,6 +11,7 @@ mod graph;
 mod guarantees;
 mod lengths;
 mod manifests;
+mod mutation;
 mod purity;
 mod rust;
 mod silent_tests;
@@ -90,7 +91,7 @@ fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
 }
 
 fn of_source(source: &Source) -> Vec<Violation> {
-    [words::violations(source), purity::violations(source), silent_tests::violations(source)].concat()
+    [words::violations(source), purity::violations(source), mutation::violations(source), silent_tests::violations(source)].concat()
 }
 
 fn is_rust(path: &str) -> bool {
