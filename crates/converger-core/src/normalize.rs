@@ -346,6 +346,16 @@ pub fn effect(rule: &Rule, before: Option<&Value>, after: Option<&Value>, contex
     if live { Effect::Live } else { Effect::AtRestart }
 }
 
+/// How keys begin that let a guest reach its host: programs and files of it, its devices, its directories (design 6.18).
+pub const HOST_REACHING: [&str; 11] =
+    ["args", "dev", "hookscript", "hostpci", "ivshmem", "lxc.", "mp", "parallel", "serial", "usb", "virtiofs"];
+
+/// Whether a config key lets a guest reach its host. By how it begins: releases differ in how many of each there are.
+#[must_use]
+pub fn reaches_host(key: &str) -> bool {
+    HOST_REACHING.iter().any(|prefix| key.starts_with(prefix))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,23 +371,22 @@ mod tests {
 
     #[test]
     fn what_reaches_the_host_is_not_in_the_table() {
-        for word in [
-            "args",
-            "hookscript",
-            "hostpci0",
-            "usb0",
-            "serial0",
-            "parallel0",
-            "mp0",
-            "dev0",
-            "lxc",
-            "lock",
-            "protection",
-            "template",
-            "name",
-        ] {
+        for word in Field::WORDS {
+            assert!(!reaches_host(word), "{word} must not be manageable");
+        }
+        for word in ["lock", "protection", "template", "name", "hostname"] {
             assert!(!Field::WORDS.contains(&word), "{word} must not be manageable");
         }
+    }
+
+    #[test]
+    fn what_reaches_the_host_is_known_by_how_it_begins() {
+        for prefix in HOST_REACHING {
+            for key in [prefix.to_owned(), format!("{prefix}0"), format!("{prefix}255")] {
+                assert!(reaches_host(&key), "{key}");
+            }
+        }
+        assert!(reaches_host("lxc.mount.entry") && !reaches_host("net0") && !reaches_host("scsi0"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod access;
 mod answer;
+mod basis;
 mod command;
 mod config;
 mod event;
@@ -19,6 +20,7 @@ mod words;
 
 pub use access::{Permissions, Roles, Spread, TokenState, User};
 pub use answer::{Delivery, Failure, HttpAnswer, Shown};
+pub use basis::Basis;
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};
 pub use config::GuestConfig;
 pub use event::{

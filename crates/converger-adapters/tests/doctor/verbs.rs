@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec::{
-    Accepted, Cause, CloneDisks, Command, ConfigSet, DiskKey, DiskSize, Event, GuestPath, Migration, Read, SnapshotName, TaskState, Write,
+    Accepted, Basis, Cause, CloneDisks, Command, ConfigSet, DiskKey, DiskSize, Event, GuestPath, Migration, Read, SnapshotName, TaskState,
+    Write,
 };
 use converger_adapters::proxmox::doctor::need::{Verb, privileges_of};
 use converger_adapters::proxmox::hand::{Caller, Hand};
@@ -96,8 +97,8 @@ fn fields(verb: Verb, kind: Kind) -> Vec<Try> {
         let write = move |_: &observe::Taken, bench: &Bench| {
             let config = config(kind, bench);
             let change = FieldChange { field, before: None, after: Some(sample(field)), pending: None, effect: Effect::Recorded };
-            let digest = config.digest.clone().expect("a digest");
-            Write::ConfigSet(ConfigSet::new(path(kind), &[change], config.agent.as_deref(), digest).expect("writable"))
+            let basis = Basis::of(&config).expect("a digest");
+            Write::ConfigSet(ConfigSet::new(path(kind), &[change], &basis).expect("writable"))
         };
         Try { name: field.word().to_owned(), runs: false, write: Box::new(write) }
     })

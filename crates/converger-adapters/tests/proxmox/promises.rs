@@ -2,7 +2,7 @@
 
 use converger_adapters::proxmox::client::{Session, TokenId};
 use converger_adapters::proxmox::codec::{
-    CloneDisks, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpAnswer, Migration, SnapshotName, Write,
+    Basis, CloneDisks, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpAnswer, Migration, SnapshotName, Write,
 };
 use converger_adapters::proxmox::hand::{Caller, Hand};
 use converger_core::action::FieldChange;
@@ -91,7 +91,7 @@ fn config_is_kept_in_effect_or_at_the_next_start() {
         at_restart(Field::Balloon, None),
         change(Field::Tags, Some(Value::Tags(Words::new(vec!["a".into()])))),
     ];
-    let set = ConfigSet::new(guest(), &changes, None, Digest::new("0fe8").expect("a digest")).expect("writable");
+    let set = ConfigSet::new(guest(), &changes, &Basis::parse("0fe8").expect("a basis")).expect("writable");
     let write = Write::ConfigSet(set);
     let items = |cores: &str, rest: &str| {
         let digest = r#"{"key":"digest","value":"0fe9"}"#;

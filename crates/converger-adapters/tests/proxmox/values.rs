@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use converger_adapters::proxmox::codec::{Command, ConfigSet, Digest, GuestPath, Write, encode};
+use converger_adapters::proxmox::codec::{Basis, Command, ConfigSet, GuestPath, Write, encode};
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::action::{Change, FieldChange};
 use converger_core::desired::{self, Desired};
@@ -60,8 +60,9 @@ fn check(flavour: Flavour, kind: Kind, field: Field, value: &serde_json::Value, 
     let first = verdict(&shelf, desired(kind, field, value));
     if let Some(changes) = changes(&first) {
         let guest = GuestPath { node: NodeName::new("n1").expect("a name"), kind, vmid: Vmid::new(100).expect("an id") };
-        let digest = Digest::new("0fe8").expect("a digest");
-        let set = ConfigSet::new(guest, changes, agent.as_deref(), digest).unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
+        let basis = agent.map_or("0fe8".to_owned(), |agent| format!("0fe8\nagent {agent}"));
+        let set =
+            ConfigSet::new(guest, changes, &Basis::parse(&basis).expect("a basis")).unwrap_or_else(|fault| panic!("{case}: {fault:?}"));
         shelf.write(encode(&Command::Write(Write::ConfigSet(set))).form().expect("a form"));
     }
     let second = verdict(&shelf, desired(kind, field, value));

@@ -3,7 +3,7 @@
 use super::Setting;
 use crate::document::{Diagnostic, Reader, Source, Span, Stop as End, Style, quoted};
 use crate::guest::{Kind, is_tag};
-use crate::normalize::{Boot, Field, Role, Rule, Shape, Startup, Value, Words, rule_of};
+use crate::normalize::{Boot, Field, Role, Rule, Shape, Startup, Value, Words, reaches_host, rule_of};
 
 /// What was read of one guest's config; its kind may not be known yet.
 #[derive(Default)]
@@ -36,14 +36,10 @@ pub(super) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Dr
 
 /// Keys that let a guest reach its host, or that are not this program's to write: why they are never accepted.
 fn never(key: &str) -> Option<&'static str> {
-    let word = key.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    match word {
-        "args" | "hookscript" | "hostpci" | "usb" | "serial" | "parallel" | "mp" | "dev" | "ivshmem" | "virtiofs" => {
-            Some("this key lets a guest reach its host; this program never writes it")
-        }
+    match key {
+        _ if reaches_host(key) => Some("this key lets a guest reach its host; this program never writes it"),
         "lock" | "protection" | "template" => Some("this program reads it and never writes it"),
         "name" | "hostname" => Some("the name stands beside `config`, and is compared and never changed"),
-        _ if key.starts_with("lxc.") => Some("this key lets a guest reach its host; this program never writes it"),
         _ => None,
     }
 }

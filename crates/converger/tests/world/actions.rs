@@ -3,7 +3,7 @@
 //! What never enters: how the client itself finds that out.
 
 use converger_adapters::proxmox::codec::{
-    CloneDisks, ConfigSet, Digest, DiskKey, DiskSize, Event, GuestPath, Migration, Read, SnapshotName, Write,
+    Basis, CloneDisks, ConfigSet, DiskKey, DiskSize, Event, GuestConfig, GuestPath, Migration, Read, SnapshotName, Write,
 };
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind};
@@ -133,22 +133,22 @@ pub(crate) fn write(way: &Way<()>, kind: Kind, action: Action) -> Write {
         A::Grow => {
             let disk = DiskKey::new(kind, if kind == Kind::Qemu { "scsi0" } else { "rootfs" }).unwrap_or_else(|| panic!("a disk"));
             let size = DiskSize::parse("2G").unwrap_or_else(|| panic!("a size"));
-            Write::Grow { disk, size, digest: digest(way, &guest), guest }
+            Write::Grow { disk, size, digest: config(way, &guest).digest.unwrap_or_else(|| panic!("no digest")), guest }
         }
         A::Delete => Write::Delete(guest),
     }
 }
 
-fn digest(way: &Way<()>, guest: &GuestPath) -> Digest {
+fn config(way: &Way<()>, guest: &GuestPath) -> GuestConfig {
     let Ok(Event::Config(config)) = ask(way, Read::GuestPending(guest.clone())) else { panic!("no config") };
-    config.digest.unwrap_or_else(|| panic!("no digest"))
+    *config
 }
 
 fn config_set(way: &Way<()>, guest: GuestPath) -> ConfigSet {
     let after = Some(Value::Text("100 % = all; & more".into()));
     let change = FieldChange { field: Field::Description, before: None, after, pending: None, effect: Effect::Recorded };
-    let digest = digest(way, &guest);
-    ConfigSet::new(guest, &[change], None, digest).unwrap_or_else(|fault| panic!("{fault:?}"))
+    let basis = Basis::of(&config(way, &guest)).unwrap_or_else(|| panic!("no digest"));
+    ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}"))
 }
 
 /// Whether it was really done, between these two moments of the lab.

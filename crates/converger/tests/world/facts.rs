@@ -1,7 +1,9 @@
 //! What the client makes of Proxmox's ways, release by release: each test is a fact that the client relies on, read through the client. The lab's
 //! own tests show that the lab has these ways; `docs/proxmox-facts.md` lists both.
 
-use converger_adapters::proxmox::codec::{Cause, Command, ConfigSet, Delivery, Event, Failure, Read, SnapshotName, TaskState, Write};
+use converger_adapters::proxmox::codec::{
+    Basis, Cause, Command, ConfigSet, Delivery, Event, Failure, Read, SnapshotName, TaskState, Write,
+};
 use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
 use converger_core::action::FieldChange;
 use converger_core::apply::promise::Kept;
@@ -395,8 +397,8 @@ fn a_container_that_fails_after_it_was_written_may_have_been_written() {
         let Ok(Event::Config(config)) = ask(way, Read::GuestPending(guest.clone())) else { panic!("no config") };
         let after = Some(Value::Mib(1024));
         let change = FieldChange { field: Field::Memory, before: None, after, pending: None, effect: Effect::Live };
-        let digest = config.digest.unwrap_or_else(|| panic!("no digest"));
-        let write = Write::ConfigSet(ConfigSet::new(guest, &[change], None, digest).unwrap_or_else(|fault| panic!("{fault:?}")));
+        let basis = Basis::of(&config).unwrap_or_else(|| panic!("no digest"));
+        let write = Write::ConfigSet(ConfigSet::new(guest, &[change], &basis).unwrap_or_else(|fault| panic!("{fault:?}")));
         let pledge = Pledge::of(way, &write);
         assert_eq!(refused(call(way, Command::Write(write.clone()))), (Delivery::MayHaveRun, Cause::Other));
         assert!(matches!(pledge.kept(way, &write), Kept::Yes(_)));

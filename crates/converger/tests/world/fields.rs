@@ -1,7 +1,7 @@
 //! Every managed field, in every release, for both kinds, running and stopped: a value is declared, planned, written by the client, kept by the
 //! lab as Proxmox keeps it, read again, and nothing is left to do.
 
-use converger_adapters::proxmox::codec::{Accepted, Cause, Command, ConfigSet, Delivery, Event, Read, Write};
+use converger_adapters::proxmox::codec::{Accepted, Basis, Cause, Command, ConfigSet, Delivery, Event, Read, Write};
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::Fact;
 use converger_core::apply::promise::Kept;
@@ -106,8 +106,8 @@ fn converged(case: &Case, way: &Way<()>, desired: &Desired, pending_restart: boo
 fn set(case: &Case, way: &Way<()>, changes: &[FieldChange]) -> Write {
     let guest = path("pve1", case.rule.kind, 100);
     let Ok(Event::Config(before)) = ask(way, Read::GuestPending(guest.clone())) else { panic!("{}: no config", case.shown()) };
-    let digest = before.digest.clone().unwrap_or_else(|| panic!("{}: no digest", case.shown()));
-    let set = ConfigSet::new(guest, changes, before.agent.as_deref(), digest);
+    let basis = Basis::of(&before).unwrap_or_else(|| panic!("{}: no digest", case.shown()));
+    let set = ConfigSet::new(guest, changes, &basis);
     Write::ConfigSet(set.unwrap_or_else(|fault| panic!("{}: {fault:?}", case.shown())))
 }
 

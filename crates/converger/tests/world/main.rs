@@ -12,6 +12,7 @@ mod facts;
 mod fields;
 mod forms;
 mod observation;
+mod reach;
 mod spine;
 mod trouble;
 mod way;

@@ -7,6 +7,7 @@ use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
 
 use super::answer::Effect;
+use super::basis::Basis;
 use super::field::{self, Unwritable, Written};
 use super::request::{HttpRequest, Method, Parameters};
 use super::upid::Upid;
@@ -189,23 +190,27 @@ pub struct ConfigSet {
 }
 
 impl ConfigSet {
-    /// The write for these changes. `agent` is the property of the guest's agent as it was read, whose other options stay.
+    /// The write for these changes, bound to the reading that they were checked on.
     ///
     /// # Errors
-    /// A field that this kind does not have, or that this program does not write, or a value of another type.
-    pub fn new(guest: GuestPath, changes: &[FieldChange], agent: Option<&str>, digest: Digest) -> Result<Self, Unwritable> {
+    /// A field that this kind does not have, or that this program does not write, a value of another type, or something that waits for the next
+    /// start and was not planned on.
+    pub fn new(guest: GuestPath, changes: &[FieldChange], basis: &Basis) -> Result<Self, Unwritable> {
         if changes.is_empty() {
             return Err(Unwritable::Nothing);
+        }
+        if let Some(refusal) = basis.refusal(changes) {
+            return Err(refusal);
         }
         let mut parameters = Vec::new();
         let mut delete = Vec::new();
         for change in changes {
-            match field::write(guest.kind, change.field, change.after.as_ref(), agent)? {
+            match field::write(guest.kind, change.field, change.after.as_ref(), basis.agent())? {
                 Written::Set(text) => parameters.push((change.field.word(), text)),
                 Written::Delete => delete.push(change.field.word()),
             }
         }
-        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), changes: changes.into(), digest })
+        Ok(Self { guest, parameters: parameters.into(), delete: delete.into(), changes: changes.into(), digest: basis.digest().clone() })
     }
 
     /// The guest that is written to.

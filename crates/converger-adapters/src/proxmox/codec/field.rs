@@ -102,7 +102,7 @@ pub(super) enum Written {
 }
 
 /// A change that cannot be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unwritable {
     /// The kind of guest has no such field, or this program only reads it.
     NotManaged(Field),
@@ -112,6 +112,12 @@ pub enum Unwritable {
     NotRemovable(Field),
     /// There is nothing to write, which Proxmox answers with an error.
     Nothing,
+    /// Under this key waits what cannot be declared; a write would try to bring it into effect.
+    Waits(Box<str>),
+    /// The same, with a key that reaches the host.
+    ReachesHost(Box<str>),
+    /// Under the field waits something else than was planned, or something where nothing was, or nothing where something was.
+    WaitsOtherwise(Field),
 }
 
 /// The text for a value of a field (`None`: the key is to go). `agent` is the whole property of the guest's agent as it is, so

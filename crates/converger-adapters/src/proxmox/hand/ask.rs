@@ -5,7 +5,7 @@ use converger_core::apply::{Answer, Ask, Cause, Place, Revision, Sent, TaskId, T
 use converger_core::guest::Kind;
 
 use super::revision;
-use crate::proxmox::codec::{Command, ConfigSet, GuestPath, Read, TaskSource, Unwritable, Upid, Write};
+use crate::proxmox::codec::{Command, ConfigSet, GuestPath, Read, Shown, TaskSource, Unwritable, Upid, Write};
 
 /// The one command for an ask.
 ///
@@ -52,10 +52,16 @@ fn write(place: &Place, change: &Change, revision: Option<&Revision>) -> Result<
 }
 
 fn config_set(guest: GuestPath, fields: &[FieldChange], revision: Option<&Revision>) -> Result<ConfigSet, Box<Answer>> {
-    let Some((digest, agent)) = revision.and_then(revision::parts) else {
+    let Some(basis) = revision.and_then(revision::basis) else {
         return Err(unsent("no-digest", "there is no digest that the write could be bound to"));
     };
-    ConfigSet::new(guest, fields, agent, digest).map_err(|unwritable| unsent("unwritable", &shown(unwritable)))
+    ConfigSet::new(guest, fields, &basis).map_err(|unwritable| {
+        let trouble = match unwritable {
+            Unwritable::Waits(_) | Unwritable::ReachesHost(_) | Unwritable::WaitsOtherwise(_) => Trouble::Changed,
+            _ => Trouble::Unsupported,
+        };
+        Box::new(Answer::Sent(Sent::No(Cause::new(trouble, "unwritable", &shown(&unwritable)))))
+    })
 }
 
 /// Nothing was sent, because this program cannot.
@@ -63,11 +69,16 @@ fn unsent(word: &str, text: &str) -> Box<Answer> {
     Box::new(Answer::Sent(Sent::No(Cause::new(Trouble::Unsupported, word, text))))
 }
 
-fn shown(unwritable: Unwritable) -> String {
+fn shown(unwritable: &Unwritable) -> String {
     match unwritable {
         Unwritable::NotManaged(field) => format!("`{}` is not a field that is written for this kind of guest", field.word()),
         Unwritable::NotAValue(field) => format!("the value of `{}` cannot be written", field.word()),
         Unwritable::NotRemovable(field) => format!("`{}` cannot be removed", field.word()),
         Unwritable::Nothing => "there is nothing to write".to_owned(),
+        Unwritable::Waits(key) => format!("`{}` waits for the next start, and a write would try to apply it", Shown(key)),
+        Unwritable::ReachesHost(key) => {
+            format!("`{}` waits for the next start and reaches the host; a write would try to apply it", Shown(key))
+        }
+        Unwritable::WaitsOtherwise(field) => format!("under `{}` waits for the next start what was not planned on", field.word()),
     }
 }
