@@ -24,9 +24,14 @@ fn pages() -> Vec<Page> {
         Page { path: "docs/reference/cli.md", text: reference::cli },
         Page { path: "docs/reference/refusals.md", text: reference::refusals },
         Page { path: "docs/reference/fields.md", text: reference::fields },
-        Page { path: "docs/reference/schemas/desired.schema.json", text: reference::desired_schema },
-        Page { path: "docs/reference/schemas/observation.schema.json", text: reference::observation_schema },
-        Page { path: "docs/reference/schemas/plan.schema.json", text: reference::plan_schema },
+        Page { path: "docs/reference/schemas/desired.schema.json", text: || reference::schema("desired") },
+        Page { path: "docs/reference/schemas/observation.schema.json", text: || reference::schema("observation") },
+        Page { path: "docs/reference/schemas/plan.schema.json", text: || reference::schema("plan") },
+        Page { path: "docs/reference/schemas/result.schema.json", text: || reference::schema("result") },
+        Page { path: "docs/reference/schemas/history.schema.json", text: || reference::schema("history") },
+        Page { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema("doctor") },
+        Page { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema("pin") },
+        Page { path: "docs/reference/schemas/init.schema.json", text: || reference::schema("init") },
     ]
 }
 

@@ -2,6 +2,8 @@
 //!
 //! What never enters here: the judging. The scripts under `xtask/python` do that.
 
+mod reports;
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -19,7 +21,7 @@ const SCHEMAS: &str = "docs/reference/schemas";
 pub(crate) fn ask() -> Outcome {
     write_plans()?;
     python::run("canonical.py", &[PLANS, PLANS_LEAST])?;
-    let list = documents()?.join("\n");
+    let list = [documents()?, reports::written()?].concat().join("\n");
     fs::write(LIST, list).map_err(|error| Failure::new(format!("cannot write `{LIST}`: {error}")))?;
     python::run("schemas.py", &[SCHEMAS, SAMPLE, LIST])
 }

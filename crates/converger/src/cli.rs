@@ -495,4 +495,14 @@ pub(crate) enum Format {
     Observation,
     /// plan.json
     Plan,
+    /// result.json and `apply --json`
+    Result,
+    /// `ops list --json` and `ops show --json`
+    History,
+    /// `doctor --json`
+    Doctor,
+    /// `pin --json`
+    Pin,
+    /// `init --json`
+    Init,
 }

@@ -96,19 +96,9 @@ pub(super) fn fields() -> Result<String, Failure> {
     Ok(page)
 }
 
-/// docs/reference/schemas/desired.schema.json
-pub(super) fn desired_schema() -> Result<String, Failure> {
-    converger(&["schema", "desired"])
-}
-
-/// docs/reference/schemas/observation.schema.json
-pub(super) fn observation_schema() -> Result<String, Failure> {
-    converger(&["schema", "observation"])
-}
-
-/// docs/reference/schemas/plan.schema.json
-pub(super) fn plan_schema() -> Result<String, Failure> {
-    converger(&["schema", "plan"])
+/// A page under docs/reference/schemas.
+pub(super) fn schema(name: &str) -> Result<String, Failure> {
+    converger(&["schema", name])
 }
 
 /// crates/converger-core/contract/tests.txt

@@ -1,6 +1,8 @@
 //! The JSON Schemas of the file formats. Fields, kinds and codes come from the tables of the core; CI holds every artifact
 //! of the scenarios and random plans against them.
 
+mod reports;
+
 use std::io::{self, Write};
 
 use converger_core::guest::{Kind, Vmid};
@@ -20,11 +22,21 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Desired => desired(),
         Format::Observation => observation(),
         Format::Plan => plan(),
+        Format::Result => reports::result(),
+        Format::History => reports::history(),
+        Format::Doctor => reports::doctor(),
+        Format::Pin => reports::pin(),
+        Format::Init => reports::init(),
     };
     // Pretty-printing a value made here cannot fail; if it did, an empty line would be an honest answer.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();
     shown(writeln!(io::stdout(), "{text}"), End::Done)
 }
+
+const CHANGES: [&str; 5] = ["config.set", "reboot", "shutdown", "start", "stop"];
+const CLASSES: [&str; 3] = ["benign", "disruptive", "destructive"];
+const IMPACTS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
+const RISKS: [&str; 3] = ["low", "medium", "high"];
 
 /// An object that knows these members and no others.
 fn object(required: &[&str], members: Json) -> Json {
@@ -166,17 +178,20 @@ fn refusals() -> Json {
     ))
 }
 
-fn step() -> Json {
+/// A field that a step changes.
+fn changed_field() -> Json {
     let effects = [Effect::Recorded, Effect::Live, Effect::AtRestart].map(Effect::word);
-    let field = object(&["after", "before", "effect"], json!({ "after": {}, "before": {}, "effect": words(&effects), "pending": {} }));
-    let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": field });
+    object(&["after", "before", "effect"], json!({ "after": {}, "before": {}, "effect": words(&effects), "pending": {} }))
+}
+
+fn step() -> Json {
+    let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": changed_field() });
     object(
         &["change", "class", "impact", "precondition", "reason", "risk", "undo"],
         json!({
-            "change": words(&["config.set", "reboot", "shutdown", "start", "stop"]), "class": words(&["benign", "disruptive", "destructive"]),
-            "fields": fields, "impact": words(&["none", "reload", "reboot", "stop", "data-loss"]),
+            "change": words(&CHANGES), "class": words(&CLASSES), "fields": fields, "impact": words(&IMPACTS),
             "precondition": object(&["status"], json!({ "status": words(&["running", "stopped"]) })),
-            "reason": text(), "risk": words(&["low", "medium", "high"]), "timeout_secs": { "type": "integer", "minimum": 1 },
+            "reason": text(), "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 },
             "undo": { "type": "object" }, "wait": list(vmid()),
         }),
     )

@@ -1,0 +1,172 @@
+//! The JSON Schemas of what commands report: the result of an apply, operations of the journal, findings, pins, adopted guests.
+//!
+//! CI holds what the commands print on a lab, and the scenarios, against them. What never enters here: artifacts that are read back.
+
+use converger_core::apply::{End, OPERATION_SCHEMA, OUTCOME_SCHEMA, Release, Resolution};
+use converger_core::failure::TABLE as FAILURES;
+use converger_core::guest::Kind;
+use converger_core::normalize::Field;
+use converger_core::refusal::TABLE as CODES;
+use serde_json::{Value as Json, json};
+
+use super::{CHANGES, CLASSES, IMPACTS, RISKS, changed_field, digest, head, identity, list, object, or_null, refusals, text, vmid, words};
+
+fn moment() -> Json {
+    json!({ "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" })
+}
+
+fn count() -> Json {
+    json!({ "type": "integer", "minimum": 0 })
+}
+
+fn flag() -> Json {
+    json!({ "type": "boolean" })
+}
+
+fn kind() -> Json {
+    words(&Kind::WORDS)
+}
+
+/// What something rests on, by key.
+fn evidence() -> Json {
+    let fact = json!({ "anyOf": [count(), text(), list(json!({ "anyOf": [count(), text()] }))] });
+    json!({ "type": "object", "additionalProperties": fact })
+}
+
+fn outcome() -> Json {
+    let codes: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
+    object(
+        &["end", "evidence", "observed", "schema"],
+        json!({
+            "code": words(&codes), "end": words(&End::ALL.map(End::word)), "evidence": evidence(), "observed": evidence(),
+            "release": words(&Release::ALL.map(Release::word)), "schema": { "const": OUTCOME_SCHEMA },
+        }),
+    )
+}
+
+/// result.json, and `apply --json`.
+pub(super) fn result() -> Json {
+    let step = object(
+        &["began", "change", "ended", "kind", "name", "operation", "outcome", "recorded", "task", "vmid"],
+        json!({
+            "began": or_null(moment()), "change": words(&CHANGES), "ended": or_null(moment()), "kind": kind(), "name": text(),
+            "operation": text(), "outcome": outcome(), "recorded": flag(), "task": or_null(text()), "vmid": vmid(),
+        }),
+    );
+    let mut schema = object(
+        &["end", "environment", "plan", "recovered", "run", "schema", "steps"],
+        json!({
+            "end": words(&End::ALL.map(End::word)), "environment": text(), "plan": digest(), "recovered": list(step.clone()), "run": text(),
+            "schema": { "const": "converger.result/1" }, "steps": list(step),
+        }),
+    );
+    head(&mut schema, "What became of every step of an apply (result.json)");
+    schema
+}
+
+fn operation() -> Json {
+    let ha = object(&[], json!({ "state": or_null(text()) }));
+    let guards = object(
+        &["ha", "lock", "protection", "tags", "template"],
+        json!({ "ha": or_null(ha), "lock": or_null(text()), "protection": flag(), "tags": list(text()), "template": flag() }),
+    );
+    let guest = object(
+        &["guards", "kind", "name", "node", "vmid"],
+        json!({ "guards": guards, "identity": identity(), "kind": kind(), "name": text(), "node": text(), "vmid": vmid() }),
+    );
+    let source = object(&["kind"], json!({ "key": text(), "kind": words(&["convergent", "one-shot"]), "request": digest() }));
+    let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": changed_field() });
+    let step = object(
+        &["change", "class", "from", "impact", "reason", "risk", "wait"],
+        json!({
+            "change": words(&CHANGES), "class": words(&CLASSES), "fields": fields, "from": words(&["running", "stopped"]),
+            "impact": words(&IMPACTS), "reason": words(&["config-differs", "state-differs", "restart-for-config"]),
+            "restart_for": list(text()), "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 }, "wait": list(vmid()),
+        }),
+    );
+    object(
+        &["environment", "guest", "id", "plan", "position", "run", "schema", "source", "step"],
+        json!({
+            "environment": text(), "guest": guest, "id": text(), "plan": digest(), "position": count(), "run": text(),
+            "schema": { "const": OPERATION_SCHEMA }, "source": source, "step": step,
+        }),
+    )
+}
+
+/// A line of `ops list --json`, and `ops show --json`.
+pub(super) fn history() -> Json {
+    let task = object(&["at_ms", "id"], json!({ "at_ms": count(), "id": text() }));
+    let ended = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));
+    let resolved = object(
+        &["at_ms", "by", "reason", "resolution"],
+        json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) }),
+    );
+    let mut schema = object(
+        &["at_ms", "ended", "operation", "resolved", "schema", "task"],
+        json!({
+            "at_ms": count(), "ended": or_null(ended), "operation": operation(), "resolved": or_null(resolved),
+            "schema": { "const": "converger.history/1" }, "task": or_null(task),
+        }),
+    );
+    head(&mut schema, "An operation of the journal and what became of it (ops --json)");
+    schema
+}
+
+/// A line of `doctor --json`.
+pub(super) fn doctor() -> Json {
+    let line = object(&["text", "where"], json!({ "text": text(), "where": words(&["node", "config"]) }));
+    let remedy = object(&["lines", "text"], json!({ "lines": list(line), "text": text() }));
+    let finding = object(
+        &["check", "found", "level"],
+        json!({
+            "about": text(), "check": { "type": "string", "pattern": "^[a-z0-9-]+$" }, "found": text(),
+            "level": words(&["ok", "warn", "fail", "unknown"]), "remedy": remedy,
+        }),
+    );
+    let summary =
+        object(&["fail", "ok", "unknown", "warn"], json!({ "fail": count(), "ok": count(), "unknown": count(), "warn": count() }));
+    let members =
+        json!({ "environment": text(), "findings": list(finding), "schema": { "const": "converger.doctor/1" }, "summary": summary });
+    let mut schema = object(&["environment", "findings", "schema", "summary"], members);
+    head(&mut schema, "What works in an environment and what does not (doctor --json)");
+    schema
+}
+
+/// `pin --json`.
+pub(super) fn pin() -> Json {
+    let outcomes = ["pinned", "completed", "replaced", "unchanged", "unmarked", "refused"];
+    let guest = object(
+        &["absent", "kind", "name", "outcome", "vmid"],
+        json!({
+            "absent": list(text()), "differences": list(text()), "identity": identity(), "kind": kind(), "name": or_null(text()),
+            "outcome": words(&outcomes), "refusals": refusals(), "vmid": vmid(),
+        }),
+    );
+    let mut schema = object(
+        &["environment", "guests", "refusals", "schema", "written"],
+        json!({
+            "environment": text(), "guests": list(guest), "refusals": refusals(), "schema": { "const": "converger.pin/1" }, "written": flag(),
+        }),
+    );
+    head(&mut schema, "Which guests are pinned by their birth marks (pin --json)");
+    schema
+}
+
+/// `init --json`.
+pub(super) fn init() -> Json {
+    let left_out = object(&["key", "why"], json!({ "key": text(), "why": text() }));
+    let adopted = object(
+        &["absent", "kind", "left_out", "name", "vmid"],
+        json!({ "absent": list(text()), "kind": kind(), "left_out": list(left_out), "name": text(), "vmid": vmid() }),
+    );
+    let refused = object(&["refusals", "vmid"], json!({ "refusals": refusals(), "vmid": vmid() }));
+    let guests = list(json!({ "anyOf": [adopted, refused] }));
+    let mut schema = object(
+        &["environment", "guests", "refusals", "schema", "text"],
+        json!({
+            "environment": text(), "guests": guests, "refusals": refusals(), "schema": { "const": "converger.init/1" }, "text": or_null(text()),
+        }),
+    );
+    head(&mut schema, "Guests that are declared as they are (init --json)");
+    schema
+}
