@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::lab::Lab;
+use crate::lab::{Lab, Time};
 use crate::shell::{self, Failure};
 
 const ROOM: &str = "target/opinion";
@@ -20,7 +20,7 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
     let room = Path::new(ROOM);
     let emptied = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
     emptied.and_then(|()| fs::create_dir_all(room)).map_err(|error| unwritten(room, &error))?;
-    let _lab = Lab::start(shell::built("converger", &[]), &[WORLD], room)?;
+    let _lab = Lab::start(shell::built("converger", &[]), &[WORLD], room, Time::Asked)?;
     fs::copy(DESIRED, room.join("desired.yaml")).map_err(|error| unwritten(room, &error))?;
     let files = [
         write("doctor.jsonl", &["doctor", "--json"])?,
