@@ -90,8 +90,9 @@ impl State {
             Read::Tasks => Ask::Tasks {
                 place: self.place.clone(),
                 change: self.operation.step.change.clone(),
-                // All of them: a node whose clock is wrong would hide one that is still at work.
-                since_secs: 0,
+                // Whatever is at work counts, however old it says that it is. Of what has ended, a guest with a past would fill the
+                // list with what cannot be ours, and a full list tells nothing.
+                since_secs: self.earliest_secs(),
             },
             Read::Status => Ask::Status(self.place.clone()),
             Read::Config => Ask::Config(self.place.clone()),
@@ -122,14 +123,19 @@ impl State {
         }
     }
 
+    /// When a task of ours that has ended can have begun at the earliest, by the clock of its node.
+    fn earliest_secs(&self) -> u64 {
+        (self.intent_ms / 1000).saturating_sub(SKEW_SECS)
+    }
+
     fn is_elsewhere(&self, found: &Place) -> bool {
         self.moves < MOVES_MAX && found.kind == self.place.kind && found.vmid == self.place.vmid && found.node != self.place.node
     }
 
     /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
     fn found(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
-        let intent_secs = self.intent_ms / 1000;
-        let fits = |seen: &&TaskSeen| !seen.has_ended || seen.started_secs.saturating_add(SKEW_SECS) >= intent_secs;
+        let earliest_secs = self.earliest_secs();
+        let fits = |seen: &&TaskSeen| !seen.has_ended || seen.started_secs >= earliest_secs;
         let mut candidates: Vec<&TaskSeen> = tasks.iter().filter(fits).collect();
         candidates.sort_by(|left, right| left.task.cmp(&right.task));
         candidates.dedup_by(|second, first| second.task == first.task);

@@ -105,6 +105,15 @@ fn a_task_that_ended_before_the_intent_is_not_ours_and_one_at_work_is() {
     check_recovery(open("start", None), &[at_work, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
+/// A guest with a past has more tasks than a list holds: only what can be ours is asked for.
+#[test]
+fn tasks_are_looked_for_from_the_intent_on() {
+    let state = State::recover(open("start", None), Patience::default()).expect("it is open");
+    let (_, command) = step(state, Event::Begin, NOW_MS + 86_400_000);
+    let Some(Command::Ask(Ask::Tasks { since_secs, .. })) = command else { panic!("{command:?}") };
+    assert_eq!(since_secs, AT_SECS - 10, "as far as clocks may differ");
+}
+
 #[test]
 fn an_open_operation_with_a_task_is_waited_for() {
     let answers = [Answer::Task(TaskState::Running), ended(), status("running"), config(2)];

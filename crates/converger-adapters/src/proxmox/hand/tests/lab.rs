@@ -116,7 +116,11 @@ impl Lab {
     }
 
     fn tasks(&mut self, place: &Place, change: Change) -> Vec<TaskId> {
-        match self.ask(&Ask::Tasks { place: place.clone(), change, since_secs: 0 }) {
+        self.tasks_since(place, change, 0)
+    }
+
+    fn tasks_since(&mut self, place: &Place, change: Change, since_secs: u64) -> Vec<TaskId> {
+        match self.ask(&Ask::Tasks { place: place.clone(), change, since_secs }) {
             Answer::Tasks(seen) => seen.into_iter().map(|seen| seen.task).collect(),
             other => panic!("{other:?}"),
         }
@@ -251,6 +255,24 @@ fn an_answer_that_is_lost_after_the_effect_may_have_run_and_its_task_is_found() 
             }
         }
     }
+}
+
+/// More tasks than a list holds are no reason not to find the last one.
+#[test]
+fn the_task_of_a_guest_with_a_long_past_is_found() {
+    let mut lab = Lab::new(Flavour::V9);
+    for _ in 0..30 {
+        assert_eq!((lab.carry_out(&web(), Change::Start), lab.carry_out(&web(), Change::Stop)), (OK, OK));
+    }
+    lab.pass(60_000);
+    let intent_secs = lab.now_ms / 1000;
+    lab.world.add_request_fault(RequestFault { method: Some("POST".into()), twist: Some(Twist::LostAfter), ..RequestFault::default() });
+    assert!(matches!(lab.send(&web(), Change::Start), Sent::MayHaveRun(_)));
+    let found = lab.tasks_since(&web(), Change::Start, intent_secs - 10);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(lab.end_of(&found[0]), OK);
+    let everything = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, since_secs: 0 });
+    assert!(matches!(&everything, Answer::Unread(cause) if cause.word.as_str() == "list-full"), "{everything:?}");
 }
 
 #[test]
