@@ -25,7 +25,7 @@ use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
 pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
-pub use check::Terms;
+pub use check::{Reliance, Terms};
 pub use decode::{Malformed, parse_operation, parse_outcome};
 pub use history::{History, Illegal, Progress, Resolved, is_remark, is_storable};
 pub use id::{IdempotencyKey, OperationId, RunId, TaskId, Word};

@@ -10,11 +10,11 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::action::{Class, Impact};
-use crate::apply::{Operation, OperationId, RunId, Source, Target, Terms};
+use crate::action::{Change, Class, Impact};
+use crate::apply::{Operation, OperationId, Place, Reliance, RunId, Source, Target, Terms};
 use crate::artifact::{Digest, Provenance, write_body};
 use crate::desired::DesiredGuest;
-use crate::guest::Vmid;
+use crate::guest::{RunState, Vmid};
 use crate::moment;
 use crate::plan::{Plan, Step, Verdict};
 use crate::refusal::Refusal;
@@ -158,14 +158,7 @@ pub struct ApprovedPlan {
 /// The plan cannot be written as JSON; none of ours is one.
 pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     let digest = write_body(&mut io::sink(), safe.plan())?;
-    let mut refusals = Vec::new();
-    if admission.provenance == Provenance::Replay {
-        refusals.push(Refusal::replay_not_appliable());
-    }
-    refusals.extend(stale(safe.plan(), admission));
-    if admission.refused == Refused::StopsAll {
-        refusals.extend(refused_guests(safe.plan()));
-    }
+    let mut refusals = objections(&safe, admission);
     let (by, how) = match approval(safe.plan(), admission, digest) {
         Ok(approval) => approval,
         Err(refusal) => {
@@ -177,6 +170,20 @@ pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
         return Ok(Admitted::Refused(refusals));
     }
     Ok(Admitted::Approved(ApprovedPlan { safe, digest, by, how }))
+}
+
+/// What stands against a plan whatever is said to the question: nobody needs to be asked then.
+#[must_use]
+pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
+    let mut refusals = Vec::new();
+    if admission.provenance == Provenance::Replay {
+        refusals.push(Refusal::replay_not_appliable());
+    }
+    refusals.extend(stale(safe.plan(), admission));
+    if admission.refused == Refused::StopsAll {
+        refusals.extend(refused_guests(safe.plan()));
+    }
+    refusals
 }
 
 /// Age is judged here and nowhere else; what does not say when it was taken has none that could be trusted.
@@ -286,11 +293,30 @@ impl ApprovedPlan {
                 let id = id(operations.len())?;
                 let operation =
                     Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, self.digest, Source::Convergent);
-                operations.push((operation, Terms::new(Arc::clone(&rules), guest)));
+                let relies = reliances(plan, guest, &step.change);
+                operations.push((operation, Terms::new(Arc::clone(&rules), guest).with_reliances(relies)));
             }
         }
         Some(operations)
     }
+}
+
+/// The guests that a power step relies on by `after`: those that it comes after run when it starts, and those that come after it are
+/// down when it goes down.
+fn reliances(plan: &Plan, guest: &DesiredGuest, change: &Change) -> Vec<Reliance> {
+    let (others, state): (Vec<Vmid>, RunState) = match change {
+        Change::Start => (guest.after.to_vec(), RunState::Running),
+        Change::Stop | Change::Shutdown { .. } => {
+            let dependents = plan.guests().filter(|(other, _)| other.after.contains(&guest.vmid));
+            (dependents.map(|(other, _)| other.vmid).collect(), RunState::Stopped)
+        }
+        Change::ConfigSet(_) | Change::Reboot { .. } => return Vec::new(),
+    };
+    let placed = others.into_iter().filter_map(|vmid| {
+        let row = plan.observation().find(vmid)?;
+        Some(Place { node: plan.observation().node_of(row)?.name.clone(), kind: row.kind, vmid })
+    });
+    placed.map(|place| Reliance { place, state }).collect()
 }
 
 #[cfg(test)]

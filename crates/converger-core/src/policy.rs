@@ -8,6 +8,7 @@ use crate::desired::DesiredGuest;
 use crate::guest::{Identity, Vmid};
 use crate::normalize::Value;
 use crate::observe::{ObservedGuest, Reading};
+use crate::refusal::Refusal;
 
 /// The tag by which people keep this program away from a guest.
 pub const HOLD_TAG: &str = "converger-hold";
@@ -24,6 +25,43 @@ pub struct Rules {
     /// Left out where it is not known, so that a recording is planned alike on every machine.
     #[serde(skip_serializing_if = "Host::is_unknown")]
     host: Host,
+    /// Left out where there are none, so that a plan does not depend on whether anything is remembered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    grips: Vec<Grip>,
+}
+
+/// A guest that is left alone: somebody said so, or it is not known what became of an operation on it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Grip {
+    /// The guest.
+    pub vmid: Vmid,
+    /// Who has it.
+    pub by: GripBy,
+}
+
+/// Who has a guest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum GripBy {
+    /// A person, by `converger hold`.
+    Person {
+        /// Who.
+        by: String,
+        /// Why.
+        reason: String,
+    },
+    /// An operation that is held.
+    Operation(String),
+}
+
+impl Grip {
+    /// The refusal that it amounts to.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match &self.by {
+            GripBy::Person { by, reason } => Refusal::guest_held_by(by, reason),
+            GripBy::Operation(id) => Refusal::guest_taken_by(id),
+        }
+    }
 }
 
 /// Marks of the machine that this program runs on, by which its own guest is known.
@@ -77,13 +115,24 @@ impl Rules {
         let lower = |words: Vec<String>, built_in: &str| {
             sorted(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
         };
-        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG), host: Host::default() }
+        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG), host: Host::default(), grips: Vec::new() }
     }
 
     /// The same, and the guest that this program runs in.
     #[must_use]
     pub fn with_host(self, host: Host) -> Self {
         Self { host, ..self }
+    }
+
+    /// The same, and guests that are left alone.
+    #[must_use]
+    pub fn with_grips(self, grips: Vec<Grip>) -> Self {
+        Self { grips: sorted(grips), ..self }
+    }
+
+    /// Who has this guest, if somebody does.
+    pub fn grips_on(&self, vmid: Vmid) -> impl Iterator<Item = &Grip> {
+        self.grips.iter().filter(move |grip| grip.vmid == vmid)
     }
 
     /// The machine that this program runs on, where that matters.

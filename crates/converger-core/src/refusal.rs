@@ -99,6 +99,18 @@ impl Code {
         self.entry().word
     }
 
+    /// What makes it go away, where these keys are in its evidence: a guest is held in more than one way.
+    #[must_use]
+    pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
+        match self {
+            Self::GuestHeld if has("by") => "Ask whoever the evidence names; `converger release` ends the hold.",
+            Self::GuestHeld if has("operation") => {
+                "Look at the operation with `converger ops show`, then say what became of it with `converger ops resolve`."
+            }
+            code => code.entry().remedy,
+        }
+    }
+
     /// The code of a word.
     #[must_use]
     pub fn find(word: &str) -> Option<Self> {
@@ -144,6 +156,12 @@ impl Refusal {
     #[must_use]
     pub fn evidence(&self) -> &[(&'static str, Datum)] {
         &self.evidence
+    }
+
+    /// What makes it go away.
+    #[must_use]
+    pub fn remedy(&self) -> &'static str {
+        self.code.remedy(|key| self.evidence.iter().any(|(own, _)| *own == key))
     }
 
     fn bare(code: Code) -> Self {
@@ -284,7 +302,9 @@ impl Refusal {
         Self::bare(Code::ReplayNotAppliable)
     }
 
-    pub(crate) fn plan_stale(differences: Vec<String>) -> Self {
+    /// What is planned now, or found right before a step is sent, is not what was planned.
+    #[must_use]
+    pub fn plan_stale(differences: Vec<String>) -> Self {
         Self::bare(Code::PlanStale).with("differences", Datum::Words(differences))
     }
 
@@ -319,7 +339,7 @@ impl Serialize for Refusal {
         let mut refusal = serializer.serialize_struct("Refusal", 4)?;
         refusal.serialize_field("code", entry.word)?;
         refusal.serialize_field("evidence", &EvidenceMap(&self.evidence))?;
-        refusal.serialize_field("remedy", entry.remedy)?;
+        refusal.serialize_field("remedy", self.remedy())?;
         refusal.serialize_field("stage", &entry.stage)?;
         refusal.end()
     }

@@ -99,6 +99,8 @@ pub struct State {
     /// How often it was followed to another node.
     moves: u32,
     intent_ms: u64,
+    /// When it last heard of anything.
+    now_ms: u64,
     task: Option<TaskId>,
     uptime_before_secs: Option<u64>,
     /// What was waited since the guest was checked.
@@ -177,6 +179,7 @@ impl State {
             place,
             moves: 0,
             intent_ms,
+            now_ms: intent_ms,
             task,
             uptime_before_secs,
             passed_ms: 0,
@@ -257,6 +260,7 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Comma
 impl State {
     /// The stage is taken out and not copied; each of these puts the next one in its place.
     fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
+        let before_ms = std::mem::replace(&mut self.now_ms, now_ms);
         match (std::mem::replace(&mut self.stage, Stage::New), event) {
             (Stage::New, Event::Begin) => self.begin(now_ms),
             (Stage::Recording, Event::Committed) => self.check(),
@@ -273,7 +277,7 @@ impl State {
             (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
             (Stage::Ending(outcome), Event::NotCommitted(why)) => self.not_ended(&outcome, &why),
             (stage, _) => {
-                self.stage = stage;
+                (self.stage, self.now_ms) = (stage, before_ms);
                 None
             }
         }
@@ -287,7 +291,7 @@ impl State {
         }
         match self.task.clone() {
             Some(task) => self.settle(task),
-            None => self.resolve(Cause::new(Trouble::Other, "found-open", "")),
+            None => self.resolve(Cause::new(Trouble::Other, "program-ended", "")),
         }
     }
 

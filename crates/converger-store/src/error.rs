@@ -74,7 +74,7 @@ pub enum Refused {
         illegal: Illegal,
     },
     /// Another operation of this guest is under way, or held (G12).
-    #[error("guest {vmid} is taken by operation `{by}`; wait for its end, or resolve it with `converger ops resolve {by}`")]
+    #[error("guest {vmid} is taken by operation `{by}`; wait for its end, or look at it with `converger ops show`")]
     GuestTaken {
         /// The guest.
         vmid: Vmid,
@@ -82,7 +82,7 @@ pub enum Refused {
         by: OperationId,
     },
     /// The guest is held.
-    #[error("guest {} is held by {}: {}; `converger release {}` ends it", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug(), .0.vmid)]
+    #[error("guest {} is held by {}: {}; `converger release {} {}` ends it", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug(), .0.environment, .0.vmid)]
     GuestHeld(Hold),
     /// The guest is held already.
     #[error("guest {} is held already, by {}: {}", .0.vmid, .0.by.escape_debug(), .0.reason.escape_debug())]
@@ -91,7 +91,7 @@ pub enum Refused {
     #[error("guest {0} is not held")]
     NotHeld(Vmid),
     /// The environment is frozen.
-    #[error("the environment `{environment}` is frozen: {}; `converger thaw` ends it", reason.escape_debug())]
+    #[error("the environment `{environment}` is frozen: {}; `converger thaw {environment}` ends it", reason.escape_debug())]
     Frozen {
         /// The environment.
         environment: EnvironmentName,

@@ -31,7 +31,7 @@ pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use query::{Filter, LIST_MAX, RunHistory, Standing};
-pub use sqlite::{OnFatal, Settings, SqliteStore};
+pub use sqlite::{OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.

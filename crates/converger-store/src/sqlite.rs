@@ -5,6 +5,7 @@
 //!
 //! What never enters: rules about what may be written (see `tables` of the crate).
 
+mod glance;
 mod open;
 mod rows;
 mod schema;
@@ -33,6 +34,8 @@ use open::Opened;
 use tables::Tables;
 use trouble::Trouble;
 use writer::{Answer, Job, Writer};
+
+pub use glance::{Remembered, glance};
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
 pub type OnFatal = Box<dyn FnMut(&str) + Send>;

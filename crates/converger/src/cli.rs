@@ -94,7 +94,7 @@ killed at any moment costs nothing: the next apply finds out what became of what
 SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal
 leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never
 carried out.
-Exit codes: 0 done, 1 failed, 3 refused, 5 held.")]
+Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 held.")]
     Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held
     #[command(

@@ -25,7 +25,7 @@ use converger_core::audit;
 use converger_core::contract;
 use converger_core::failure;
 use converger_core::observe::Scoped;
-use converger_core::refusal::Refusal;
+use converger_core::refusal::{self, Refusal};
 use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
@@ -62,7 +62,8 @@ pub(crate) struct Stop {
     end: End,
     message: Message,
     help: Option<String>,
-    code: Option<failure::Code>,
+    /// The word of a failure or a refusal, under which `explain` has more.
+    code: Option<&'static str>,
 }
 
 /// What is said when a command stops.
@@ -78,13 +79,22 @@ impl Stop {
         Self { end: End::Input, message: Message::Sentence(message.into()), help: None, code: None }
     }
 
-    pub(crate) fn refused(message: impl Into<String>) -> Self {
+    /// A decision that no plan has: with its evidence and what to do.
+    pub(crate) fn refused(refusal: &Refusal) -> Self {
+        let entry = refusal.code().entry();
+        let message = Message::Sentence(render::evident(refusal));
+        Self { end: End::Refused, message, help: Some(refusal.remedy().to_owned()), code: Some(entry.word) }
+    }
+
+    /// A decision of something that has no codes; the sentence says what and why.
+    pub(crate) fn decided(message: impl Into<String>) -> Self {
         Self { end: End::Refused, message: Message::Sentence(message.into()), help: None, code: None }
     }
 
-    /// A refusal of the table, with its evidence and what to do about it.
-    pub(crate) fn refusal(refusal: &Refusal) -> Self {
-        Self { end: End::Refused, message: Message::Laid(render::refusal(refusal)), help: None, code: None }
+    /// The same under a code of the table of refusals.
+    pub(crate) fn under(mut self, code: refusal::Code) -> Self {
+        self.code = Some(code.word());
+        self
     }
 
     pub(crate) fn faults(laid: String) -> Self {
@@ -97,7 +107,7 @@ impl Stop {
 
     /// The same with the code of the failure, under which `explain` has more.
     pub(crate) fn code(mut self, code: Option<failure::Code>) -> Self {
-        self.code = code;
+        self.code = code.map(failure::Code::word);
         self
     }
 
@@ -106,9 +116,18 @@ impl Stop {
         self
     }
 
+    /// The same where something else is held, which outweighs a refusal.
+    pub(crate) fn beside(mut self, other: End) -> Self {
+        if self.end == End::Refused && other == End::Held {
+            self.end = End::Held;
+        }
+        self
+    }
+
     fn report(self) -> End {
         // Standard error may be gone too; there is nobody left to tell then.
-        let _ = write!(anstream::stderr(), "{}", render::stop(&self.message, self.code.map(failure::Code::word), self.help.as_deref()));
+        let word = if matches!(self.end, End::Refused | End::Held) { "refused" } else { "error" };
+        let _ = write!(anstream::stderr(), "{}", render::stop(word, &self.message, self.code, self.help.as_deref()));
         self.end
     }
 }

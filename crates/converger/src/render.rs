@@ -11,8 +11,10 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, FieldChange};
+use converger_core::apply::{Evidence, Fact, Findings, Outcome, Word};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
+use converger_core::failure;
 use converger_core::normalize::{Effect, Value};
 use converger_core::observe::{Observation, Pending, Status};
 use converger_core::plan::{Plan, Step, Verdict};
@@ -40,8 +42,8 @@ pub(crate) fn styled(style: Style, text: impl std::fmt::Display) -> String {
 }
 
 /// What is said when a command stops.
-pub(crate) fn stop(message: &Message, code: Option<&str>, help: Option<&str>) -> String {
-    let title = code.map_or("error:".to_owned(), |code| format!("error[{code}]:"));
+pub(crate) fn stop(word: &str, message: &Message, code: Option<&str>, help: Option<&str>) -> String {
+    let title = code.map_or(format!("{word}:"), |code| format!("{word}[{code}]:"));
     let mut text = match message {
         Message::Laid(laid) => laid.clone(),
         Message::Sentence(sentence) => format!("{} {}\n", styled(RED.bold(), title), sentence.trim_end()),
@@ -200,15 +202,19 @@ fn word(value: &impl serde::Serialize) -> String {
 
 /// A refusal: code, what happened, evidence, remedy.
 pub(crate) fn refusal(refusal: &Refusal) -> String {
-    format!("{}  {} {}\n", happened(refusal), styled(CYAN, "remedy:"), refusal.code().entry().remedy)
+    format!("{}  {} {}\n", happened(refusal), styled(CYAN, "remedy:"), refusal.remedy())
 }
 
 /// The same without its remedy.
 fn happened(refusal: &Refusal) -> String {
-    let entry = refusal.code().entry();
+    format!("{}: {}\n", styled(RED.bold(), refusal.code().word()), evident(refusal))
+}
+
+/// What a refusal says, with its evidence.
+pub(crate) fn evident(refusal: &Refusal) -> String {
     let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", datum_text(datum))).collect();
     let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
-    format!("{}: {}{evidence}\n", styled(RED.bold(), entry.word), entry.title)
+    format!("{}{evidence}", refusal.code().entry().title)
 }
 
 fn datum_text(datum: &Datum) -> String {
@@ -218,6 +224,32 @@ fn datum_text(datum: &Datum) -> String {
         Datum::Ids(ids) => ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         Datum::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
     }
+}
+
+/// How an operation ended that is not done: what happened, what that rests on, and what to do.
+pub(crate) fn ending(outcome: &Outcome) -> String {
+    let word = outcome.code().map_or("", Word::as_str);
+    let (title, remedy) = match (failure::Code::find(word), Code::find(word)) {
+        (Some(code), _) => (code.entry().title, code.entry().remedy),
+        (None, Some(code)) => (code.entry().title, code.remedy(|key| outcome.findings().evidence.get(key).is_some())),
+        (None, None) => ("a cause that this version does not know", "Use the version of the program that wrote it."),
+    };
+    let Findings { evidence, observed } = outcome.findings();
+    // An adapter has no word for most causes; what was said tells.
+    let worded = facts(evidence).into_iter().filter(|fact| fact != "cause: other");
+    let facts: Vec<String> = worded.chain(facts(observed).into_iter().map(|fact| format!("read {fact}"))).collect();
+    let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join("; ")) };
+    format!("{}: {title}{facts}\n  {} {remedy}\n", styled(RED.bold(), word), styled(CYAN, "remedy:"))
+}
+
+/// Facts of an operation, in words.
+pub(crate) fn facts(evidence: &Evidence) -> Vec<String> {
+    let text = |fact: &Fact| match fact {
+        Fact::Number(number) => number.to_string(),
+        Fact::Text(text) => theirs(text),
+        Fact::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
+    };
+    evidence.iter().map(|(key, fact)| format!("{}: {}", key.as_str(), text(fact))).collect()
 }
 
 /// The options that lead to the same reading again.

@@ -7,6 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use converger_store::{OpenError, Settings, SqliteStore};
 
+/// The exit code of a failure.
+const FAILED: u8 = 1;
+
 /// The state directory: as configured, or where the system keeps such things for this user.
 ///
 /// # Errors
@@ -31,10 +34,10 @@ pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
     SqliteStore::open(
         directory,
         Settings::new(|cause| {
-            eprintln!(
-                "error: the disk of the state is in doubt ({cause}); the program ends now, and finds out at its next start what is there"
-            );
-            std::process::abort();
+            // At once, and without tidying up: whatever is written from here on could be taken for true.
+            eprintln!("error[journal-unwritable]: the disk of the state is in doubt ({cause}); the program ends now");
+            eprintln!("help: look at the disk and make room on it; the next apply finds out what became of what was under way");
+            std::process::exit(i32::from(FAILED));
         }),
     )
 }

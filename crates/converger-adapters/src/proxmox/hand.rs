@@ -19,6 +19,7 @@ use converger_core::apply::{Answer, Ask};
 
 use super::client::{Exchange, Session, TokenId};
 use super::codec::Write;
+use super::time;
 
 pub use answer::answer;
 pub use ask::command;
@@ -53,7 +54,12 @@ impl<E: Exchange> Hand<E> {
     /// Asks once.
     pub async fn ask(&self, ask: &Ask) -> Answer {
         match command(ask) {
-            Ok(command) => answer(&self.caller, ask, self.session.call(&command).await),
+            Ok(command) => {
+                let came = self.session.call(&command).await;
+                // The date of the last answer: of this one, or of a neighbour that came a moment later.
+                let now_secs = self.session.watch().date().and_then(|date| time::of_header(&date));
+                answer(&self.caller, ask, came, now_secs)
+            }
             Err(unsent) => *unsent,
         }
     }

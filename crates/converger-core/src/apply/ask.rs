@@ -55,8 +55,8 @@ pub enum Ask {
         place: Place,
         /// The change.
         change: Change,
-        /// In seconds since 1970, by the node's clock.
-        since_secs: u64,
+        /// How many seconds ago, by whatever clock. What is at work counts however old it says that it is.
+        age_secs_max: u64,
     },
 }
 
@@ -208,6 +208,9 @@ pub struct TaskSeen {
     pub task: TaskId,
     /// When it was started, in seconds since 1970 by the node's clock.
     pub started_secs: u64,
+    /// How many seconds ago that was when it was listed, by the environment's own time: clocks here and there may be hours apart.
+    /// None where that time was not heard.
+    pub age_secs: Option<u64>,
     /// Whether the list says that it has ended. Lists lag behind: only [`Ask::Task`] tells.
     pub has_ended: bool,
 }

@@ -26,13 +26,56 @@ use crate::refusal::Refusal;
 pub struct Terms {
     rules: Arc<Rules>,
     declared: Box<[Setting]>,
+    relies: Box<[Reliance]>,
+}
+
+/// Another guest that a step relies on by `after`: it was seen so when the step was planned, or another step sees to it, and it is
+/// read again before the step is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reliance {
+    /// Which, and where it was.
+    pub place: Place,
+    /// What it must be.
+    pub state: RunState,
+}
+
+impl Reliance {
+    /// Why the step that relies on it is not sent, with what was read of it; `None`: it is as it must be.
+    #[must_use]
+    pub fn refusal(&self, live: &Live) -> Option<Refusal> {
+        let on = || vec![self.place.vmid];
+        match (self.state, &live.status) {
+            (_, Status::Unknown(_)) => Some(self.unread()),
+            (wanted, Status::Known(found)) if wanted == *found => None,
+            (RunState::Running, _) => Some(Refusal::dependency_not_running(on())),
+            (RunState::Stopped, _) => Some(Refusal::dependent_running(on())),
+        }
+    }
+
+    /// The same where it could not be read.
+    #[must_use]
+    pub fn unread(&self) -> Refusal {
+        Refusal::dependency_refused(vec![self.place.vmid])
+    }
 }
 
 impl Terms {
     /// The terms of one declared guest.
     #[must_use]
     pub fn new(rules: Arc<Rules>, guest: &DesiredGuest) -> Self {
-        Self { rules, declared: guest.config.clone() }
+        Self { rules, declared: guest.config.clone(), relies: Box::new([]) }
+    }
+
+    /// The same, and other guests that the step relies on.
+    #[must_use]
+    pub fn with_reliances(self, relies: Vec<Reliance>) -> Self {
+        Self { relies: relies.into(), ..self }
+    }
+
+    /// The guest with this number among those that the step relies on.
+    #[must_use]
+    pub fn reliance(&self, number: usize) -> Option<&Reliance> {
+        self.relies.get(number)
     }
 }
 

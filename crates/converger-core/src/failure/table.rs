@@ -169,8 +169,8 @@ pub static TABLE: [Entry; 33] = [
     entry(
         Code::NotCarriedOut,
         "not-carried-out",
-        "the answer was lost, and nothing shows that the change was carried out",
-        "No task of it was found and the guest is not as wanted, although it was looked for several times. It is not sent a second time by itself.",
+        "nothing shows that the change was carried out",
+        "Its answer was lost, or the program ended before it came. No task of it was found and the guest is not as wanted, although it was looked for several times. It is not sent a second time by itself.",
         "Apply again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -192,14 +192,14 @@ pub static TABLE: [Entry; 33] = [
         "task-lost",
         "nobody knows how the task ended",
         "The task was killed, its node went down, or its log is gone, and what was read does not settle it.",
-        "Look at the guest and at the node's log, then say what became of it with `converger ops resolve`.",
+        "Look at the guest and at the node's log. What is held is read again at the next run, or settled by `converger ops resolve`.",
     ),
     entry(
         Code::OutcomeUnread,
         "outcome-unread",
         "what became of the change cannot be read at the moment",
-        "The change was sent, and then the guest or its node did not answer. The guest is left alone until it can be read.",
-        "Bring the node back; the next run reads it and goes on from there.",
+        "The change was sent, and then the guest or its node did not answer, or the run was left. The guest is left alone until it can be read.",
+        "Resolve the cause in the evidence, such as a node that is silent or a right that was taken; the next run reads it and goes on from there.",
     ),
     entry(
         Code::OutcomeUnclear,

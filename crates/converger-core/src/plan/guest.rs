@@ -7,7 +7,7 @@ use crate::desired::{DesiredGuest, Restart, Stop};
 use crate::guest::{Kind, RunState};
 use crate::normalize::Field;
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
-use crate::policy::{HOLD_TAG, Rules};
+use crate::policy::{Grip, HOLD_TAG, Rules};
 use crate::refusal::Refusal;
 
 pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
@@ -148,6 +148,7 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     if let Some(tag) = row.tags_carried().find(|tag| tag.eq_ignore_ascii_case(HOLD_TAG)) {
         refusals.push(Refusal::guest_held(tag));
     }
+    refusals.extend(rules.grips_on(guest.vmid).map(Grip::refusal));
     let foreign = foreign_pending(guest, row);
     if !foreign.is_empty() {
         refusals.push(Refusal::config_pending(foreign));

@@ -261,7 +261,7 @@ pub static TABLE: [Entry; 31] = [
         Reach::Run,
         "changes are frozen",
         "Somebody has switched changes off, with the reason in the evidence. Reading and planning go on.",
-        "Wait until the freeze is lifted, or set `on = false` under `[freeze]` in converger.toml.",
+        "Wait until the freeze is lifted: by `converger thaw` where it was set by command, by `on = false` under `[freeze]` where converger.toml says so.",
     ),
     entry(
         Code::GuaranteeBroken,
@@ -286,8 +286,8 @@ pub static TABLE: [Entry; 31] = [
         "plan-stale",
         Stage::Apply,
         Reach::Guest,
-        "the guest is not as it was planned on",
-        "Each step is checked once more right before it is sent. The run-state or a value that it was planned on has changed since, or Proxmox found that the config did.",
+        "what was planned on has changed since",
+        "Each step is checked once more right before it is sent, and a saved plan is planned again: the run-state, a value or a guest that it was planned on is another one now, or Proxmox found that the config is.",
         "Plan again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -306,7 +306,7 @@ pub static TABLE: [Entry; 31] = [
         Reach::Run,
         "the plan needs an approval that it does not have",
         "Steps that interrupt guests need a person at a terminal who types the names of the guests; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
-        "Run `converger apply` at a terminal and confirm there; the evidence says what is needed and for which guests.",
+        "The evidence says what is needed and for which guests: a person confirms at a terminal, a script gives `--confirm` with the digest that `converger plan` prints; approvals of others are not there yet.",
     ),
     entry(
         Code::EnvironmentBusy,

@@ -128,7 +128,8 @@ impl Case<'_> {
     fn is_taken(&self) -> bool {
         let Some(row) = self.row else { return false };
         let locked = matches!(row.lock, Reading::Read(Some(_)));
-        let held = row.tags_carried().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
+        let gripped = self.rules.grips_on(self.guest.vmid).next().is_some();
+        let held = gripped || row.tags_carried().any(|tag| tag.eq_ignore_ascii_case(HOLD_TAG));
         locked || held || row.template == Reading::Read(true) || self.is_ha_owned(row) || self.has_foreign_pending(row)
     }
 

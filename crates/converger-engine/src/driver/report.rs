@@ -64,6 +64,9 @@ impl Reported {
 fn left(state: &State) -> Outcome {
     match state.phase() {
         Phase::Waiting => Outcome::not_run(Code::RunStopped, Evidence::default()),
-        _ => Outcome::held(Code::RunStopped, Release::Reading, Findings::default()),
+        _ => {
+            let evidence = Evidence::default().with("cause", "run-left").with("said", "the run was left while this was under way");
+            Outcome::held(Code::OutcomeUnread, Release::Reading, Findings { evidence, ..Findings::default() })
+        }
     }
 }

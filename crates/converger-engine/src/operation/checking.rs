@@ -1,10 +1,11 @@
-//! Before the change is sent: the cluster, the run-state and the config are read anew, and every precondition must hold.
+//! Before the change is sent: the cluster, the guests that it relies on, its run-state and its config are read anew, and every
+//! precondition must hold.
 //!
 //! A guest that is not where it was is followed once, and checked there from the start. What cannot be read after a few
 //! attempts is refused: reading twice is harmless, and one lost answer is no reason to give up a lane.
 
 use converger_core::apply::check::{self, Ready};
-use converger_core::apply::{Answer, Ask, ConfigRead, Evidence, Findings, Live, Outcome, Place};
+use converger_core::apply::{Answer, Ask, ConfigRead, Evidence, Findings, Live, Outcome, Place, Reliance};
 use converger_core::refusal::Refusal;
 
 use super::patience::next_ms;
@@ -24,6 +25,8 @@ pub(super) struct Checking {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Read {
     Cluster,
+    /// The other guest with this number that the step relies on.
+    Reliance(usize),
     Status,
     Where,
     Config(Box<Live>),
@@ -47,6 +50,11 @@ impl State {
     fn ask_for(&mut self, checking: Checking) -> Option<Command> {
         let ask = match &checking.read {
             Read::Cluster => Ask::Cluster,
+            Read::Reliance(number) => match self.reliance(*number) {
+                Some(other) => Ask::Status(other.place.clone()),
+                // All of them are as they must be.
+                None => return self.ask_for(Checking::of(Read::Status)),
+            },
             Read::Status => Ask::Status(self.place.clone()),
             Read::Where => Ask::Where(self.place.vmid),
             Read::Config(_) => Ask::Config(self.place.clone()),
@@ -63,13 +71,25 @@ impl State {
         match (&checking.read, answer) {
             (Read::Cluster, Answer::Cluster(membership)) => match check::cluster(&membership, &self.place.node) {
                 Some(refusal) => self.refuse(&refusal, now_ms),
-                None => self.ask_for(Checking::of(Read::Status)),
+                None => self.ask_for(Checking::of(Read::Reliance(0))),
             },
+            (Read::Reliance(number), Answer::Status(live)) => self.relied_on(*number, &live, now_ms),
             (Read::Status, Answer::Status(live)) => self.ask_for(Checking::of(Read::Config(Box::new(live)))),
             (Read::Config(live), Answer::Config(config)) => self.judge(live, &config, now_ms),
             (Read::Status | Read::Config(_), Answer::NotThere(_)) => self.ask_for(Checking::of(Read::Where)),
             (Read::Where, Answer::Where(found)) => self.follow(found, now_ms),
             (_, other) => self.unread(checking, &other, now_ms),
+        }
+    }
+
+    fn reliance(&self, number: usize) -> Option<&Reliance> {
+        self.terms.as_ref().and_then(|terms| terms.reliance(number))
+    }
+
+    fn relied_on(&mut self, number: usize, live: &Live, now_ms: u64) -> Option<Command> {
+        match self.reliance(number).and_then(|other| other.refusal(live)) {
+            Some(refusal) => self.refuse(&refusal, now_ms),
+            None => self.ask_for(Checking::of(Read::Reliance(number + 1))),
         }
     }
 
@@ -106,9 +126,12 @@ impl State {
             self.stage = Stage::Checking(Checking { tries: checking.tries + 1, waiting: true, ..checking });
             return self.wait(ms);
         }
-        let refused = Outcome::refused(&check::unread(&cause));
-        let said = cause.onto(Evidence::default());
-        self.end(refused.with_observed(said), now_ms)
+        let refusal = match &checking.read {
+            Read::Reliance(number) => self.reliance(*number).map_or_else(|| check::unread(&cause), Reliance::unread),
+            Read::Cluster | Read::Status | Read::Where | Read::Config(_) => check::unread(&cause),
+        };
+        let said = Evidence::default().with("said", &*cause.text);
+        self.end(Outcome::refused(&refusal).with_observed(said), now_ms)
     }
 
     fn refuse(&mut self, refusal: &Refusal, now_ms: u64) -> Option<Command> {

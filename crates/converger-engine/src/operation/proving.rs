@@ -14,8 +14,8 @@ use converger_core::failure::Code;
 use super::patience::next_ms;
 use super::{Command, Stage, State, cause_of};
 
-/// How far the clocks of this machine and of a node may be apart before a task that has ended is not taken for ours.
-/// One that is still at work is, whenever it says that it began.
+/// How much older than our intent a task that has ended may look and still be taken for ours: requests take time, and clocks of nodes
+/// differ a little. One that is still at work is ours, whenever it says that it began.
 const SKEW_SECS: u64 = 10;
 /// How often a guest is followed to another node.
 const MOVES_MAX: u32 = 3;
@@ -92,7 +92,7 @@ impl State {
                 change: self.operation.step.change.clone(),
                 // Whatever is at work counts, however old it says that it is. Of what has ended, a guest with a past would fill the
                 // list with what cannot be ours, and a full list tells nothing.
-                since_secs: self.earliest_secs(),
+                age_secs_max: self.age_secs_max(),
             },
             Read::Status => Ask::Status(self.place.clone()),
             Read::Config => Ask::Config(self.place.clone()),
@@ -123,9 +123,9 @@ impl State {
         }
     }
 
-    /// When a task of ours that has ended can have begun at the earliest, by the clock of its node.
-    fn earliest_secs(&self) -> u64 {
-        (self.intent_ms / 1000).saturating_sub(SKEW_SECS)
+    /// How old a task of ours can be: not older than the intent, by the clock of whoever counts.
+    fn age_secs_max(&self) -> u64 {
+        (self.now_ms.saturating_sub(self.intent_ms) / 1000).saturating_add(SKEW_SECS)
     }
 
     fn is_elsewhere(&self, found: &Place) -> bool {
@@ -134,8 +134,7 @@ impl State {
 
     /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
     fn found(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
-        let earliest_secs = self.earliest_secs();
-        let fits = |seen: &&TaskSeen| !seen.has_ended || seen.started_secs >= earliest_secs;
+        let fits = |seen: &&TaskSeen| !seen.has_ended || self.is_recent(seen);
         let mut candidates: Vec<&TaskSeen> = tasks.iter().filter(fits).collect();
         candidates.sort_by(|left, right| left.task.cmp(&right.task));
         candidates.dedup_by(|second, first| second.task == first.task);
@@ -152,6 +151,15 @@ impl State {
                 let findings = Findings { evidence, ..Findings::default() };
                 self.end(Outcome::held(Code::OutcomeUnclear, Release::Person, findings), now_ms)
             }
+        }
+    }
+
+    /// Whether a task was started after the intent was written: each by its own clock, of which only differences are compared. Where
+    /// the environment's time was not heard, both clocks are taken for one.
+    fn is_recent(&self, seen: &TaskSeen) -> bool {
+        match seen.age_secs {
+            Some(age_secs) => age_secs <= self.age_secs_max(),
+            None => seen.started_secs.saturating_add(SKEW_SECS) >= self.intent_ms / 1000,
         }
     }
 

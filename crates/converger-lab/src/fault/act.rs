@@ -6,6 +6,7 @@
 use serde::Deserialize;
 
 use crate::guest::{Guest, Kind, Process};
+use crate::ha::HaResource;
 use crate::node::Service;
 use crate::route;
 use crate::task::TaskId;
@@ -83,6 +84,8 @@ pub enum Act {
     Revoke(String),
     /// The running task of a guest is killed without a word.
     KillTask(u32),
+    /// High availability takes a guest over, and wants it so: `started`.
+    Manage(u32, String),
     /// A node shows another certificate, or none at all.
     Show(String, Face),
 }
@@ -130,6 +133,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::ClockJump(seconds) => world.skew_ms = world.skew_ms.saturating_add(seconds.saturating_mul(1_000)),
         Act::Revoke(path) => world.access.grants.retain(|grant| grant.path != path),
         Act::KillTask(vmid) => kill_task(world, vmid),
+        Act::Manage(vmid, state) => manage(world, vmid, state),
         Act::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.face = face),
     }
 }
@@ -256,4 +260,9 @@ fn kill_task(world: &mut World, vmid: u32) {
     if let Some(id) = world.tasks.holders.get(&vmid).copied() {
         world.kill(id);
     }
+}
+
+fn manage(world: &mut World, vmid: u32, state: String) {
+    let Some(sid) = world.guests.get(&vmid).map(Guest::service) else { return };
+    world.add_ha(&sid, HaResource { state, ..HaResource::default() });
 }

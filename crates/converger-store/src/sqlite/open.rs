@@ -117,6 +117,15 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
     Ok((connection, settled))
 }
 
+/// Whether a file may be read: it is ours, and of a version that is known.
+pub(super) fn no_stranger(connection: &Connection, place: &Path) -> Result<(), OpenError> {
+    match schema::look_for_strangers(connection) {
+        Ok(None) => Ok(()),
+        Ok(Some(found)) => Err(Trouble::Found(found).of(place)),
+        Err(error) => Err(Trouble::Sql(error).of(place)),
+    }
+}
+
 fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
@@ -141,7 +150,7 @@ fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
     let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
     let sql = if length <= WHOLE_CHECK_BYTES_MAX || is_empty { "PRAGMA quick_check(1)" } else { "PRAGMA quick_check('occupants')" };
     let found: String = connection.query_row(sql, [], |row| row.get(0))?;
-    if found == "ok" { Ok(()) } else { Err(Trouble::Damaged(found)) }
+    if found == "ok" { Ok(()) } else { Err(Trouble::Damaged(found.replace('\n', " "))) }
 }
 
 /// Whether all of the log is in the file.
@@ -181,7 +190,7 @@ impl Trouble {
     }
 }
 
-fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
+pub(super) fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => OpenError::NotOurs { place },
         Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { place, cause: error.to_string() },

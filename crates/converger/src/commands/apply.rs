@@ -6,9 +6,10 @@ mod ask;
 mod board;
 mod pace;
 mod result;
+mod saved;
 
+use std::error::Error as _;
 use std::io::{self, Write as _};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -16,17 +17,19 @@ use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::apply::{Answer, Ask, End as Fate, OperationId, RunId};
-use converger_core::approve::{Admission, Admitted, ApprovedPlan, Refused, admit};
+use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::{Desired, NotNarrowed, Scope};
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::moment;
+use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
 use converger_engine::schedule::OnFailure;
-use converger_store::{EnvironmentLock, LockError, SqliteStore, Store as _};
+use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore};
 use futures_util::future::select;
 use tokio::sync::watch;
 
@@ -36,14 +39,17 @@ use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
-use crate::{files, render, state};
-use board::Board;
+use crate::{render, state};
+use board::{Board, Subject};
 use pace::Pace;
+use result::Told;
 
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
     super::contract_kept(&contract::check())?;
+    ask::is_sound(arguments)?;
     if let Some(path) = &arguments.out {
         super::not_an_input(path, &arguments.source)?;
+        result::has_place(path)?;
     }
     let mut ground = spine::ground(&arguments.source)?;
     if !arguments.only.is_empty() {
@@ -68,12 +74,12 @@ fn narrowed(desired: &Desired, only: &[converger_core::guest::Vmid]) -> Result<D
 fn recorded(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let desired = &ground.desired;
     let seen = spine::read(&arguments.source.look, &ground.config, desired.environment(), &desired.scope(), Needs::of(desired))?;
-    let Outcome { judged, origin, provenance } = spine::judged(ground, seen);
+    let Outcome { judged, origin, provenance } = spine::judged(ground, seen, Remembered::default());
     let judged = judged.refused_for(Refusal::replay_not_appliable());
     super::show_outcome(&Outcome { judged, origin, provenance }, arguments.json, false)
 }
 
-fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
+fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let environment = ground.desired.environment().clone();
     let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
     let pace = Pace::new(connection.clock);
@@ -81,6 +87,8 @@ fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
         Stop::input(format!("nothing says who decides in the environment `{environment}`"))
             .help("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into converger.toml")
     })?;
+    // What cannot be used is found out before anything is asked of the cluster.
+    let saved = arguments.plan.as_deref().map(saved::read).transpose()?;
     let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
     let _lock = lock(&memory, &environment)?;
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(Needs::of(&ground.desired));
@@ -90,21 +98,29 @@ fn live(arguments: &Apply, mut ground: Ground) -> Result<End, Stop> {
     let signal = signals(&memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
+    if !arguments.json {
+        result::tell_recovered(&environment, &recovered)?;
+    }
+    // It outweighs a refusal: what is refused is known.
+    let refused = if recovered.end() == Fate::Held { End::Held } else { End::Refused };
     let report = if recovered.operations().is_empty() { report } else { spine::take(proxmox, &environment, &ground.desired.scope())?.1 };
-    let freeze = memory.wait(memory.store.freeze(environment.clone())).map_err(|error| memory::failed(&error))?;
-    if let Some(freeze) = freeze {
-        ground.config.circumstances.freeze = Some(freeze.reason.into());
+    let remembered = memory.wait(memory.store.remembered(environment.clone())).map_err(|error| memory::failed(&error))?;
+    let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
+    if let Some(saved) = saved {
+        let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
+        saved.holds(outcome.judged.plan(), narrowed).map_err(|stop| stop.beside(refused))?;
     }
-    let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live });
-    if let Some(path) = &arguments.plan {
-        same_steps(path, &outcome)?;
-    }
-    let Some(approved) = approved(arguments, outcome, mode.into())? else { return Ok(End::Refused) };
-    let digest = approved.digest();
+    let approved = approved(arguments, outcome, mode.into()).map_err(|stop| stop.beside(refused))?;
+    let Some(approved) = approved else { return Ok(refused) };
+    let (digest, left_out) = (approved.digest(), left_out(&approved));
     let run = run_id()?;
     let report = carry_out(&engine, &memory, approved, &run, &signal)?;
-    result::write(arguments, &environment, digest, &run, &recovered, &report)?;
-    Ok(end(worse(report.end(), recovered.end())))
+    let told = Told { environment: &environment, plan: digest, run: &run, recovered: &recovered, report: &report, left_out };
+    told.write(arguments)?;
+    // What was left of an earlier run and is settled by now does not speak about this one.
+    let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
+    let refused = if left_out > 0 { Fate::Refused } else { Fate::Done };
+    Ok(end(worse(worse(report.end(), held), refused)))
 }
 
 /// A hand of the engine at a Proxmox endpoint: the one place where the two meet.
@@ -128,10 +144,13 @@ fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, pace: Pace) -> Dr
 fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLock, Stop> {
     EnvironmentLock::take(&memory.directory, environment, &state::actor(), state::now_ms()).map_err(|error| match error {
         LockError::Busy { holder: Some(holder), .. } => {
-            Stop::refusal(&Refusal::environment_busy(&holder.name, holder.pid, &moment::written(holder.since_ms / 1000)))
+            Stop::refused(&Refusal::environment_busy(&holder.name, holder.pid, &moment::written(holder.since_ms / 1000)))
         }
-        LockError::Busy { holder: None, .. } => Stop::refusal(&Refusal::environment_busy_just_now()),
-        LockError::NameUnfit | LockError::Unusable { .. } => Stop::failed(error.to_string()),
+        LockError::Busy { holder: None, .. } => Stop::refused(&Refusal::environment_busy_just_now()),
+        LockError::NameUnfit | LockError::Unusable { .. } => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            Stop::failed(format!("{error}{cause}")).code(Some(Code::JournalUnwritable))
+        }
     })
 }
 
@@ -161,21 +180,30 @@ fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, sign
     if unsettled.is_empty() {
         return Ok(Report::default());
     }
-    let _ = writeln!(anstream::stderr(), "finding out what became of {} operation(s) that were under way", unsettled.len());
-    let board = Board::new();
+    let count = render::counted(u64::try_from(unsettled.len()).unwrap_or(u64::MAX), "operation");
+    let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
+    let board = Board::new(Subject::Past);
     Ok(memory.wait(engine.recover(unsettled, signal.clone(), |notice| board.notice(&notice))))
 }
 
 /// Shows the plan, asks, and admits it. Nothing: it was refused, and shown why.
-fn approved(arguments: &Apply, outcome: Outcome, mode: converger_core::approve::Mode) -> Result<Option<ApprovedPlan>, Stop> {
-    if !arguments.json || matches!(outcome.judged, Judged::Refused(_)) {
+fn approved(arguments: &Apply, outcome: Outcome, mode: Mode) -> Result<Option<ApprovedPlan>, Stop> {
+    let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
+    let (now_secs, age_secs_max, provenance) = (state::now_ms() / 1000, Admission::AGE_SECS_MAX, outcome.provenance);
+    let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_secs, age_secs_max };
+    // What stands against it whatever is said: then nobody is asked.
+    let is_objected = match &outcome.judged {
+        Judged::Safe(safe) => !objections(safe, &admission).is_empty(),
+        Judged::Refused(_) => true,
+    };
+    if !arguments.json || is_objected {
         super::show_outcome(&outcome, arguments.json, false)?;
     }
-    let Outcome { judged: Judged::Safe(safe), provenance, .. } = outcome else { return Ok(None) };
-    let confirmation = ask::confirmation(arguments, &safe)?;
-    let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
-    let now_secs = state::now_ms() / 1000;
-    let admission = Admission { mode, provenance, confirmation, refused, now_secs, age_secs_max: Admission::AGE_SECS_MAX };
+    let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
+    ask::nothing_is_refused(&safe, refused)?;
+    admission.confirmation = ask::confirmation(arguments, &safe, mode)?;
+    // Somebody may have thought about the answer for an hour.
+    admission.now_secs = state::now_ms() / 1000;
     match admit(safe, &admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))? {
         Admitted::Approved(approved) => Ok(Some(approved)),
         Admitted::Refused(refusals) => {
@@ -186,31 +214,17 @@ fn approved(arguments: &Apply, outcome: Outcome, mode: converger_core::approve::
     }
 }
 
-/// A saved plan is evidence and no permission: what is planned now must be the same steps on the same guests.
-fn same_steps(path: &Path, outcome: &Outcome) -> Result<(), Stop> {
-    let name = files::shown(path);
-    let text = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")))?;
-    let saved: serde_json::Value =
-        serde_json::from_slice(&text.bytes).map_err(|error| Stop::input(format!("{name} is not a plan: {error}")))?;
-    let mut body = Vec::new();
-    converger_core::artifact::write_body(&mut body, outcome.judged.plan()).map_err(|error| Stop::failed(error.to_string()))?;
-    let fresh: serde_json::Value = serde_json::from_slice(&body).map_err(|error| Stop::failed(error.to_string()))?;
-    let environments = (&saved["body"]["environment"], &fresh["environment"]);
-    if saved["schema"] == converger_core::artifact::PLAN_SCHEMA
-        && environments.0 == environments.1
-        && saved["body"]["guests"] == fresh["guests"]
-    {
-        return Ok(());
-    }
-    Err(Stop::refused(format!("plan-stale: what would be done now is not what {name} says"))
-        .help("`converger plan` shows what would be done now; save and read that"))
-}
-
 fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
-    let board = Board::new();
+    let board = Board::new(Subject::Steps);
     let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
     let driven = engine.apply(plan, run.clone(), ids, Vec::new(), signal.clone(), |notice| board.notice(&notice));
     memory.wait(driven).map_err(|error| Stop::failed(error.to_string()))
+}
+
+/// How many guests are refused and left out.
+fn left_out(approved: &ApprovedPlan) -> u64 {
+    let refused = approved.plan().verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Refused(_)));
+    u64::try_from(refused.count()).unwrap_or(u64::MAX)
 }
 
 /// An id that no other run has: the time, and what the system calls random.

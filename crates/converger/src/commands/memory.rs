@@ -1,15 +1,18 @@
 //! The store as commands use it: opened for an environment, waited for, and its errors in words.
 
-use std::error::Error as _;
 use std::future::Future;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
-use converger_store::{Batch, OpenError, Receipt, SqliteStore, Store as _, StoreError};
+use converger_store::{Batch, OpenError, Receipt, Remembered, SqliteStore, Store as _, StoreError};
 use tokio::runtime::{Builder, Runtime};
 
 use super::{Stop, spine};
-use crate::state;
+use crate::config::Config;
+use crate::render::{self, styled};
+use crate::{files, state};
 
 /// An open store, and a runtime to wait for it.
 pub(super) struct Memory {
@@ -27,6 +30,17 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
     Ok(Memory { store, directory, runtime })
 }
 
+/// What keeps a plan of an environment from being carried out, without touching anything. Where there is no store nothing is
+/// remembered; one that cannot be read is told of, and nothing is carried out with it either.
+pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Remembered {
+    let Ok(directory) = state::directory(config.state.as_deref()) else { return Remembered::default() };
+    converger_store::glance(&directory, environment).unwrap_or_else(|error| {
+        let note = format!("freezes and holds that are kept in the store cannot be seen: {error}");
+        let _ = writeln!(anstream::stderr(), "{} {note}", styled(render::YELLOW.bold(), "note:"));
+        Remembered::default()
+    })
+}
+
 impl Memory {
     /// Makes a batch durable.
     pub(super) fn commit(&self, batch: Batch) -> Result<Receipt, Stop> {
@@ -39,14 +53,22 @@ impl Memory {
 }
 
 fn unopened(error: &OpenError) -> Stop {
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    Stop::failed(format!("{error}{cause}"))
+    let stop = match error {
+        OpenError::Unusable { what, place, help, source } => {
+            Stop::failed(format!("cannot {what} {}: {source}", files::shown(place))).help(*help)
+        }
+        OpenError::Failed { .. } => {
+            Stop::failed(error.to_string()).help("look at the disk of the state directory: is there room, and is it whole")
+        }
+        _ => Stop::failed(error.to_string()),
+    };
+    stop.code(Some(Code::JournalUnwritable))
 }
 
 /// A refusal of the store is a decision; everything else is an inability.
 pub(super) fn failed(error: &StoreError) -> Stop {
     match error {
-        StoreError::Refused(_) => Stop::refused(error.to_string()),
-        _ => Stop::failed(error.to_string()),
+        StoreError::Refused(_) => Stop::decided(error.to_string()),
+        _ => Stop::failed(error.to_string()).code(Some(Code::JournalUnwritable)),
     }
 }

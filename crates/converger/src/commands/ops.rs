@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use converger_core::apply::{
-    Evidence, Fact, History, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
+    History, Operation, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
 };
 use converger_core::moment;
 use converger_store::{Batch, Filter, Standing, Store};
@@ -127,10 +127,10 @@ fn text(history: &History) -> String {
     }
     if let Some((outcome, at_ms)) = &history.ended {
         row("ended", format!("{} at {}", outcome.end().word(), utc(*at_ms)));
-        facts(&outcome.findings().evidence).into_iter().for_each(|fact| row("because", fact));
-        facts(&outcome.findings().observed).into_iter().for_each(|fact| row("observed", fact));
+        render::facts(&outcome.findings().evidence).into_iter().for_each(|fact| row("because", fact));
+        render::facts(&outcome.findings().observed).into_iter().for_each(|fact| row("observed", fact));
         if let (Outcome::Held { release, .. }, None) = (outcome, &history.resolved) {
-            row("next", next(*release, operation.id.as_str()));
+            row("next", next(*release, operation));
         }
     }
     if let Some(resolved) = &history.resolved {
@@ -141,23 +141,12 @@ fn text(history: &History) -> String {
 }
 
 /// What releases an operation that is held.
-fn next(release: Release, id: &str) -> String {
-    let person = format!("look at the guest, then `converger ops resolve {id} --as done|failed|not-run --reason \"...\"`");
+fn next(release: Release, operation: &Operation) -> String {
+    let (environment, id) = (&operation.environment, operation.id.as_str());
+    let person = format!("look at the guest, then `converger ops resolve {environment} {id} --as done|failed|not-run --reason \"...\"`");
     match release {
         Release::Reading => format!("the next apply reads the guest again and finds out; or {person}"),
         Release::Person => person,
-    }
-}
-
-fn facts(evidence: &Evidence) -> Vec<String> {
-    evidence.iter().map(|(key, fact)| format!("{}: {}", key.as_str(), fact_text(fact))).collect()
-}
-
-fn fact_text(fact: &Fact) -> String {
-    match fact {
-        Fact::Number(number) => number.to_string(),
-        Fact::Text(text) => theirs(text),
-        Fact::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
     }
 }
 

@@ -17,7 +17,11 @@ pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
     let environment = known(&freezing.place)?;
     let (by, reason) = remark(&freezing.reason)?;
     let freeze = Freeze { environment: environment.clone(), by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
-    write(&freezing.place, Write::Freeze(freeze), &format!("{environment} is frozen: nothing is changed there until `converger thaw`"))
+    write(
+        &freezing.place,
+        Write::Freeze(freeze),
+        &format!("{environment} is frozen: nothing is changed there until `converger thaw {environment}`"),
+    )
 }
 
 pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
@@ -30,7 +34,10 @@ pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
     let (by, reason) = remark(holding.reason.as_deref().unwrap_or_default())?;
     let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
-    let said = format!("guest {} of {environment} is held: it is left alone until `converger release {}`", holding.vmid, holding.vmid);
+    let said = format!(
+        "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
+        holding.vmid, holding.vmid
+    );
     write(&holding.place, Write::Hold(hold), &said)
 }
 

@@ -14,9 +14,11 @@ use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::Scoped;
 use converger_core::plan;
+use converger_core::policy::{Grip, GripBy};
 use converger_core::safety::{self, Judged};
+use converger_store::Remembered;
 
-use super::Stop;
+use super::{Stop, memory};
 use crate::cli::{Look, Source};
 use crate::config::Config;
 use crate::files::Text;
@@ -45,20 +47,40 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     let ground = ground(source)?;
     let desired = &ground.desired;
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), Needs::of(desired))?;
-    Ok(judged(ground, seen))
+    let remembered = match seen.provenance {
+        Provenance::Live => memory::glance(&ground.config, desired.environment()),
+        Provenance::Replay => Remembered::default(),
+    };
+    Ok(judged(ground, seen, remembered))
 }
 
-/// Plans on a reading, and judges the plan.
-pub(super) fn judged(ground: Ground, seen: Seen) -> Outcome {
-    let Ground { desired, config } = ground;
+/// Plans on a reading, and judges the plan. What is remembered of the environment counts as the rules do.
+pub(super) fn judged(ground: Ground, seen: Seen, remembered: Remembered) -> Outcome {
+    let Ground { desired, mut config } = ground;
+    if let Some(freeze) = &remembered.freeze {
+        config.circumstances.freeze = Some(format!("{} (by {})", freeze.reason, freeze.by));
+    }
     let rules = match seen.provenance {
-        Provenance::Live => config.rules.with_host(host::own()),
+        Provenance::Live => config.rules.with_host(host::own()).with_grips(grips(&remembered)),
         // A recording is planned alike on every machine.
         Provenance::Replay => config.rules,
     };
     let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(rules));
     let judged = safety::judge(plan, config.limits, config.circumstances);
     Outcome { judged, origin: config.origin, provenance: seen.provenance }
+}
+
+/// Guests that are left alone: people hold them, or it is not known what became of an operation on them.
+fn grips(remembered: &Remembered) -> Vec<Grip> {
+    let held = remembered.holds.iter().map(|hold| {
+        let by = GripBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
+        Grip { vmid: hold.vmid, by }
+    });
+    let unsettled = remembered.held.iter().map(|history| {
+        let operation = &history.operation;
+        Grip { vmid: operation.guest.vmid, by: GripBy::Operation(operation.id.as_str().to_owned()) }
+    });
+    held.chain(unsettled).collect()
 }
 
 pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Config, Stop> {
@@ -173,7 +195,7 @@ fn unobserved(error: &ObserveError) -> Stop {
     }
 }
 
-fn unreadable(place: &str, error: &io::Error) -> Stop {
+pub(super) fn unreadable(place: &str, error: &io::Error) -> Stop {
     let stop = Stop::input(format!("cannot read {place}: {error}"));
     match error.kind() {
         io::ErrorKind::NotFound => stop.help("check the path; it is relative to the directory that you are in"),

@@ -50,11 +50,11 @@ fn the_second_signal_leaves_at_once_and_the_next_apply_finds_out() {
         apply.signal(second);
         let (code, said) = apply.end();
         assert_eq!(code, Some(5), "{first} {second}: {said}");
-        assert!(said.contains("101 qemu web-1 start: held (run-stopped)"), "{first} {second}: {said}");
+        assert!(said.contains("101 qemu web-1 start: held (outcome-unread)"), "{first} {second}: {said}");
         assert_eq!(stage.result(), ["101 held", "102 not-run"], "{first} {second}");
         assert_eq!(stage.sent(), ["101 start"], "{first} {second}");
         stage.let_tasks_end();
-        check_rest(&mut stage, "finding out what became of 1 operation(s) that were under way");
+        check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
     }
 }
 
@@ -82,9 +82,9 @@ fn the_second_apply_is_refused_and_told_who_drives() {
     first.until("101 qemu web-1 start: sent");
     let (code, said) = Applying::start(stage.converger(&["apply", "desired.yaml"])).end();
     assert_eq!(code, Some(3), "{said}");
-    let refused = "environment-busy: another process drives this environment (by: ann@";
+    let refused = "refused[environment-busy]: another process drives this environment (by: ann@";
     assert!(said.contains(refused) && said.contains(&format!("process: {}; since: ", first.id())), "{said}");
-    assert!(said.contains("remedy: Wait until the process in the evidence has ended"), "{said}");
+    assert!(said.contains("help: Wait until the process in the evidence has ended"), "{said}");
     stage.let_tasks_end();
     first.until("102 qemu web-2 start: sent");
     stage.let_tasks_end();

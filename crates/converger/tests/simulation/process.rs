@@ -389,7 +389,7 @@ impl<'l> Life<'l> {
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
         let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None };
-        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)));
+        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)), None);
         let answer = self.with_foreign_tasks(ask, answer);
         if let Answer::Sent(sent) = &answer {
             self.oracle.answered(id, sent, came.has_effect);
@@ -431,7 +431,7 @@ impl<'l> Life<'l> {
     fn with_foreign_tasks(&self, ask: &Ask, answer: Answer) -> Answer {
         let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }) = (self.bug, ask) else { return answer };
         let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
-        foreign.map_or(answer, |task| Answer::Tasks(vec![TaskSeen { task, started_secs: 0, has_ended: false }]))
+        foreign.map_or(answer, |task| Answer::Tasks(vec![TaskSeen { task, started_secs: 0, age_secs: None, has_ended: false }]))
     }
 
     fn saw_sent(&mut self, sent: &Sent) {

@@ -13,9 +13,9 @@ use crate::proxmox::observe::{Reason, fallback_name};
 /// What Proxmox lists of tasks where it is not asked for more.
 const TASKS_LISTED_MAX: usize = 50;
 
-/// What an answer means to who asked.
+/// What an answer means to who asked. `now_secs` is the endpoint's clock, where it was heard.
 #[must_use]
-pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>) -> Answer {
+pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, now_secs: Option<u64>) -> Answer {
     match (ask, came) {
         (Ask::Send { place, change, .. }, came) => Answer::Sent(sent(caller, place, change, came)),
         (Ask::Status(_) | Ask::Config(_), Err(failure)) if failure.cause == codec::Cause::NoSuchGuest => Answer::NotThere(cause(&failure)),
@@ -26,7 +26,10 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>) -> Answe
         (Ask::Config(place), Ok(Event::Config(config))) => config_read(place, *config),
         (Ask::Where(vmid), Ok(Event::Resources(rows))) => found(*vmid, &rows),
         (Ask::Task(_), Ok(Event::Task(state))) => Answer::Task(task_state(state)),
-        (Ask::Tasks { place, change, since_secs }, Ok(Event::Tasks(tasks))) => listed(caller, place, change, *since_secs, &tasks),
+        (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => {
+            let ages: Vec<Aged<'_>> = tasks.iter().map(|task| Aged::new(task, now_secs)).collect();
+            listed(&ages, *age_secs_max, |upid| is_ours(caller, place, change, upid))
+        }
         (_, Ok(other)) => Answer::Unread(unread(&other.unexpected())),
     }
 }
@@ -180,15 +183,38 @@ fn task_state(state: codec::TaskState) -> TaskState {
     }
 }
 
+/// A task, and how long ago it was begun by the clock of the endpoint.
+struct Aged<'t> {
+    task: &'t Task,
+    age_secs: Option<u64>,
+}
+
+impl<'t> Aged<'t> {
+    fn new(task: &'t Task, now_secs: Option<u64>) -> Self {
+        Self { task, age_secs: now_secs.map(|now_secs| now_secs.saturating_sub(task.upid.started_at())) }
+    }
+
+    /// Where no clock was heard, nothing is known to be too old.
+    fn can_be(&self, age_secs_max: u64) -> bool {
+        self.task.end.is_none() || self.age_secs.is_none_or(|age_secs| age_secs <= age_secs_max)
+    }
+
+    fn seen(&self) -> Option<TaskSeen> {
+        let upid = &self.task.upid;
+        Some(TaskSeen {
+            task: task_id(upid)?,
+            started_secs: upid.started_at(),
+            age_secs: self.age_secs,
+            has_ended: self.task.end.is_some(),
+        })
+    }
+}
+
 /// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
-fn listed(caller: &Caller, place: &Place, change: &Change, since_secs: u64, tasks: &[Task]) -> Answer {
-    let is_recent = |task: &&Task| task.end.is_none() || task.upid.started_at() >= since_secs;
-    if tasks.len() >= TASKS_LISTED_MAX && tasks.iter().filter(is_recent).count() == tasks.len() {
+fn listed(tasks: &[Aged<'_>], age_secs_max: u64, is_ours: impl Fn(&Upid) -> bool) -> Answer {
+    let young = || tasks.iter().filter(|aged| aged.can_be(age_secs_max));
+    if tasks.len() >= TASKS_LISTED_MAX && young().count() == tasks.len() {
         return Answer::Unread(Cause::new(Trouble::Other, "list-full", "there are more tasks of this guest than are listed"));
     }
-    let own = tasks.iter().filter(is_recent).filter(|task| is_ours(caller, place, change, &task.upid));
-    let seen = own.filter_map(|task| {
-        Some(TaskSeen { task: task_id(&task.upid)?, started_secs: task.upid.started_at(), has_ended: task.end.is_some() })
-    });
-    Answer::Tasks(seen.collect())
+    Answer::Tasks(young().filter(|aged| is_ours(&aged.task.upid)).filter_map(Aged::seen).collect())
 }

@@ -37,8 +37,11 @@ fn task() -> Ask {
     Ask::Task(TaskId::new(UPID).expect("an id"))
 }
 
-fn tasks(since_secs: u64) -> Ask {
-    Ask::Tasks { place: place(), change: Change::Start, since_secs }
+/// What the endpoint's clock says.
+const NOW_SECS: u64 = 250;
+
+fn tasks(age_secs_max: u64) -> Ask {
+    Ask::Tasks { place: place(), change: Change::Start, age_secs_max }
 }
 
 fn every_ask() -> [Ask; 8] {
@@ -58,7 +61,7 @@ fn every_ask() -> [Ask; 8] {
 fn told(ask: &Ask, status: u16, reason: &str, body: &str) -> Answer {
     let command = command(ask).expect("a request");
     let came = codec::decode(&command, &HttpAnswer { status, reason: reason.into(), body: body.into() });
-    answer(&caller(), ask, came)
+    answer(&caller(), ask, came, Some(NOW_SECS))
 }
 
 fn yes(ask: &Ask, data: &str) -> Answer {
@@ -130,17 +133,17 @@ fn a_connection_that_broke_is_as_lost_as_the_client_says() {
     for (delivery, expected) in [(Delivery::MayHaveRun, "may have run interrupted"), (Delivery::NotDelivered, "not delivered interrupted")]
     {
         let failure = Failure::lost(delivery, Cause::Interrupted, "the connection broke");
-        check(&answer(&caller(), &send(Change::Start), Err(failure)), expected);
+        check(&answer(&caller(), &send(Change::Start), Err(failure), None), expected);
     }
     let failure = Failure::lost(Delivery::NotDelivered, Cause::TooSlow, "no whole answer");
-    check(&answer(&caller(), &Ask::Status(place()), Err(failure)), "unread node-silent");
+    check(&answer(&caller(), &Ask::Status(place()), Err(failure), None), "unread node-silent");
 }
 
 #[test]
 fn an_event_of_another_command_is_never_taken_for_an_answer() {
     for ask in every_ask() {
         let other = if matches!(ask, Ask::Cluster) { codec::Event::NodeTime(1) } else { codec::Event::Nodes(Vec::new()) };
-        let answer = answer(&caller(), &ask, Ok(other));
+        let answer = answer(&caller(), &ask, Ok(other), None);
         let expected = if ask.is_mutation() { "may have run malformed" } else { "unread answer-malformed" };
         assert_eq!(shown(&answer), expected, "{ask:?}");
     }
@@ -202,11 +205,11 @@ fn another_cluster_or_none_is_not_ours() {
         let body = format!(r#"{{"success":1,"data":[{data}]}}"#);
         codec::decode(&command, &HttpAnswer { status: 200, reason: "OK".into(), body: body.into() })
     };
-    check(&answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("other")))), "unread other-cluster");
-    check(&answer(&pinned, &Ask::Cluster, came(node)), "unread other-cluster");
-    check(&answer(&caller(), &Ask::Cluster, came("")), "unread answer-malformed");
-    check(&answer(&caller(), &Ask::Cluster, came(&row("lab"))), "unread answer-malformed");
-    let Answer::Cluster(membership) = answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("lab")))) else { panic!("ours") };
+    check(&answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("other"))), None), "unread other-cluster");
+    check(&answer(&pinned, &Ask::Cluster, came(node), None), "unread other-cluster");
+    check(&answer(&caller(), &Ask::Cluster, came(""), None), "unread answer-malformed");
+    check(&answer(&caller(), &Ask::Cluster, came(&row("lab")), None), "unread answer-malformed");
+    let Answer::Cluster(membership) = answer(&pinned, &Ask::Cluster, came(&format!("{},{node}", row("lab"))), None) else { panic!("ours") };
     assert!(membership.quorate && membership.nodes.len() == 1);
 }
 
@@ -259,7 +262,7 @@ fn of_the_tasks_in_a_list_only_ours_count() {
     let row = |worker: &str, started: u32, user: &str, end: &str| {
         format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:{started:08X}:{worker}:100:{user}:","status":"{end}"}}"#)
     };
-    let listed = |rows: &[String], since| match yes(&tasks(since), &format!("[{}]", rows.join(","))) {
+    let listed = |rows: &[String], age| match yes(&tasks(age), &format!("[{}]", rows.join(","))) {
         Answer::Tasks(seen) => seen.iter().map(|seen| (seen.started_secs, seen.has_ended)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
@@ -271,10 +274,10 @@ fn of_the_tasks_in_a_list_only_ours_count() {
         row("qmstart", 160, "root@pam", "OK"),
         r#"{"upid":"nonsense"}"#.to_owned(),
     ];
-    assert_eq!(listed(&rows, 100), [(90, false), (150, true)], "what runs counts whenever it began");
+    assert_eq!(listed(&rows, 150), [(90, false), (150, true)], "what runs counts whenever it began");
     let full: Vec<String> = (0..50).map(|number| row("qmshutdown", 200 + number, TOKEN, "OK")).collect();
-    check(&yes(&tasks(100), &format!("[{}]", full.join(","))), "unread list-full");
-    assert_eq!(listed(&full, 230), [], "the list goes back further than asked");
+    check(&yes(&tasks(150), &format!("[{}]", full.join(","))), "unread list-full");
+    assert_eq!(listed(&full, 20), [], "the list goes back further than asked");
 }
 
 #[test]

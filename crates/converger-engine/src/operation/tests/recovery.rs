@@ -110,8 +110,18 @@ fn a_task_that_ended_before_the_intent_is_not_ours_and_one_at_work_is() {
 fn tasks_are_looked_for_from_the_intent_on() {
     let state = State::recover(open("start", None), Patience::default()).expect("it is open");
     let (_, command) = step(state, Event::Begin, NOW_MS + 86_400_000);
-    let Some(Command::Ask(Ask::Tasks { since_secs, .. })) = command else { panic!("{command:?}") };
-    assert_eq!(since_secs, AT_SECS - 10, "as far as clocks may differ");
+    let Some(Command::Ask(Ask::Tasks { age_secs_max, .. })) = command else { panic!("{command:?}") };
+    assert_eq!(age_secs_max, 86_410, "as far as clocks of nodes may differ");
+}
+
+#[test]
+fn a_clock_that_is_hours_apart_hides_no_task_and_makes_no_old_one_ours() {
+    let of_age = |started_secs: u64, age_secs: u64| tasks(&[TaskSeen { age_secs: Some(age_secs), ..seen("T1", started_secs, true) }]);
+    for started_secs in [AT_SECS - 7200, AT_SECS + 7200] {
+        check_recovery(open("start", None), &[of_age(started_secs, 1), ended(), status("running"), config(2)], RECOVERED, "done");
+        let answers = [of_age(started_secs, 3600), status("running"), config(2)];
+        check_recovery(open("start", None), &answers, "tasks, status, config, commit ended, -", "done");
+    }
 }
 
 #[test]

@@ -3,9 +3,10 @@
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use converger_core::action::Impact;
-use converger_core::approve::Confirmation;
+use converger_core::approve::{Confirmation, Mode, Refused};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
+use converger_core::refusal::Code;
 use converger_core::safety::SafePlan;
 
 use super::super::Stop;
@@ -13,21 +14,42 @@ use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
 use crate::state;
 
-/// What was said. Where nobody can be asked and no digest was given, nothing was.
-pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan) -> Result<Confirmation, Stop> {
+/// Whether what was said on the command line can be meant.
+pub(super) fn is_sound(arguments: &Apply) -> Result<(), Stop> {
+    arguments.confirm.as_deref().map(digest).transpose().map(drop)
+}
+
+fn digest(text: &str) -> Result<Digest, Stop> {
+    Digest::parse(text).ok_or_else(|| {
+        Stop::input("--confirm needs the full digest of the plan: `sha256:` and 64 digits").help("`converger plan` prints it")
+    })
+}
+
+/// Nothing is carried out while a guest is refused, unless it is to be left out. Its cause stands in the plan.
+pub(super) fn nothing_is_refused(safe: &SafePlan, refused: Refused) -> Result<(), Stop> {
+    let plan = safe.plan();
+    let ids = plan.guests().filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_))).map(|(guest, _)| guest.vmid.to_string());
+    let ids: Vec<String> = ids.collect();
+    if ids.is_empty() || refused == Refused::IsLeftOut {
+        return Ok(());
+    }
+    let guests = if ids.len() == 1 { "guest" } else { "guests" };
+    Err(Stop::decided(format!("nothing is carried out, because of {guests} {}", ids.join(", ")))
+        .help("the plan says why; resolve that, leave out what is refused with --partial, or name the others with --only"))
+}
+
+/// What was said. Where nobody can be asked and no digest was given, nothing was; where one person does not decide alone, nobody is.
+pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode) -> Result<Confirmation, Stop> {
     let by = state::actor().into();
     if let Some(text) = &arguments.confirm {
-        let digest = Digest::parse(text).ok_or_else(|| {
-            Stop::input("--confirm needs the full digest of the plan: `sha256:` and 64 digits").help("`converger plan` prints it")
-        })?;
-        return Ok(Confirmation::FullDigest { by, digest });
+        return Ok(Confirmation::FullDigest { by, digest: digest(text)? });
     }
     let has_steps = safe.plan().verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)));
-    if !has_steps || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    if !has_steps || mode == Mode::Shared || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(Confirmation::None);
     }
     if line(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
-        return Ok(Confirmation::None);
+        return Err(Stop::decided("nobody said yes, so that nothing was carried out").under(Code::ApprovalMissing));
     }
     let mut names = Vec::new();
     for name in goes_down(safe) {

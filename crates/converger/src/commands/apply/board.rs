@@ -15,19 +15,29 @@ use crate::render::{self, styled, theirs};
 
 /// The lines on the screen, by operation.
 pub(super) struct Board {
+    subject: Subject,
     lines: Option<(MultiProgress, Mutex<BTreeMap<String, ProgressBar>>)>,
 }
 
+/// What is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subject {
+    /// Steps that are carried out.
+    Steps,
+    /// What became of steps of earlier runs: nothing is sent.
+    Past,
+}
+
 impl Board {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(subject: Subject) -> Self {
         let lines = progress::is_screen().then(|| (MultiProgress::new(), Mutex::default()));
-        Self { lines }
+        Self { subject, lines }
     }
 
     /// An operation is further than before.
     pub(super) fn notice(&self, notice: &Notice<'_>) {
         match (&self.lines, notice.outcome) {
-            (None, None) if notice.phase != Phase::Sent => {}
+            (None, None) if notice.phase != Phase::Sent || self.subject == Subject::Past => {}
             (None, _) => print(&text(notice)),
             (Some((screen, bars)), outcome) => {
                 let mut bars = bars.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -40,7 +50,7 @@ impl Board {
                     return;
                 }
                 let bar = bars.entry(key).or_insert_with(|| spinning(screen));
-                bar.set_message(text(notice));
+                bar.set_message(if self.subject == Subject::Past { looked_for(notice) } else { text(notice) });
             }
         }
     }
@@ -56,6 +66,10 @@ fn spinning(screen: &MultiProgress) -> ProgressBar {
 
 fn print(line: &str) {
     let _ = writeln!(anstream::stderr(), "{line}");
+}
+
+fn looked_for(notice: &Notice<'_>) -> String {
+    format!("{}: finding out what became of it", title(notice.operation))
 }
 
 fn text(notice: &Notice<'_>) -> String {

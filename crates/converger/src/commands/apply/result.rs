@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::Path;
 
 use converger_core::apply::{End as Fate, RunId, write_outcome};
 use converger_core::artifact::Digest;
@@ -10,7 +11,7 @@ use converger_core::moment;
 use converger_engine::driver::{Report, Reported};
 use serde_json::{Value as Json, json};
 
-use super::super::{Stop, unwritten};
+use super::super::Stop;
 use super::board;
 use crate::cli::Apply;
 use crate::files;
@@ -18,33 +19,88 @@ use crate::render::{self, counted, styled};
 
 const SCHEMA: &str = "converger.result/1";
 
-/// Writes the result where it is wanted, and says what became of the run.
-pub(super) fn write(
-    arguments: &Apply,
-    environment: &EnvironmentName,
-    plan: Digest,
-    run: &RunId,
-    recovered: &Report,
-    report: &Report,
-) -> Result<(), Stop> {
-    let document = json!({
-        "schema": SCHEMA, "environment": environment, "plan": plan.to_string(), "run": run.as_str(),
-        "recovered": recovered.operations().iter().map(row).collect::<Vec<_>>(),
-        "steps": report.operations().iter().map(row).collect::<Vec<_>>(),
-        "end": report.end().word(),
-    });
-    let out = arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()));
-    if let Some(path) = &out {
-        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
-        let text = format!("{document}\n");
-        files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+/// What there is to tell of a run.
+pub(super) struct Told<'r> {
+    pub(super) environment: &'r EnvironmentName,
+    pub(super) plan: Digest,
+    pub(super) run: &'r RunId,
+    /// What was left of earlier runs.
+    pub(super) recovered: &'r Report,
+    pub(super) report: &'r Report,
+    /// How many guests were refused and left out.
+    pub(super) left_out: u64,
+}
+
+impl Told<'_> {
+    /// Writes the result where it is wanted, and says what became of the run.
+    pub(super) fn write(&self, arguments: &Apply) -> Result<(), Stop> {
+        let document = self.document();
+        let out = arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()));
+        if let Some(path) = &out {
+            // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
+            let text = format!("{document}\n");
+            files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| lost(self.environment, path, &error))?;
+            let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+        }
+        if arguments.json {
+            let written = writeln!(io::stdout(), "{document}");
+            return super::super::shown(written, crate::exit::End::Done).map(drop);
+        }
+        super::told(&self.text())
     }
-    if arguments.json {
-        let written = writeln!(io::stdout(), "{document}");
-        return super::super::shown(written, crate::exit::End::Done).map(drop);
+
+    fn document(&self) -> Json {
+        json!({
+            "schema": SCHEMA, "environment": self.environment, "plan": self.plan.to_string(), "run": self.run.as_str(),
+            "recovered": self.recovered.operations().iter().map(row).collect::<Vec<_>>(),
+            "steps": self.report.operations().iter().map(row).collect::<Vec<_>>(),
+            "end": self.report.end().word(), "left_out": self.left_out,
+        })
     }
-    super::told(&text(recovered, report))
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        // What is done was said while it was; what is not needs more words.
+        let open = self.report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
+        let open: String = open.map(|reported| line(self.environment, reported)).collect();
+        if !open.is_empty() {
+            let _ = write!(text, "\n{open}");
+        }
+        let style = if self.report.end() == Fate::Done && self.left_out == 0 { render::GREEN } else { render::RED };
+        let _ = writeln!(text, "\n{}", styled(style.bold(), self.summary()));
+        text
+    }
+
+    fn summary(&self) -> String {
+        let steps = u64::try_from(self.report.operations().len()).unwrap_or(u64::MAX);
+        let steps = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(self.report)) };
+        if self.left_out == 0 { steps } else { format!("{steps}; {} refused and left out", counted(self.left_out, "guest")) }
+    }
+}
+
+/// Says what became of what was left of earlier runs, before anything new is asked.
+pub(super) fn tell_recovered(environment: &EnvironmentName, recovered: &Report) -> Result<(), Stop> {
+    if recovered.operations().is_empty() {
+        return Ok(());
+    }
+    let lines: String = recovered.operations().iter().map(|reported| line(environment, reported)).collect();
+    super::told(&format!("{}\n{lines}\n", styled(render::BOLD, "What was left of an earlier run")))
+}
+
+/// Whether a result can be written there: found out before there is one.
+pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
+    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if room.is_dir() {
+        return Ok(());
+    }
+    Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
+        .help("make it, or name another file with --out"))
+}
+
+/// What was done is done, and the journal has it.
+fn lost(environment: &EnvironmentName, path: &Path, error: &io::Error) -> Stop {
+    Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
+        .help(format!("what was carried out stays so, and the journal has it: `converger ops list {environment}`"))
 }
 
 fn row(reported: &Reported) -> Json {
@@ -58,21 +114,26 @@ fn row(reported: &Reported) -> Json {
     })
 }
 
-fn text(recovered: &Report, report: &Report) -> String {
-    let mut text = String::new();
-    for reported in recovered.operations().iter().chain(report.operations()) {
-        let _ = writeln!(text, "{}: {}", board::title(&reported.operation), board::ended(&reported.outcome));
+/// How one operation ended, and where that is not well, why, what to do, and where there is more.
+fn line(environment: &EnvironmentName, reported: &Reported) -> String {
+    let mut text = format!("{}: {}\n", board::title(&reported.operation), board::ended(&reported.outcome));
+    if reported.outcome.end() == Fate::Done {
+        return text;
     }
-    let count = |fate: Fate| report.operations().iter().filter(|reported| reported.outcome.end() == fate).count();
-    let parts: Vec<String> = Fate::ALL
-        .into_iter()
-        .map(|fate| (fate, count(fate)))
-        .filter(|(_, count)| *count > 0)
-        .map(|(fate, count)| format!("{count} {}", fate.word()))
-        .collect();
-    let steps = u64::try_from(report.operations().len()).unwrap_or(u64::MAX);
-    let summary = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), parts.join(", ")) };
-    let style = if report.end() == Fate::Done { render::GREEN } else { render::RED };
-    let _ = writeln!(text, "\n{}", styled(style.bold(), summary));
+    for line in render::ending(&reported.outcome).lines() {
+        let _ = writeln!(text, "    {line}");
+    }
+    // What never began, or was refused before its intent was taken, is not in the journal.
+    if reported.is_recorded || reported.outcome.end() == Fate::Held {
+        let more = format!("converger ops show {environment} {}", reported.operation.id.as_str());
+        let _ = writeln!(text, "      {} {more}", styled(render::CYAN, "more:"));
+    }
     text
+}
+
+/// How many ended in which way.
+fn counts(report: &Report) -> String {
+    let count = |fate: Fate| report.operations().iter().filter(|reported| reported.outcome.end() == fate).count();
+    let counts = Fate::ALL.into_iter().map(|fate| (fate, count(fate))).filter(|(_, count)| *count > 0);
+    counts.map(|(fate, count)| format!("{count} {}", fate.word())).collect::<Vec<_>>().join(", ")
 }

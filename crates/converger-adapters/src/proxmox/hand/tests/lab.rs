@@ -46,7 +46,10 @@ impl Lab {
     fn ask(&mut self, ask: &Ask) -> Answer {
         let caller = Caller { token: TokenId::new(TOKEN).expect("a token"), cluster: Some("lab".into()) };
         match command(ask) {
-            Ok(command) => answer(&caller, ask, self.call(&command)),
+            Ok(command) => {
+                let came = self.call(&command);
+                answer(&caller, ask, came, Some(self.now_ms / 1000))
+            }
             Err(unsent) => *unsent,
         }
     }
@@ -116,11 +119,11 @@ impl Lab {
     }
 
     fn tasks(&mut self, place: &Place, change: Change) -> Vec<TaskId> {
-        self.tasks_since(place, change, 0)
+        self.tasks_of(place, change, u64::MAX)
     }
 
-    fn tasks_since(&mut self, place: &Place, change: Change, since_secs: u64) -> Vec<TaskId> {
-        match self.ask(&Ask::Tasks { place: place.clone(), change, since_secs }) {
+    fn tasks_of(&mut self, place: &Place, change: Change, age_secs_max: u64) -> Vec<TaskId> {
+        match self.ask(&Ask::Tasks { place: place.clone(), change, age_secs_max }) {
             Answer::Tasks(seen) => seen.into_iter().map(|seen| seen.task).collect(),
             other => panic!("{other:?}"),
         }
@@ -268,10 +271,10 @@ fn the_task_of_a_guest_with_a_long_past_is_found() {
     let intent_secs = lab.now_ms / 1000;
     lab.world.add_request_fault(RequestFault { method: Some("POST".into()), twist: Some(Twist::LostAfter), ..RequestFault::default() });
     assert!(matches!(lab.send(&web(), Change::Start), Sent::MayHaveRun(_)));
-    let found = lab.tasks_since(&web(), Change::Start, intent_secs - 10);
+    let found = lab.tasks_of(&web(), Change::Start, lab.now_ms / 1000 - intent_secs + 10);
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(lab.end_of(&found[0]), OK);
-    let everything = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, since_secs: 0 });
+    let everything = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, age_secs_max: u64::MAX });
     assert!(matches!(&everything, Answer::Unread(cause) if cause.word.as_str() == "list-full"), "{everything:?}");
 }
 

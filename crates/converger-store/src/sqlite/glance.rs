@@ -1,0 +1,84 @@
+//! What people should know of a store before anything is done: a freeze, holds, and operations that are held.
+//!
+//! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
+//! into the file. What never enters: writing, and waiting for anybody.
+
+use std::path::Path;
+use std::time::Duration;
+
+use converger_core::apply::{Freeze, History, Hold};
+use converger_core::guest::EnvironmentName;
+use rusqlite::{Connection, OpenFlags};
+
+use super::tables::Tables;
+use super::trouble::Trouble;
+use super::{open, snapshot};
+use crate::query::{Filter, LIST_MAX, Standing};
+use crate::tables::Read as _;
+use crate::{OpenError, StoreError};
+
+/// What a store remembers that keeps a plan, or steps of it, from being carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// A freeze of the environment.
+    pub freeze: Option<Freeze>,
+    /// Guests that people hold, in the order of their ids.
+    pub holds: Vec<Hold>,
+    /// Operations of which it is not known what became of them, newest first.
+    pub held: Vec<History>,
+}
+
+/// What the store in a directory remembers of an environment. Where there is no store, nothing.
+///
+/// # Errors
+/// The file is not ours, of a later version, or cannot be read.
+pub fn glance(directory: &Path, environment: &EnvironmentName) -> Result<Remembered, OpenError> {
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
+    let place = directory.join(open::FILE);
+    // A file of no bytes was left by a process that died before its first transaction.
+    if std::fs::metadata(&place).map_or(0, |metadata| metadata.len()) == 0 {
+        return Ok(Remembered::default());
+    }
+    let connection = connect(&place).map_err(|error| open::of_sql(place.clone(), error))?;
+    open::no_stranger(&connection, &place)?;
+    let read = snapshot(&connection, |tables| remembered(tables, environment));
+    read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
+}
+
+/// All that is remembered of an environment, of one moment.
+pub(super) fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Remembered, Trouble> {
+    let filter = Filter { environment: Some(environment.clone()), standing: Some(Standing::Held), ..Filter::default() };
+    Ok(Remembered { freeze: tables.freeze(environment)?, holds: tables.holds(environment)?, held: tables.operations(&filter, LIST_MAX)? })
+}
+
+/// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is read along with the log.
+fn connect(place: &Path) -> rusqlite::Result<Connection> {
+    let mut log = place.as_os_str().to_os_string();
+    log.push("-wal");
+    let is_quiet = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
+    let name: String = place.to_string_lossy().bytes().map(escaped).collect();
+    let uri = format!("file:{name}?mode=ro{}", if is_quiet { "&immutable=1" } else { "" });
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let connection = Connection::open_with_flags(uri, flags)?;
+    connection.busy_timeout(Duration::ZERO)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+/// A byte of a path in a URI.
+fn escaped(byte: u8) -> String {
+    match byte {
+        b'/' | b'.' | b'-' | b'_' | b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        byte => format!("%{byte:02x}"),
+    }
+}
+
+impl super::SqliteStore {
+    /// What keeps a plan of this environment, or steps of it, from being carried out.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn remembered(&self, environment: EnvironmentName) -> Result<Remembered, StoreError> {
+        self.read(move |tables| remembered(tables, &environment)).await
+    }
+}
