@@ -13,12 +13,14 @@ Brings Proxmox VE guests to a declared state, and refuses whatever it cannot pro
 
 const EXAMPLES: &str = "\
 Examples:
+  converger demo                                       the whole story in a minute, on this machine
   converger lab                                        a Proxmox VE look-alike on this machine to try everything on
   converger doctor                                     can the environments be read, and what is missing
   converger init --vmid 100,101 --environment lab      declare guests as they are
   converger pin desired.yaml                           write the guests' birth marks into it
   converger audit desired.yaml                         what would be done, what is refused
   converger plan desired.yaml                          the same, and write plan.json
+  converger apply desired.yaml                         shows the plan, asks, and carries it out
   converger audit desired.yaml --replay current.json   the same on a recorded observation
   converger explain protected-guest                    what a refusal code means
   converger contract                                   what is guaranteed, checked just now
@@ -130,6 +132,15 @@ Examples:
 Examples:
   converger release lab 101")]
     Release(Holding),
+    /// Show the whole story on a lab in this process: audit, refusal, plan, apply, kill -9, recovery, convergence
+    #[command(after_help = "\
+Examples:
+  converger demo
+
+It runs this program on a lab of its own, which listens on the loopback, and shows each command line. It
+needs no configuration and leaves nothing behind.
+Exit codes: 0 everything ran exactly once, 1 it did not, or the demo was ended.")]
+    Demo(Demo),
     /// Serve a Proxmox VE look-alike on this machine, to try things on
     #[command(after_help = "\
 Examples:
@@ -255,6 +266,10 @@ pub(crate) struct Reading {
     #[arg(long, conflicts_with = "json")]
     pub(crate) all: bool,
 }
+
+/// How the story is told.
+#[derive(Args, Debug)]
+pub(crate) struct Demo {}
 
 /// A world, and how it is served.
 #[derive(Args, Debug)]

@@ -3,6 +3,7 @@
 //! Artifacts and reports go to standard output, everything else to standard error.
 
 mod apply;
+mod demo;
 mod doctor;
 mod endings;
 mod explain;
@@ -45,6 +46,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Thaw(place) => people::thaw(&place),
         Command::Hold(holding) => people::hold(&holding),
         Command::Release(holding) => people::release(&holding),
+        Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(lab) => lab::lab(&lab),
         Command::Doctor(visit) => doctor::visit(&visit),
         Command::Init(adoption) => init::init(&adoption),

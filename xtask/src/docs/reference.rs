@@ -11,7 +11,8 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 17] = [
+const COMMANDS: [&str; 18] = [
+    "demo",
     "doctor",
     "init",
     "pin",

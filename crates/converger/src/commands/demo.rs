@@ -1,0 +1,92 @@
+//! `converger demo`: the whole story on a lab of its own, in a minute and with nothing left behind.
+//!
+//! Every act is this very program, run as a user would run it, with the command line shown. What is claimed at the end is counted from
+//! the lab's own record. What never enters: a second way to do anything.
+
+mod proof;
+mod stage;
+
+use std::io::Write as _;
+
+use super::Stop;
+use crate::cli::Demo;
+use crate::exit::End;
+use crate::render::{self, styled};
+use stage::{Ended, Stage};
+
+/// The declared state as somebody wrote it: with a line that would shut a protected guest down.
+const MISTAKEN: &str = include_str!("demo/mistaken.yaml");
+/// The same without that line.
+const DESIRED: &str = include_str!("demo/desired.yaml");
+
+pub(super) fn demo(_: &Demo) -> Result<End, Stop> {
+    let mut stage = Stage::set()?;
+    say("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
+    refusal(&mut stage)?;
+    let steps = killed(&mut stage)?;
+    recovery(&mut stage)?;
+    let proven = proof::of(&stage.changes(), steps);
+    title("What the lab saw", "Its own record of everything that it was asked to change, from the first command to the last:")?;
+    let text = proven.as_ref().map_or_else(Clone::clone, Clone::clone);
+    say(text.trim_end())?;
+    match proven {
+        Ok(_) => {
+            say(&styled(render::GREEN.bold(), format!("Nothing ran twice, and nothing was lost ({} requests in all).", stage.requests())))
+                .map(|()| End::Done)
+        }
+        Err(_) => Err(Stop::failed("the record of the lab does not show that everything ran exactly once")
+            .help("this is a defect: please report it with the output above")),
+    }
+}
+
+/// What is refused, and why.
+fn refusal(stage: &mut Stage) -> Result<(), Stop> {
+    title("Look first", "desired.yaml says what four guests should be. An audit compares it with the cluster and changes nothing:")?;
+    stage.write("desired.yaml", MISTAKEN)?;
+    stage.run(&["audit", "desired.yaml"])?.with(3)?;
+    title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. Nothing but an edit of the rules lifts that:")?;
+    stage.run(&["explain", "protected-guest"])?.with(0)
+}
+
+/// A plan that is carried out, and the program that is killed in the middle of it. Gives the number of its steps.
+fn killed(stage: &mut Stage) -> Result<u64, Stop> {
+    title("A plan", "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:")?;
+    stage.write("desired.yaml", DESIRED)?;
+    stage.run(&["plan", "desired.yaml"])?.with(4)?;
+    let (digest, steps) = stage.planned()?;
+    title(
+        "Carried out, and killed",
+        "The digest is the confirmation. With two changes under way the program is killed, for real (SIGKILL):",
+    )?;
+    match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], 2)? {
+        Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| steps),
+        Ended::With(code) => Err(Stop::failed(format!("the apply ended by itself, with {code}, before it could be killed"))),
+    }
+}
+
+/// What was under way is found out, and the rest is carried out.
+fn recovery(stage: &mut Stage) -> Result<(), Stop> {
+    title("What it left", "Every change was written down before it was sent, so that the journal knows what was under way:")?;
+    stage.run(&["ops", "list", "lab"])?.with(0)?;
+    title(
+        "Recovery",
+        "The next apply first finds out what became of each, by reading. Then it plans the rest, and begins nothing unconfirmed:",
+    )?;
+    stage.run(&["apply", "desired.yaml"])?.with(3)?;
+    title("Convergence", "So the rest is confirmed like the first plan:")?;
+    stage.run(&["plan", "desired.yaml"])?.with(4)?;
+    let (digest, _) = stage.planned()?;
+    stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.with(0)?;
+    stage.run(&["audit", "desired.yaml"])?.with(0)
+}
+
+fn title(title: &str, words: &str) -> Result<(), Stop> {
+    say(&format!("\n{}\n{words}", styled(render::BOLD.underline(), title)))
+}
+
+/// A reader that went away ends the demo: there is nobody left to show anything to.
+fn say(text: &str) -> Result<(), Stop> {
+    let mut out = anstream::stdout();
+    let said = writeln!(out, "{text}").and_then(|()| out.flush());
+    said.map_err(|error| Stop::failed(format!("cannot write to standard output: {error}")))
+}
