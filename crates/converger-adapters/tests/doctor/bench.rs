@@ -4,11 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Trust, Watch};
-use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, HttpAnswer, HttpRequest, Method};
+use converger_adapters::proxmox::codec::{Command, Event, Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::doctor::{Asked, Finding, Level, Way, findings, gather};
 use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_lab::{Act, Fate, Flavour, Request, Setting, World};
+use converger_lab::{Act, Flavour, Setting, World};
+
+use crate::wire;
 
 pub(crate) const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
@@ -104,6 +106,9 @@ impl Bench {
     }
 }
 
+/// What the client waits for where nothing else is said.
+const DEADLINE_MS: u64 = 60_000;
+
 /// One node as the entry to a world.
 pub(crate) struct Entry {
     bench: Bench,
@@ -113,31 +118,17 @@ pub(crate) struct Entry {
     watch: Watch,
 }
 
-impl Entry {
-    fn request(&self, request: &HttpRequest) -> Request {
-        let own = Request::new(request.method().word(), request.path()).token(&self.token);
-        match request.form() {
-            Some(form) => own.form(form).header("Content-Length", &form.len().to_string()),
-            None => own,
-        }
-    }
-}
-
 impl Exchange for Entry {
     async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let mut running = self.bench.running();
         let now_ms = running.now_ms;
-        let answer = running.world.answer_at(now_ms, &self.node, &self.request(request));
+        let made = wire::request(&self.token, request);
+        let answer = running.world.answer_at(now_ms, &self.node, &made);
+        wire::verify(running.world.flavour(), &made, &answer);
         running.now_ms += answer.delay_ms.max(1);
-        let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
-        match answer.fate {
-            Fate::Deliver => {
-                self.watch.said(&date(running.world.wall_s()));
-                Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body })
-            }
-            Fate::LostBefore => Err(Failure::lost(Delivery::NotDelivered, Cause::Unreachable, format!("{}: no connection", self.place))),
-            _ => Err(Failure::lost(delivery, Cause::Interrupted, format!("{}: the connection broke", self.place))),
-        }
+        let received = wire::received(&self.place, request, answer, DEADLINE_MS)?;
+        self.watch.said(&date(running.world.wall_s()));
+        Ok(received)
     }
 
     fn place(&self) -> &str {

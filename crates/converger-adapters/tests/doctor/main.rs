@@ -6,3 +6,6 @@ mod bench;
 mod lines;
 mod privileges;
 mod verbs;
+
+#[path = "../lab/wire.rs"]
+mod wire;

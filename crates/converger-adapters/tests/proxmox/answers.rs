@@ -76,13 +76,6 @@ fn lists_of_tasks_do_not_tell_whether_one_runs() {
 }
 
 #[test]
-fn the_log_of_a_task() {
-    let command = Read::TaskLog { upid: Upid::new(UPID).expect("an id"), start: 0, limit: 50 };
-    let answer = json_shape(r#"[{"n":1,"t":"a line"},{"n":"2","t":"TASK OK"}]"#);
-    assert_eq!(read(command, &answer), Ok(Event::TaskLog(vec!["a line".into(), "TASK OK".into()])));
-}
-
-#[test]
 fn an_id_is_free_or_taken_or_nobody_knows() {
     let next = |answer: &HttpAnswer| read(Read::NextId(Vmid::new(100).expect("an id")), answer);
     for answer in [success("\"100\""), success("100"), json_shape("\"100\"")] {
@@ -203,15 +196,6 @@ fn the_rest_of_what_is_read() {
     };
     assert_eq!((version.major, &*version.version), (7, "7.4-16"));
     assert!(read(Read::Version, &success(r#"{"version":"unheard of"}"#)).is_err());
-    let Ok(Event::Nodes(nodes)) = read(Read::Nodes, &success(r#"[{"node":"n1","status":"online","ssl_fingerprint":"AA"},{"status":"x"}]"#))
-    else {
-        panic!("nodes")
-    };
-    assert_eq!((nodes.len(), nodes[0].fingerprint.as_deref()), (1, Some("AA")));
-    let Ok(Event::HaResources(ha)) = read(Read::HaResources, &success(r#"[{"sid":"vm:100","state":"started"},{"sid":"ct:101"}]"#)) else {
-        panic!("resources")
-    };
-    assert_eq!((&*ha[0].sid, ha[1].state.as_deref()), ("vm:100", None));
     assert!(read(Read::Resources, &success("null")).is_err(), "a list is never null");
 }
 

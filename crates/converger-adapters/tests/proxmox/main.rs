@@ -13,3 +13,9 @@ mod shelf;
 mod transport;
 mod trust;
 mod values;
+
+#[path = "../lab/commands.rs"]
+mod commands;
+#[path = "../lab/wire.rs"]
+#[allow(dead_code)]
+mod wire;

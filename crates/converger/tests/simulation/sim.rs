@@ -12,7 +12,8 @@ mod scene;
 mod stage;
 mod story;
 mod trace;
-#[path = "../world/wire.rs"]
+#[path = "../../../converger-adapters/tests/lab/wire.rs"]
+#[allow(dead_code, reason = "what is sent here is held against the table of the API elsewhere")]
 mod wire;
 
 use std::collections::BTreeMap;

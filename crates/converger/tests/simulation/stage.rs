@@ -209,7 +209,7 @@ impl Stage {
             self.strike(due);
         }
         let at_ms = self.now_ms + answer.delay_ms.min(DEADLINE_MS);
-        Came { answer: wire::arrived(sent, answer, DEADLINE_MS), at_ms, has_effect }
+        Came { answer: wire::received(&self.entry, sent, answer, DEADLINE_MS), at_ms, has_effect }
     }
 
     /// What a change of ours leaves behind at once: another config, or a task.

@@ -88,6 +88,7 @@ struct Case {
 
 /// What came of it.
 struct Outcome {
+    write: Write,
     accepted: Result<Event, Failure>,
     task: Option<Result<Event, Failure>>,
     kept: Kept,
@@ -120,7 +121,7 @@ fn carry_out(case: Case) -> (Way<()>, Outcome) {
     let task = task_of(&accepted).map(|upid| ask(&way, Read::TaskStatus(upid)));
     let kept = pledge.kept(&way, &write);
     let is_done = is_done(action, &old, &way.lab().world);
-    (way, Outcome { accepted, task, kept, is_done })
+    (way, Outcome { write, accepted, task, kept, is_done })
 }
 
 fn set_up(way: &Way<()>, fate: Fate) {
@@ -195,7 +196,7 @@ fn said_as_expected(case: Case, outcome: &Outcome) -> bool {
 
 fn judge(case: Case, tally: &mut Tally) -> Way<()> {
     let (way, outcome) = carry_out(case);
-    let Outcome { accepted, task, kept, is_done } = &outcome;
+    let Outcome { accepted, task, kept, is_done, .. } = &outcome;
     let shown = || format!("{case:?}: {accepted:?}, {task:?}, {kept:?}, really {is_done}: {:?}", way.lab().world.truth(100));
     assert!(said_as_expected(case, &outcome), "{}", shown());
     assert!(case.fate.does().is_none_or(|does| does == *is_done), "{}", shown());
@@ -217,10 +218,16 @@ fn judge(case: Case, tally: &mut Tally) -> Way<()> {
     way
 }
 
-/// The methods that are used where everything goes well.
-pub(crate) fn all_done_well(flavour: Flavour) -> Checked {
+/// The methods that are used where everything goes well, and the changes that were sent.
+pub(crate) fn all_done_well(flavour: Flavour) -> (Checked, Vec<Command>) {
     let cases = cases().into_iter().filter(|case| case.flavour == flavour && case.fate == Fate::Good);
-    cases.flat_map(|case| carry_out(case).0.lab().checked.clone()).collect()
+    let (mut checked, mut sent) = (Checked::new(), Vec::new());
+    for case in cases {
+        let (way, outcome) = carry_out(case);
+        checked.extend(way.lab().checked.iter());
+        sent.push(Command::Write(outcome.write));
+    }
+    (checked, sent)
 }
 
 #[test]

@@ -16,5 +16,9 @@ mod reach;
 mod spine;
 mod trouble;
 mod way;
-mod wire;
 mod witness;
+
+#[path = "../../../converger-adapters/tests/lab/commands.rs"]
+mod commands;
+#[path = "../../../converger-adapters/tests/lab/wire.rs"]
+mod wire;

@@ -4,14 +4,12 @@
 //! Whoever stands by sees every state that the world passes through and may interfere between and during requests. What never
 //! enters: what the client makes of an answer, and what is expected of it.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use converger_adapters::proxmox::client::{Bounds, Exchange};
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
-use converger_lab::{Act, Answer, Flavour, Request, Setting, World, verify_answer, verify_request};
+use converger_lab::{Act, Answer, Flavour, Request, Setting, World};
 
 use crate::wire;
 
@@ -84,12 +82,9 @@ impl<B: Bystander> Lab<B> {
         answer
     }
 
-    /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it.
     fn verify(&mut self, request: &Request, answer: &Answer) {
         let flavour = self.world.flavour();
-        let template = VERIFIED.with_borrow_mut(|verified| {
-            *verified.entry(fingerprint(flavour, request, answer)).or_insert_with(|| verify(flavour, request, answer))
-        });
+        let template = wire::verify(flavour, request, answer);
         let verb = ["GET", "POST", "PUT", "DELETE"].into_iter().find(|verb| *verb == request.method);
         self.checked.extend(template.zip(verb).map(|(template, verb)| (flavour, verb, template)));
     }
@@ -99,24 +94,6 @@ impl<B: Bystander> Lab<B> {
             self.look();
         }
     }
-}
-
-thread_local! {
-    /// What was checked already: in many labs much is asked and answered alike.
-    static VERIFIED: RefCell<BTreeMap<u64, Option<&'static str>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-fn fingerprint(flavour: Flavour, request: &Request, answer: &Answer) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (flavour.major(), &request.method, &request.path, &request.body, answer.status, &answer.headers, &answer.body).hash(&mut hasher);
-    hasher.finish()
-}
-
-/// The template of the method that answered, if one did.
-fn verify(flavour: Flavour, request: &Request, answer: &Answer) -> Option<&'static str> {
-    let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
-    verify_request(flavour, request).unwrap_or_else(|error| fault(error));
-    verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error))
 }
 
 /// The client's way to one node of a lab.
@@ -151,11 +128,9 @@ impl<B: Bystander> Way<B> {
 impl<B: Bystander> Exchange for Way<B> {
     async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let mut lab = self.lab();
-        let answer = {
-            let request = wire::request(&lab.token, sent);
-            lab.carry(&request, self.deadline_ms)
-        };
-        wire::arrived(sent, answer, self.deadline_ms)
+        let request = wire::request(&lab.token, sent);
+        let answer = lab.carry(&request, self.deadline_ms);
+        wire::received(&self.place, sent, answer, self.deadline_ms)
     }
 
     fn place(&self) -> &str {

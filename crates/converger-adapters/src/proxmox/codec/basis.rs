@@ -44,10 +44,10 @@ enum Mark {
 }
 
 impl Basis {
-    /// The basis that a reading gives; none where it has no digest, or does not say what waits.
+    /// The basis that a reading gives; none where it has no digest.
     #[must_use]
     pub fn of(config: &GuestConfig) -> Option<Self> {
-        let waiting = config.pending.as_ref()?.iter().map(|entry| match entry {
+        let waiting = config.pending.iter().map(|entry| match entry {
             Pending::Known(field, None) => Waiting { key: field.word().into(), mark: Mark::Removal },
             Pending::Known(field, Some(value)) => Waiting { key: field.word().into(), mark: Mark::Value(hash(value)) },
             Pending::Other(key) => Waiting { key: key.clone(), mark: Mark::Foreign },

@@ -32,8 +32,6 @@ pub enum Read {
     ClusterStatus,
     /// All guests that the token may see, from the cluster's cache.
     Resources,
-    /// The nodes, as far as any token may see them.
-    Nodes,
     /// What the token may do, on every path or on one guest's.
     Permissions,
     PermissionsOn(Vmid),
@@ -47,14 +45,10 @@ pub enum Read {
     NextId(Vmid),
     /// The run-state of a guest from its own node.
     GuestStatus(GuestPath),
-    /// The values in effect.
-    GuestConfig(GuestPath),
     /// The values in effect and what waits for the next start, in one reading.
     GuestPending(GuestPath),
     /// The snapshots of a guest.
     Snapshots(GuestPath),
-    /// The resources that high availability manages.
-    HaResources,
     /// What high availability believes of them, and whether it could fence.
     HaStatus,
     /// Which release a node runs, and what its clock says.
@@ -62,12 +56,6 @@ pub enum Read {
     NodeTime(NodeName),
     /// Whether a task runs, and how it ended.
     TaskStatus(Upid),
-    /// The log of a task, from a line on.
-    TaskLog {
-        upid: Upid,
-        start: u32,
-        limit: u32,
-    },
     /// The tasks of a guest on a node, since a time.
     Tasks {
         node: NodeName,
@@ -254,7 +242,6 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::Version => get(&["version"], none),
         Read::ClusterStatus => get(&["cluster", "status"], none),
         Read::Resources => get(&["cluster", "resources"], none.with("type", "vm")),
-        Read::Nodes => get(&["nodes"], none),
         Read::Permissions => get(&["access", "permissions"], none),
         Read::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
         Read::PermissionsOf(user) => get(&["access", "permissions"], none.with("userid", user.as_str())),
@@ -262,17 +249,12 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::Roles => get(&["access", "roles"], none),
         Read::NextId(vmid) => get(&["cluster", "nextid"], none.with("vmid", vmid)),
         Read::GuestStatus(guest) => of_guest(Method::Get, guest, &["status", "current"], none),
-        Read::GuestConfig(guest) => of_guest(Method::Get, guest, &["config"], none.with("current", 1)),
         Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
         Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
-        Read::HaResources => get(&["cluster", "ha", "resources"], none),
         Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
         Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
         Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
-        Read::TaskLog { upid, start, limit } => {
-            get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "log"], none.with("start", start).with("limit", limit))
-        }
         Read::Tasks { node, vmid, source, since_secs } => {
             let parameters = none.with("vmid", vmid).with("source", source.word()).with_some("since", *since_secs);
             get(&["nodes", node.as_str(), "tasks"], parameters)
@@ -380,20 +362,18 @@ impl Command {
 impl Read {
     fn node(&self) -> Option<&NodeName> {
         match self {
-            Self::GuestStatus(guest) | Self::GuestConfig(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
-            Self::TaskStatus(upid) | Self::TaskLog { upid, .. } => Some(upid.node()),
+            Self::GuestStatus(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
+            Self::TaskStatus(upid) => Some(upid.node()),
             Self::Tasks { node, .. } | Self::NodeVersion(node) | Self::NodeTime(node) => Some(node),
             Self::Version
             | Self::ClusterStatus
             | Self::Resources
-            | Self::Nodes
             | Self::Permissions
             | Self::PermissionsOn(_)
             | Self::PermissionsOf(_)
             | Self::User(_)
             | Self::Roles
             | Self::NextId(_)
-            | Self::HaResources
             | Self::HaStatus => None,
         }
     }

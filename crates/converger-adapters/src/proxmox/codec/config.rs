@@ -1,7 +1,7 @@
 //! A guest's config as Proxmox gives it, in the words of the core: values in effect, what waits for the next start, birth
 //! marks and guards.
 //!
-//! `/config` gives a map of values, `/pending` a list of values with what waits beside them; both are read here into one form.
+//! `/pending` gives a list of values with what waits beside them, all of one moment; `/config` is not read.
 //! Keys that the core does not know are left behind: their values are nobody's business here.
 
 use std::borrow::Cow;
@@ -24,8 +24,8 @@ pub struct GuestConfig {
     pub name: Option<Box<str>>,
     /// The values in effect of the managed fields, or the key whose value is not understood.
     pub config: Result<Config, Box<str>>,
-    /// What waits for the next start; `None` where the call does not tell.
-    pub pending: Option<Box<[Pending]>>,
+    /// What waits for the next start.
+    pub pending: Box<[Pending]>,
     /// The birth marks.
     pub identity: Identity,
     /// The lock.
@@ -56,19 +56,13 @@ pub(super) struct Item<'a> {
     delete: Scalar<'a>,
 }
 
-/// The config from the map that `/config?current=1` gives.
-pub(super) fn from_map(kind: Kind, map: &BTreeMap<Box<str>, Scalar<'_>>) -> GuestConfig {
-    let values = map.iter().filter_map(|(key, value)| Some((&**key, value.text()?)));
-    interpret(kind, &values.collect(), None)
-}
-
 /// The config from the list that `/pending` gives: its values are those in effect.
 pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
     let mut pending: Vec<Pending> = items.iter().filter_map(|item| waiting(kind, item)).collect();
     pending.sort_by(|left, right| left.key().cmp(right.key()));
     pending.dedup_by(|second, first| second.key() == first.key());
     let values = items.iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
-    interpret(kind, &values.collect(), Some(pending.into()))
+    interpret(kind, &values.collect(), pending.into())
 }
 
 /// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
@@ -103,7 +97,7 @@ fn is_nothing(value: &Value) -> bool {
 
 type Values<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
-fn interpret(kind: Kind, values: &Values<'_>, pending: Option<Box<[Pending]>>) -> GuestConfig {
+fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestConfig {
     let text = |key: &str| values.get(key).map(|text| &**text).filter(|text| !text.is_empty());
     let is_on = |key: &str| text(key) == Some("1");
     let name = match kind {
@@ -175,7 +169,9 @@ mod tests {
     }
 
     fn of_map(kind: Kind, json: &str) -> GuestConfig {
-        from_map(kind, &serde_json::from_str(json).expect("a map"))
+        let map: serde_json::Map<String, serde_json::Value> = serde_json::from_str(json).expect("a map");
+        let items: Vec<_> = map.iter().map(|(key, value)| serde_json::json!({ "key": key, "value": value })).collect();
+        of_list(kind, &serde_json::to_string(&items).expect("serialises"))
     }
 
     const GUEST: &str = r#"{"name": "web1", "cores": 2, "memory": "2048", "cpulimit": "1.5", "onboot": 1, "tags": "prod;web",
@@ -200,7 +196,7 @@ mod tests {
         );
         assert_eq!((guest.lock.as_deref(), guest.protection, guest.template), (Some("backup"), true, false));
         assert_eq!(guest.disks.iter().map(|(key, size)| format!("{} {size}", key.as_str())).collect::<Vec<_>>(), ["scsi0 32G"]);
-        assert_eq!(guest.pending, None);
+        assert!(guest.pending.is_empty());
         assert_eq!(guest.agent.as_deref(), Some("1,fstrim_cloned_disks=1"));
     }
 
@@ -252,7 +248,7 @@ mod tests {
             Pending::Other("ostype".into()),
             Pending::Other("swap".into()),
         ];
-        assert_eq!(guest.pending.as_deref(), Some(expected.as_slice()));
+        assert_eq!(*guest.pending, expected);
         assert_eq!((guest.name.as_deref(), guest.digest.is_some()), (Some("web1"), true));
     }
 
@@ -260,6 +256,6 @@ mod tests {
     fn a_value_that_is_not_understood_makes_the_config_unread() {
         assert_eq!(of_map(Kind::Qemu, r#"{"cores": 1, "memory": "current=1,max=2"}"#).config, Err("memory".into()));
         let strange = of_list(Kind::Qemu, r#"[{"key": "cores", "value": 1, "pending": "many"}]"#);
-        assert_eq!(strange.pending.as_deref(), Some([Pending::Other("cores".into())].as_slice()));
+        assert_eq!(*strange.pending, [Pending::Other("cores".into())]);
     }
 }

@@ -14,7 +14,7 @@ use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
 use super::command::{Command, Read};
 use super::config::{self, GuestConfig};
 use super::field;
-use super::ha::{self, HaResource, HaStatus};
+use super::ha::{self, HaStatus};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -27,7 +27,6 @@ pub enum Event {
     Version(Version),
     Cluster(Cluster),
     Resources(Vec<Resource>),
-    Nodes(Vec<NodeState>),
     Permissions(Permissions),
     NextId(NextId),
     GuestStatus(GuestStatus),
@@ -35,12 +34,10 @@ pub enum Event {
     Snapshots(Snapshots),
     User(User),
     Roles(Roles),
-    HaResources(Vec<HaResource>),
     Ha(HaStatus),
     /// The clock of a node, seconds since 1970.
     NodeTime(u64),
     Task(TaskState),
-    TaskLog(Vec<Box<str>>),
     Tasks(Vec<Task>),
     Accepted(Accepted),
 }
@@ -98,15 +95,6 @@ pub struct Resource {
     pub ha_state: Option<Box<str>>,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
-}
-
-/// A node in the list that every token may see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct NodeState {
-    pub node: NodeName,
-    pub status: Box<str>,
-    pub fingerprint: Option<Box<str>>,
 }
 
 /// Whether an id is free.
@@ -210,7 +198,6 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::Resources => {
             required(answer).map(|rows: Vec<ResourceRow<'_>>| Event::Resources(rows.into_iter().filter_map(resource).collect()))
         }
-        Read::Nodes => required(answer).map(|rows: Vec<NodeRow<'_>>| Event::Nodes(rows.into_iter().filter_map(node_state).collect())),
         Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
             required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
         }
@@ -218,20 +205,13 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::Roles => required(answer).map(|rows| Event::Roles(access::roles(rows))),
         Read::NextId(_) => next_id(answer).map(Event::NextId),
         Read::GuestStatus(guest) => required(answer).and_then(|row| guest_status(answer, guest, row)).map(Event::GuestStatus),
-        Read::GuestConfig(guest) => required(answer).map(|map| Event::Config(config::from_map(guest.kind, &map).into())),
         Read::GuestPending(guest) => {
             required(answer).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
         }
         Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
-        Read::HaResources => {
-            required(answer).map(|rows: Vec<ha::HaRow<'_>>| Event::HaResources(rows.into_iter().filter_map(ha::ha_resource).collect()))
-        }
         Read::HaStatus => required(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
         Read::NodeTime(_) => required(answer).and_then(|row| time(answer, &row)).map(Event::NodeTime),
         Read::TaskStatus(upid) => required(answer).and_then(|row| task_state(answer, upid, &row)).map(Event::Task),
-        Read::TaskLog { .. } => {
-            required(answer).map(|rows: Vec<LogRow<'_>>| Event::TaskLog(rows.into_iter().filter_map(|row| row.t.word()).collect()))
-        }
         Read::Tasks { .. } => required(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
     }
 }
@@ -337,21 +317,6 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
 
 fn kind(word: &str) -> Option<Kind> {
     Kind::ALL.into_iter().find(|kind| kind.word() == word)
-}
-
-#[derive(Deserialize)]
-struct NodeRow<'a> {
-    #[serde(borrow, default)]
-    node: Scalar<'a>,
-    #[serde(borrow, default)]
-    status: Scalar<'a>,
-    #[serde(borrow, default)]
-    ssl_fingerprint: Scalar<'a>,
-}
-
-fn node_state(row: NodeRow<'_>) -> Option<NodeState> {
-    let node = NodeName::new(&row.node.text()?)?;
-    Some(NodeState { node, status: row.status.word().unwrap_or_default(), fingerprint: row.ssl_fingerprint.word() })
 }
 
 /// 400 with a word about `vmid` is how Proxmox says that an id is taken.
@@ -461,12 +426,6 @@ fn task_end(row: &TaskStatusRow<'_>) -> TaskState {
         },
         None => TaskState::Failed { cause: Cause::TaskKilled, text: "no end is known".into() },
     }
-}
-
-#[derive(Deserialize)]
-struct LogRow<'a> {
-    #[serde(borrow, default)]
-    t: Scalar<'a>,
 }
 
 #[derive(Deserialize)]

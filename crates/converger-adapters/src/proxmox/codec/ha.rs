@@ -9,20 +9,8 @@ use super::scalar::Scalar;
 pub struct HaResource {
     /// Such as `vm:100` or `ct:101`.
     pub sid: Box<str>,
-    /// The state that is asked for; left out means started.
+    /// The state that it is believed to be in.
     pub state: Option<Box<str>>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct HaRow<'a> {
-    #[serde(borrow, default)]
-    sid: Scalar<'a>,
-    #[serde(borrow, default)]
-    state: Scalar<'a>,
-}
-
-pub(super) fn ha_resource(row: HaRow<'_>) -> Option<HaResource> {
-    Some(HaResource { sid: row.sid.word()?, state: row.state.word() })
 }
 
 /// How the manager of high availability stands.

@@ -97,14 +97,11 @@ pub(super) fn config_read(place: &Place, config: GuestConfig) -> Answer {
         Ok(values) => values,
         Err(key) => return unread_because(Reason::NotUnderstood, &format!("the value of `{}` is not understood", codec::Shown(&key))),
     };
-    let Some(pending) = config.pending else {
-        return unread_because(Reason::Malformed, "the answer does not say what waits");
-    };
     Answer::Config(Box::new(ConfigRead {
         name: config.name.unwrap_or_else(|| fallback_name(place.kind, place.vmid)),
         identity: config.identity,
         values,
-        pending,
+        pending: config.pending,
         tags: config.tags,
         lock: config.lock,
         template: config.template,

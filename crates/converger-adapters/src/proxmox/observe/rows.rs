@@ -80,7 +80,7 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     row.protection = Reading::Read(config.protection);
     row.tags = Reading::Read(config.tags);
     row.identity = Reading::Read(Box::new(config.identity));
-    row.pending = config.pending.map_or(Reading::Unread, Reading::Read);
+    row.pending = Reading::Read(config.pending);
     row.digest = config.digest.map(|digest| digest.as_str().into());
     let reason = match config.config {
         _ if is_renamed => Some(Reason::Renamed),

@@ -1,0 +1,36 @@
+//! Which commands there are, read out of the codec's own source, so that a list of them cannot lag behind.
+
+use std::collections::BTreeSet;
+
+use converger_adapters::proxmox::codec::{Command, Read, Write};
+
+const SOURCE: &str = include_str!("../../src/proxmox/codec/command.rs");
+
+/// The variants of `pub enum <name>`: the words that begin a line at the first level of its braces.
+pub(crate) fn variants(name: &str) -> BTreeSet<&'static str> {
+    let head = format!("pub enum {name} {{\n");
+    let (_, body) = SOURCE.split_once(&head).unwrap_or_else(|| panic!("no enum {name}"));
+    let (body, _) = body.split_once("\n}\n").unwrap_or_else(|| panic!("{name} has no end"));
+    let own =
+        body.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(|own: char| own.is_ascii_uppercase()));
+    own.map(|line| line.split(|own: char| !own.is_ascii_alphanumeric()).next().unwrap_or_default()).collect()
+}
+
+/// The variant of a command, as it is shown for debugging.
+fn variant(shown: &str) -> String {
+    shown.split(|own: char| !own.is_ascii_alphanumeric()).next().unwrap_or_default().to_owned()
+}
+
+/// The variants of reads and writes that none of these commands is of.
+pub(crate) fn left_out<'c>(commands: impl IntoIterator<Item = &'c Command>) -> Vec<&'static str> {
+    let own = |read: &Read| variant(&format!("{read:?}"));
+    let other = |write: &Write| variant(&format!("{write:?}"));
+    let used: BTreeSet<String> = commands
+        .into_iter()
+        .map(|command| match command {
+            Command::Read(read) => own(read),
+            Command::Write(write) => other(write),
+        })
+        .collect();
+    variants("Read").into_iter().chain(variants("Write")).filter(|name| !used.contains(*name)).collect()
+}
