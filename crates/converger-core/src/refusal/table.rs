@@ -99,7 +99,7 @@ pub static TABLE: [Entry; 31] = [
         Reach::Guest,
         "the guest has other birth marks than the pinned ones",
         "The declared state pins what marks this guest from its birth, and the guest under this id has other marks: it was created anew, restored or cloned under the same id.",
-        "Make sure which guest is meant; if it is this one, pin its marks anew in `identity`.",
+        "Make sure which guest is meant; if it is this one, pin its marks anew: `converger pin desired.yaml --repin <vmid>`.",
     ),
     entry(
         Code::NodeOffline,
