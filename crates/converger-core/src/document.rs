@@ -8,6 +8,7 @@
 //! What never enters: guests, fields, meaning. This room knows text only.
 
 mod diagnostic;
+mod hidden;
 mod json;
 mod reader;
 mod scalar;
@@ -16,6 +17,7 @@ mod yaml;
 use std::borrow::Cow;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
+pub use hidden::is_hidden;
 pub(crate) use reader::{Next, Reader, Seen, Stop, is_decimal, quoted};
 pub(crate) use scalar::{yaml_comment, yaml_lines, yaml_quoted, yaml_text};
 

@@ -1,7 +1,7 @@
 //! Faults of a text as people read them: file, line, column, and the line itself with a caret.
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
-use converger_core::document::{Diagnostic, Diagnostics, Place, Span};
+use converger_core::document::{self, Diagnostic, Diagnostics, Place, Span};
 
 /// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
 pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
@@ -15,7 +15,7 @@ pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> Str
 
 /// Characters that act on a terminal or cannot be seen, each replaced by one of the same width in bytes: offsets stay.
 fn visible(text: &str) -> String {
-    let is_hidden = |character: char| character.is_control() && !matches!(character, '\n' | '\t') || is_format(character);
+    let is_hidden = |character: char| document::is_hidden(character) && !matches!(character, '\n' | '\t');
     if !text.chars().any(is_hidden) {
         return text.to_owned();
     }
@@ -26,11 +26,6 @@ fn visible(text: &str) -> String {
         _ => '𐄂',
     };
     text.chars().map(|character| if is_hidden(character) { shown(character) } else { character }).collect()
-}
-
-/// Soft hyphen, zero-width and bidirectional marks, line separators, byte order mark, tags.
-fn is_format(character: char) -> bool {
-    matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn closing(name: &str, diagnostics: &Diagnostics) -> String {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use converger_core::document::{Notation, TEXT_BYTES_MAX};
+use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
 
 /// A text that was read, with the name to show it under.
 pub(crate) struct Text {
@@ -25,12 +25,12 @@ pub(crate) fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
     Ok(Text { name: shown(path), bytes })
 }
 
-/// A path for people: control characters in a name must not act on a terminal.
+/// A path for people: nothing in a name must act on a terminal or be overlooked.
 pub(crate) fn shown(path: &Path) -> String {
     path.display()
         .to_string()
         .chars()
-        .flat_map(|character| if character.is_control() { character.escape_debug().collect() } else { vec![character] })
+        .flat_map(|character| if is_hidden(character) { character.escape_default().collect() } else { vec![character] })
         .collect()
 }
 

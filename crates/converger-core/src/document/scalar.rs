@@ -2,6 +2,7 @@
 //!
 //! Whatever stands in a text of others, it comes out as one scalar and reads back as itself. What never enters: layout.
 
+use super::hidden::is_hidden;
 use super::reader::is_ambiguous;
 
 /// A text as a scalar within one line, for block and for flow context alike.
@@ -55,13 +56,6 @@ fn is_bare(text: &str) -> bool {
 fn is_uuid(text: &str) -> bool {
     let is_group = |(group, len): (&str, usize)| group.len() == len && group.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.split('-').count() == 5 && text.split('-').zip([8, 4, 4, 4, 12]).all(is_group)
-}
-
-/// Control characters, and those that a reader of the file does not see: zero-width, bidirectional, separators, byte order mark, tags.
-fn is_hidden(character: char) -> bool {
-    let is_nothing = u32::from(character) & 0xfffe == 0xfffe;
-    let is_format = matches!(character, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
-    character.is_control() || is_nothing || is_format
 }
 
 #[cfg(test)]

@@ -1,5 +1,8 @@
-//! API tokens, by reference only: the secret is read from an environment variable, a file or a systemd credential, is
-//! shown by nothing, and is wiped from memory when it is dropped.
+//! API tokens, by reference only: the secret is read from an environment variable, a file or a systemd credential, and is
+//! shown by nothing.
+//!
+//! The copies that are made here are wiped from memory when they are dropped. The header that the HTTP client sends is one more, which
+//! lives as long as that client and is not wiped, nor is what TLS made of it.
 //!
 //! What never enters: a secret as text in a configuration, a log or an error.
 
@@ -109,7 +112,8 @@ impl SecretSource {
     fn file(&self, path: &Path) -> Result<Zeroizing<String>, SecretError> {
         use std::io::Read;
         let unreadable = |source| SecretError::Unreadable { source_of: self.clone(), source };
-        let mut text = Zeroizing::new(String::new());
+        // With room for all of it: a string that grows leaves what it held behind.
+        let mut text = Zeroizing::new(String::with_capacity(2 * usize::try_from(SECRET_BYTES_MAX).unwrap_or(0)));
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(SECRET_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
         Ok(text)
@@ -151,7 +155,9 @@ impl Token {
     ///
     /// Proxmox decodes the header, and takes what follows the last `=` for the secret.
     pub(super) fn header(&self) -> Option<HeaderValue> {
-        let mut text = Zeroizing::new(String::from("PVEAPIToken="));
+        // With room for all of it, and for a user of whom every byte is encoded.
+        let mut text = Zeroizing::new(String::with_capacity(64 + 3 * self.id.0.len() + self.secret.0.len()));
+        text.push_str("PVEAPIToken=");
         for part in self.id.0.split_inclusive(['@', '!']) {
             let (plain, mark) = part.split_at(part.len() - usize::from(part.ends_with(['@', '!'])));
             percent_encode(plain, &mut text);

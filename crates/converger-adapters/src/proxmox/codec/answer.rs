@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use converger_core::document::is_hidden;
 use serde::Deserialize;
 
 use super::reason::{Cause, classify};
@@ -88,17 +89,17 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Text of others as it may be shown: what could act on a terminal, or turn the direction of a line, is escaped (G16).
+/// Text of others as it may be shown: what could act on a terminal, turn the direction of a line or be overlooked is escaped (G16).
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'t>(pub &'t str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|own| {
-            let is_harmless =
-                !own.is_control() && !matches!(own, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-            if is_harmless { write!(formatter, "{own}") } else { write!(formatter, "{}", own.escape_default()) }
-        })
+        self.0.chars().try_for_each(
+            |own| {
+                if is_hidden(own) { write!(formatter, "{}", own.escape_default()) } else { write!(formatter, "{own}") }
+            },
+        )
     }
 }
 
