@@ -91,10 +91,10 @@ static HANDLERS: LazyLock<BTreeMap<(&'static str, &'static str), Handler>> = Laz
 
 /// What carries out a method; `None` for those that the lab does not play.
 pub(crate) fn handler(method: &Method) -> Option<Handler> {
+    let find = |template: &str| HANDLERS.get(&(method.verb.as_str(), template)).copied();
     // Guests of both kinds share their rooms: the tables have `{kind}` there.
-    let shared = method.template.replacen("/qemu", "/{kind}", 1).replacen("/lxc", "/{kind}", 1);
-    let exact = HANDLERS.get(&(method.verb.as_str(), method.template.as_str()));
-    exact.or_else(|| HANDLERS.get(&(method.verb.as_str(), shared.as_str()))).copied()
+    let shared = || method.template.replacen("/qemu", "/{kind}", 1).replacen("/lxc", "/{kind}", 1);
+    find(&method.template).or_else(|| find(&shared()))
 }
 
 /// A call that writes to the shared files needs a quorum.

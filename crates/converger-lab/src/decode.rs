@@ -33,7 +33,7 @@ pub(crate) fn split_query(path: &str) -> (&str, &str) {
 
 /// The target of an encoded path. The path is decoded as a whole before it is split, so `%2F` parts segments.
 pub(crate) fn target(path: &str) -> Target {
-    let decoded = String::from_utf8_lossy(&percent(path.as_bytes(), false)).into_owned();
+    let decoded = unescape(path);
     let mut segments = decoded.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned);
     if segments.next().as_deref() != Some("api2") {
         return Target::File(decoded);
@@ -75,6 +75,9 @@ fn hex_pair(text: &[u8]) -> Option<u8> {
 
 /// Decode one percent-encoded word; used for credentials, which are encoded too.
 pub(crate) fn unescape(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
     String::from_utf8_lossy(&percent(text.as_bytes(), false)).into_owned()
 }
 

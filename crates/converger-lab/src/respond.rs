@@ -190,7 +190,8 @@ fn success(format: Format, data: Data) -> Vec<u8> {
     let mut body = b"{\"data\":".to_vec();
     match data.body {
         Body::Text(text) => body.extend(text),
-        Body::Value(value) => body.extend(value.to_string().into_bytes()),
+        // Straight into the body: through `Display` it would be copied piece by piece. Writing to memory cannot fail.
+        Body::Value(value) => serde_json::to_writer(&mut body, &value).unwrap_or_default(),
     }
     if format == Format::Extjs {
         body.extend(b",\"success\":1");

@@ -82,6 +82,8 @@ pub(crate) struct Method {
     /// The path with its `{captures}`.
     pub(crate) template: String,
     segments: Vec<String>,
+    /// Networks and volumes have slashes of their own, and stand last.
+    takes_rest: bool,
     /// Runs in the privileged daemon: the proxy hands it over.
     pub(crate) protected: bool,
     /// Runs on the node that the path names.
@@ -110,31 +112,26 @@ impl Method {
         self.parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.as_str())
     }
 
-    /// The captures of `segments`, if the path is this method's.
-    fn captures(&self, segments: &[&str]) -> Option<Vec<(String, String)>> {
-        let joined = self.joined(segments)?;
-        let mut captured = Vec::new();
-        for (wanted, given) in self.segments.iter().zip(&joined) {
-            match wanted.strip_prefix('{').and_then(|rest| rest.strip_suffix('}')) {
-                Some(name) => captured.push((name.to_owned(), given.clone())),
-                None if wanted == given => {}
-                None => return None,
-            }
-        }
-        Some(captured)
+    /// Whether a path of these segments is this method's. Asked of every method for each request, so nothing is copied.
+    fn is_at(&self, segments: &[&str]) -> bool {
+        let own = self.segments.len();
+        let is_long_enough = segments.len() == own || (self.takes_rest && segments.len() > own);
+        is_long_enough && self.segments.iter().zip(segments).all(|(wanted, given)| wanted == given || capture(wanted).is_some())
     }
 
-    /// As many segments as this method has; networks and volumes have slashes of their own, and stand last.
-    fn joined(&self, segments: &[&str]) -> Option<Vec<String>> {
-        let own = self.segments.len();
-        let takes_rest = self.segments.last().is_some_and(|last| last == "{cidr}" || last == "{volume}");
-        let mut joined: Vec<String> = segments.iter().map(|segment| (*segment).to_owned()).collect();
-        if takes_rest && joined.len() > own {
-            let rest = joined.split_off(own - 1).join("/");
-            joined.push(rest);
-        }
-        (joined.len() == own).then_some(joined)
+    /// The captures of the segments of a path that is this method's.
+    fn captures(&self, segments: &[&str]) -> Vec<(String, String)> {
+        let last = self.segments.len().saturating_sub(1);
+        let rest = |index: usize| segments.get(index..).map_or_else(String::new, |rest| rest.join("/"));
+        let given = |index: usize| if index == last { rest(index) } else { segments[index].to_owned() };
+        let named = self.segments.iter().enumerate().filter_map(|(index, own)| Some((index, capture(own)?)));
+        named.map(|(index, name)| (name.to_owned(), given(index))).collect()
     }
+}
+
+/// What a segment of a template captures.
+fn capture(segment: &str) -> Option<&str> {
+    segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'))
 }
 
 /// `net3` is `net` and 3; a leading zero makes another word.
@@ -147,9 +144,10 @@ pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
 
 /// The method that a path of the API leads to, and what it captured.
 pub(crate) fn find(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&'static Method, Vec<(String, String)>)> {
-    let known = |method: &&Method| method.verb == verb && method.since <= flavour.major();
+    let known = |method: &Method| method.verb == verb && method.since <= flavour.major();
     // A fixed word wins over a capture: `/nodes/x/qemu/100/status/current` has no rival today, but order decides nothing.
-    METHODS.iter().filter(known).find_map(|method| method.captures(segments).map(|captured| (method, captured)))
+    let method = METHODS.iter().find(|method| method.is_at(segments) && known(method))?;
+    Some((method, method.captures(segments)))
 }
 
 /// The shape of a guest's config key, by the parameters of its config update.
@@ -197,10 +195,12 @@ struct Row {
 }
 
 fn method(row: &'static Row) -> Method {
+    let segments: Vec<String> = row.path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect();
     Method {
         verb: row.verb.clone(),
         template: row.path.clone(),
-        segments: row.path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect(),
+        takes_rest: segments.last().is_some_and(|last| last == "{cidr}" || last == "{volume}"),
+        segments,
         protected: row.flags.contains('p'),
         on_node: row.flags.contains('n'),
         token_allowed: !row.flags.contains('t'),

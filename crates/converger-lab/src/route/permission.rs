@@ -62,7 +62,7 @@ fn perm(access: &Access, who: &Who, items: &[Value], params: &Params) -> Result<
 /// `/vms/{vmid}` with the request's own vmid.
 fn filled(path: &str, params: &Params) -> String {
     let mut filled = path.to_owned();
-    for (name, given) in params {
+    for (name, given) in params.iter().filter(|_| path.contains('{')) {
         filled = filled.replace(&format!("{{{name}}}"), &given.text());
     }
     filled
