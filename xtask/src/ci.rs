@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
-use crate::{clients, crash, docs, opinion, readme, tidy, tools};
+use crate::{clients, crash, docs, opinion, readme, simulate, tidy, tools};
 
 /// A stage: its name in the table, and what it does.
 type Stage = (&'static str, fn() -> Outcome);
@@ -30,6 +30,7 @@ const STAGES: &[Stage] = &[
     ("docs", docs::check),
     ("opinion", opinion::ask),
     ("clients", clients::ask),
+    ("simulate", simulate::stage),
     ("crash", crash::sample),
 ];
 

@@ -14,6 +14,7 @@ mod opinion;
 mod python;
 mod readme;
 mod shell;
+mod simulate;
 mod tidy;
 mod tools;
 
@@ -33,7 +34,9 @@ usage: cargo xtask <task>
   bench              the targets of speed, measured; the report is target/bench.json
                      (--json prints it, --callgrind counts instructions too)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
-                     (--sample N takes N of the points, --seed S others, --point P one; --release, --debug)";
+                     (--sample N takes N of the points, --seed S others, --point P one; --release, --debug)
+  simulate           100,000 seeded schedules of faults, judged by the invariants
+                     (--schedules N or --million, --from N; --seed S tells one of them; --bugs, --sagas)";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -58,6 +61,7 @@ enum Task {
     CheckDocs,
     Bench(bench::Wish),
     Crash(crash::Wish),
+    Simulate(simulate::Wish),
 }
 
 fn task(arguments: &[&str]) -> Option<Task> {
@@ -70,6 +74,7 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
         ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
         ["crash", wishes @ ..] => crash::Wish::read(wishes).map(Task::Crash),
+        ["simulate", wishes @ ..] => simulate::Wish::read(wishes).map(Task::Simulate),
         _ => None,
     }
 }
@@ -92,6 +97,7 @@ fn perform(task: Task) -> Outcome {
         Task::CheckDocs => docs::check(),
         Task::Bench(wish) => bench::run(wish),
         Task::Crash(wish) => crash::run(wish),
+        Task::Simulate(wish) => simulate::run(wish),
     }
 }
 

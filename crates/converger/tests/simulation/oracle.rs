@@ -84,6 +84,11 @@ impl Oracle {
         Self { wanted, cases, life: 0, is_stopped: false, sent_under_key, sends: 0, violation: None }
     }
 
+    /// From now on something else is wanted.
+    pub(crate) fn wants(&mut self, wanted: BTreeMap<u32, Wanted>) {
+        self.wanted = wanted;
+    }
+
     /// The first violation is the one that counts.
     fn broken(&mut self, rule: &'static str, text: String) {
         self.violation.get_or_insert(Violation { rule, text });

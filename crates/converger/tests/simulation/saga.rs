@@ -9,7 +9,7 @@ use converger_lab::Kind as Of;
 use super::harm::{Harm, Kind, Moment};
 use super::oracle::Violation;
 use super::scene::{self, Scene};
-use super::story::{Told, tell_of};
+use super::story::{Told, Undone, tell_of, tell_there_and_back};
 
 /// The kinds of guests and operations. Proxmox's reboot of a container is none of ours: it is shut down and started.
 const SAGAS: [(Of, &str); 10] = [
@@ -25,6 +25,9 @@ const SAGAS: [(Of, &str); 10] = [
     (Of::Lxc, "restart"),
 ];
 
+/// What undoes a step. A restart is not undone.
+const UNDONE_BY: [(&str, &str); 4] = [("start", "shutdown"), ("shutdown", "start"), ("stop", "start"), ("config.set", "config.unset")];
+
 /// So many stories with how many commands were told, and what was wrong.
 #[derive(Default)]
 pub(crate) struct Sagas {
@@ -38,6 +41,9 @@ pub(crate) fn sagas() -> Sagas {
     let mut sagas = Sagas::default();
     for (kind, step) in SAGAS {
         sagas.of(kind, step);
+        if let Some((_, back)) = UNDONE_BY.iter().find(|(there, _)| *there == step) {
+            sagas.undone(kind, step, back);
+        }
     }
     sagas
 }
@@ -73,6 +79,33 @@ impl Sagas {
                 let second = Harm::at(death, Moment::Command(again));
                 self.told(&format!("{name}, {death:?} {again}"), scene(), vec![first.clone(), second], sends);
             }
+        }
+    }
+
+    /// Undone twice is undone once, wherever the process dies on the way back, twice too (S21).
+    fn undone(&mut self, kind: Of, step: &str, back: &str) {
+        let tell = |harms: &[(Kind, u64)]| tell_there_and_back(scene::single(kind, step), scene::single(kind, back), harms);
+        let calm = tell(&[]);
+        self.add_undone(&format!("{kind:?} {step}, undone"), &calm);
+        for at in 1..=calm.commands {
+            for death in [Kind::CrashBefore, Kind::CrashAfter] {
+                self.add_undone(&format!("{kind:?} {step}, undone: {death:?} {at}"), &tell(&[(death, at)]));
+                let twice = [(death, at), (Kind::CrashAfter, at + 2)];
+                self.add_undone(&format!("{kind:?} {step}, undone: {death:?} {at} and later"), &tell(&twice));
+            }
+        }
+    }
+
+    fn add_undone(&mut self, name: &str, told: &Undone) {
+        self.stories += 1;
+        self.sends += told.sends.iter().sum::<u64>();
+        let [before, once, twice] = &told.seen;
+        let [done, undone, again] = told.sends;
+        if let Some(Violation { rule, text }) = &told.violation {
+            self.wrong.push(format!("{name}: {rule} {text}"));
+        }
+        if before != once || once != twice || done != 1 || !(1..=2).contains(&undone) || again != 0 {
+            self.wrong.push(format!("{name}: {:?} changes, {:#?}", told.sends, told.seen));
         }
     }
 

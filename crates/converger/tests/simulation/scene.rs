@@ -106,6 +106,10 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
             (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped));
             json["stop"] = json!("hard");
         }
+        "config.unset" => {
+            json["config"] = json!({ "cores": 1 });
+            wanted.config.insert("cores", "1".to_owned());
+        }
         _ => {
             (json["config"], json["restart"]) = (json!({ "cores": 2 }), json!("when-needed"));
             wanted.config.insert("cores", "2".to_owned());

@@ -142,6 +142,11 @@ impl Stage {
         self.requests
     }
 
+    /// From now on these harms wait for their moment.
+    pub(crate) fn expect(&mut self, harms: Vec<Harm>) {
+        self.harms = harms;
+    }
+
     /// Whether something is still to go wrong.
     pub(crate) fn has_harms(&self) -> bool {
         !self.harms.is_empty()

@@ -18,7 +18,7 @@ use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
 
 use super::bugs::Bug;
-use super::harm::{self, Harm, Kind};
+use super::harm::{self, Harm, Kind, Moment};
 use super::oracle::{Oracle, Violation, truth, waits_for_reading};
 use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
@@ -65,6 +65,38 @@ pub(crate) fn tell_of(scene: Scene, harms: Vec<Harm>, lives: u64) -> Told {
     Story::new(scene, stage, Rng::new(0), None).told(lives)
 }
 
+/// What came of something that was done, undone, and undone again.
+pub(crate) struct Undone {
+    pub(crate) violation: Option<Violation>,
+    /// What our processes did while it was undone.
+    pub(crate) commands: u64,
+    /// Changes that were sent to do it, to undo it, and to undo it again.
+    pub(crate) sends: [u64; 3],
+    /// How the guest was before, after it was undone, and after it was undone again: whether it ran, and its config.
+    pub(crate) seen: [String; 3],
+}
+
+/// One guest is brought there and back again, in one world and with one journal. These harms strike on the way back, each at a
+/// command counted from its beginning.
+pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64)]) -> Undone {
+    let stage = Stage::new(&there.setting, Vec::new(), Trace::new(false));
+    let mut story = Story::new(there, stage, Rng::new(0), None);
+    let before = story.guest();
+    story.bad_days(1);
+    let (done, begun) = (story.oracle.sends, story.stage().commands());
+    story.oracle.wants(back.wanted.clone());
+    story.scene = back;
+    let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
+    story.stage().expect(harms);
+    story.bad_days(3);
+    let commands = story.stage().commands() - begun;
+    story.good_days();
+    let (undone, once) = (story.oracle.sends, story.guest());
+    let _ = story.live();
+    let sends = [done, undone - done, story.oracle.sends - undone];
+    Undone { sends, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
+}
+
 struct Story {
     /// Taken out while the observer has it.
     stage: Option<Stage>,
@@ -101,6 +133,12 @@ impl Story {
             early,
             lines: stage.trace.into_lines(),
         }
+    }
+
+    /// The first guest as it really is.
+    fn guest(&mut self) -> String {
+        let truth = self.stage().world.truth(100);
+        truth.map_or_else(String::new, |truth| format!("{:?} {:?} {:?}", truth.process, truth.config, truth.pending))
     }
 
     fn stage(&mut self) -> &mut Stage {
@@ -148,6 +186,10 @@ impl Story {
             return Ok(());
         };
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
+        // The plan of a world that has come to rest has nothing to admit.
+        if plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
+            return Ok(());
+        }
         let Some(operations) = self.admitted(plan) else { return Ok(()) };
         self.run(operations)
     }
