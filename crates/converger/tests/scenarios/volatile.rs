@@ -47,7 +47,7 @@ impl Volatile {
     pub(crate) fn replaced_of_run(&self, text: &str) -> String {
         let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
         let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
-        let text = with_numbers_named(&text, "process: ", "<pid>");
+        let text = with_numbers_named(&with_numbers_named(&text, "process: ", "<pid>"), "(process ", "<pid>");
         with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
     }
 
