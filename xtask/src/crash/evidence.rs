@@ -35,6 +35,8 @@ pub(crate) struct Evidence {
     pub(crate) told: Vec<Ended>,
     /// Whether the victim said that all was done.
     pub(crate) has_ended_well: bool,
+    /// Whether it was a sync of the log that failed.
+    pub(crate) was_unsynced: bool,
     /// Whether it waited for so long that it was killed for that.
     pub(crate) was_killed: bool,
     /// The journal as the victim left it; words, where it cannot be read.
@@ -63,6 +65,9 @@ impl Evidence {
         match &self.journal_then {
             Ok(journal) => wrong.extend(self.lost(journal).into_iter().chain(self.unintended(journal))),
             Err(cause) => wrong.push(format!("the journal cannot be read after the crash: {cause}")),
+        }
+        if self.was_unsynced && self.has_ended_well {
+            wrong.push("unsynced: a sync of the log failed, and the run ended well".into());
         }
         wrong.extend(self.twice_or_never());
         wrong.extend(self.restart());
@@ -169,6 +174,7 @@ mod tests {
             planned: vec![step(101), step(102)],
             told: vec![ended(101, "done")],
             has_ended_well: false,
+            was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![ended(101, "done"), Ended { step: step(102), end: None }]),
             sent_then: vec![step(101), step(102)],
@@ -208,6 +214,15 @@ mod tests {
         check(&unintended, &["without intent: start of 102 was sent, and its intent is not on disk"]);
         let again = Evidence { sent_then: vec![step(101), step(102), step(102)], ..good() };
         check(&again, &["without intent: start of 102 was sent, and its intent is not on disk"]);
+    }
+
+    /// What a failed sync leaves may be in memory only: whoever goes on then has seen nothing (S18).
+    #[test]
+    fn who_goes_on_after_a_failed_sync_is_found() {
+        let all_done = Ok(vec![ended(101, "done"), ended(102, "done")]);
+        let went_on = Evidence { was_unsynced: true, has_ended_well: true, journal_then: all_done, ..good() };
+        check(&went_on, &["unsynced: a sync of the log failed, and the run ended well"]);
+        check(&Evidence { was_unsynced: true, ..good() }, &[]);
     }
 
     #[test]

@@ -70,6 +70,13 @@ pub(crate) struct Point {
     pub(crate) fault: Fault,
 }
 
+impl Point {
+    /// Whether a sync of the log fails: the thread that writes makes more of them than the one that closes the store at the end.
+    pub(crate) fn fails_to_sync_the_log(self) -> bool {
+        self.place.scope == Scope::Log && ["fsync", "fdatasync"].contains(&self.place.call) && self.fault != Fault::Kill
+    }
+}
+
 /// A kind of call in a kind of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
@@ -236,6 +243,15 @@ mod tests {
         }
         for text in ["", "script/kept/log/pwrite64/0/kill", "script/kept/log/read/1/kill", "script/kept/log/write/1/kill/more"] {
             assert_eq!(text.parse::<Point>(), Err(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_failed_sync_of_the_log_is_told_from_others() {
+        let fails = |text: &str| text.parse::<Point>().unwrap().fails_to_sync_the_log();
+        assert!(fails("script/kept/log/fsync/2/eio") && fails("person/kept/log/fdatasync/1/enospc"));
+        for text in ["script/kept/log/fsync/2/kill", "script/kept/log/pwrite64/2/eio", "script/kept/any/fsync/2/eio"] {
+            assert!(!fails(text), "{text}");
         }
     }
 

@@ -127,6 +127,7 @@ mod tests {
             planned: vec![step.clone()],
             told: Vec::new(),
             has_ended_well: false,
+            was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![done.clone()]),
             sent_then: vec![step.clone()],

@@ -32,6 +32,8 @@ const ROUNDS_MAX: usize = 4;
 pub(crate) struct Stage {
     converger: PathBuf,
     room: PathBuf,
+    /// Of the plan that every victim carries out.
+    digest: String,
 }
 
 /// What came of a point.
@@ -48,13 +50,15 @@ impl Stage {
         emptied(room)?;
         let room = room.canonicalize().map_err(|error| failed(room, &error))?;
         let converger = converger.canonicalize().map_err(|error| failed(converger, &error))?;
-        let stage = Self { converger, room };
+        let mut stage = Self { converger, room, digest: String::new() };
         for name in ["script.yaml", "person.yaml"] {
             let from = Path::new("xtask/crash").join(name);
             fs::copy(&from, stage.room.join(name)).map_err(|error| failed(&from, &error))?;
         }
-        let _lab = stage.lab()?;
+        let lab = stage.lab()?;
         stage.journal("made")?.map_err(Failure::new)?;
+        stage.digest = stage.planned()?;
+        drop(lab);
         Ok(stage)
     }
 
@@ -83,9 +87,9 @@ impl Stage {
         let sent_then = sent(&lab)?;
         let mut ready = None;
         let mut last = (Vec::new(), false);
-        for _ in 0..ROUNDS_MAX {
+        for round in 0..ROUNDS_MAX {
             let before = sent(&lab)?.len();
-            let played = self.again(who, &lab)?;
+            let played = self.again(who, round, &lab)?;
             ready = ready.or(played.ready);
             last = (sent(&lab)?.split_off(before), played.code == Some(0));
             if last == (Vec::new(), true) {
@@ -96,6 +100,7 @@ impl Stage {
             planned: planned(who),
             told: told(&victim.said),
             has_ended_well: victim.code == Some(0),
+            was_unsynced: point.fails_to_sync_the_log(),
             was_killed: victim.is_killed,
             journal_then,
             sent_then,
@@ -139,14 +144,22 @@ impl Stage {
     }
 
     fn victim(&self, who: Who, wish: Wish, lab: &Lab, patience: Duration) -> Result<Played, Failure> {
-        let apply = self.apply(who)?;
+        let apply = match who {
+            Who::Script => self.converger(&["apply", "script.yaml", "--confirm", &self.digest]),
+            Who::Person => self.converger(&["apply", "person.yaml"]),
+        };
         let apply = trace::traced(wish, &self.room.join("state"), &self.log(), &apply);
         self.perform(who, apply, lab, patience)
     }
 
-    /// What a person does after a crash: the same again.
-    fn again(&self, who: Who, lab: &Lab) -> Result<Played, Failure> {
-        let apply = self.apply(who)?;
+    /// What a person does after a crash: the same again. A script reads the plan first and confirms what it read; every second time
+    /// it expects that there is nothing to confirm.
+    fn again(&self, who: Who, round: usize, lab: &Lab) -> Result<Played, Failure> {
+        let apply = match who {
+            Who::Person => self.converger(&["apply", "person.yaml"]),
+            Who::Script if round % 2 == 1 => self.converger(&["apply", "script.yaml"]),
+            Who::Script => self.converger(&["apply", "script.yaml", "--confirm", &self.planned()?]),
+        };
         self.perform(who, apply, lab, LONG)
     }
 
@@ -158,16 +171,12 @@ impl Stage {
         player::play(self.at_home(apply, "state"), READY, lab.process(), patience)
     }
 
-    /// A script reads the plan first, and confirms what it read.
-    fn apply(&self, who: Who) -> Result<Command, Failure> {
-        if who == Who::Person {
-            return Ok(self.converger(&["apply", "person.yaml"]));
-        }
+    /// The digest of what would be done now.
+    fn planned(&self) -> Result<String, Failure> {
         let plan = self.converger(&["plan", "script.yaml", "--json"]);
         let plan = self.at_home(plan, "state").output().map_err(|error| failed(&self.converger, &error))?;
         let digest = serde_json::from_slice::<Value>(&plan.stdout).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
-        let digest = digest.ok_or_else(|| Failure::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))?;
-        Ok(self.converger(&["apply", "script.yaml", "--confirm", &digest]))
+        digest.ok_or_else(|| Failure::new(format!("no plan: {}", String::from_utf8_lossy(&plan.stderr))))
     }
 
     /// What the journal in a directory has; words, where it cannot be read.
