@@ -71,7 +71,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Whether a sync of the log fails: the thread that writes makes more of them than the one that closes the store at the end.
+    /// Whether a sync of the log fails.
     pub(crate) fn fails_to_sync_the_log(self) -> bool {
         self.place.scope == Scope::Log && ["fsync", "fdatasync"].contains(&self.place.call) && self.fault != Fault::Kill
     }

@@ -100,7 +100,7 @@ impl Stage {
             planned: planned(who),
             told: told(&victim.said),
             has_ended_well: victim.code == Some(0),
-            was_unsynced: point.fails_to_sync_the_log(),
+            was_unsynced: point.fails_to_sync_the_log() && trace::has_gone_on(&self.log())?,
             was_killed: victim.is_killed,
             journal_then,
             sent_then,

@@ -89,6 +89,15 @@ pub(crate) fn has_struck(log: &Path, fault: Fault) -> Result<bool, Failure> {
     })
 }
 
+/// Whether calls were made after the one that failed.
+pub(crate) fn has_gone_on(log: &Path) -> Result<bool, Failure> {
+    read(log).map(|text| goes_on(&text))
+}
+
+fn goes_on(text: &str) -> bool {
+    text.lines().skip_while(|line| !line.ends_with("(INJECTED)")).any(|line| !line.ends_with("(INJECTED)") && call(line).is_some())
+}
+
 fn read(log: &Path) -> Result<String, Failure> {
     let bytes = fs::read(log).map_err(|error| Failure::new(format!("cannot read `{}`: {error}", log.display())))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -97,6 +106,14 @@ fn read(log: &Path) -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_after_the_one_that_failed_are_seen() {
+        let failed = "7 fsync(4</w>) = 0\n7 fsync(4</w>) = -1 EIO (Input/output error) (INJECTED)\n";
+        assert!(goes_on(&format!("{failed}7 fsync(4</w>) = 0\n")));
+        assert!(!goes_on(&format!("{failed}7 --- SIGABRT {{si_signo=SIGABRT}} ---\n7 +++ killed by SIGABRT +++\n")));
+        assert!(!goes_on("7 fsync(4</w>) = 0\n"));
+    }
 
     #[test]
     fn a_line_of_the_log_is_a_call_or_nothing() {
