@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, History, Operation, OperationId, Outcome, Record, Release, Run, RunId, Sent, Trouble,
+    Answer, Ask, Cause, End, Evidence, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, Sent, Trouble,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
@@ -413,6 +413,8 @@ async fn committed(store: &impl Store, record: Record) -> operation::Event {
     match store.commit(Batch::from(record)).await {
         Ok(Receipt::Written { .. }) => operation::Event::Committed,
         Ok(Receipt::Repeated { first }) => operation::Event::NotCommitted(NotCommitted::Repeated(first)),
+        // A person was faster than the reading: it is settled, and what they said stands.
+        Err(StoreError::Refused(Refused::Record { illegal: Illegal::AlreadyResolved(_), .. })) => operation::Event::Committed,
         Err(error) => operation::Event::NotCommitted(not_committed(&error)),
     }
 }

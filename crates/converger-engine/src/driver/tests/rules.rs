@@ -1,7 +1,7 @@
 //! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
 //! restart, and guests that do not listen.
 
-use converger_core::apply::{IdempotencyKey, Source, Terms};
+use converger_core::apply::{IdempotencyKey, Resolution, Source, Terms};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 
@@ -141,4 +141,25 @@ fn a_guest_that_does_not_listen_is_held_then_let_go_and_never_stopped_hard() {
     }
     let words: Vec<String> = world.order().into_iter().filter(|(vmid, _)| *vmid == 101).map(|(_, word)| word).collect();
     assert_eq!(words, ["shutdown"; 3]);
+}
+
+/// A person resolves what is being read again: what they said stands, and nobody else is stopped for it.
+#[test]
+fn a_person_who_resolves_faster_than_the_reading_stops_nobody() {
+    let (world, store) = (started(), MemoryStore::new());
+    world.is_deaf(101);
+    apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
+    let engine = engine(&world, &store, Settings::default());
+    let unsettled = block(engine.unsettled(&environment())).expect("readable");
+    let [held] = unsettled.as_slice() else { panic!("{unsettled:?}") };
+    let (id, by, reason) = (held.operation.id.clone(), "ann".into(), "it went down at last, and was started again".into());
+    let said = Record::Resolved { id: id.clone(), resolution: Resolution::Done, by, reason, at_ms: NOW_MS };
+    let _ = store.commit_now(Batch::from(said)).expect("taken");
+    let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
+    let plan = approved(&wanted(), &world);
+    let run = engine.apply(plan, RunId::new("r2").expect("an id"), ids, unsettled.clone(), quiet(), |_| ());
+    let report = block(run).expect("the run begins");
+    assert_eq!(shown(&report), ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"]);
+    let known = block(store.operation(id)).expect("readable").expect("it is there");
+    assert_eq!(known.progress().resolution, Some(Resolution::Done), "what the person said stands");
 }
