@@ -206,3 +206,18 @@ fn operations_stand_in_the_order_of_the_plan_and_carry_its_digest() {
     assert!(operations.iter().all(|(operation, _)| operation.plan == digest && operation.run == run));
     assert!(approved(whole(), &admission(typed(&["web-101"]))).into_operations(&run, |_| None).is_none());
 }
+
+#[test]
+fn what_a_power_step_relies_on_by_after_is_among_its_terms() {
+    let chained = safe(|desired, _| desired["guests"][0]["after"] = json!([103]));
+    let run = RunId::new("run").expect("an id");
+    let operations =
+        approved(chained, &admission(typed(&["web-101"]))).into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
+    let operations = operations.expect("ids");
+    let (start, terms) = &operations[0];
+    assert_eq!((start.guest.vmid.get(), start.step.change.word()), (100, "start"));
+    let reliance = terms.reliance(0).expect("it relies on another guest");
+    assert_eq!((reliance.place.vmid.get(), reliance.state), (103, RunState::Running));
+    assert_eq!(terms.reliance(1), None);
+    assert!(operations[1..].iter().all(|(_, terms)| terms.reliance(0).is_none()), "nobody else relies on anything");
+}

@@ -24,14 +24,19 @@ use std::thread;
 
 use converger_adapters::proxmox::observe::Reason;
 use converger_core::failure;
-use converger_core::refusal::{Code, Stage, TABLE};
+use converger_core::refusal::{Code, TABLE};
 use serde_json::Value;
 
 use scenario::{Scenario, is_update, scenarios};
 
 /// Fewer would mean that some were lost.
 const REPLAYS_MIN: usize = 100;
-const LIVE_MIN: usize = 100;
+const LIVE_MIN: usize = 200;
+
+/// What no command leads to yet: one-shot requests, a second plan beside a first one, a queue beyond all bounds; and what the world of
+/// a lab does not do, which is to close a port in the middle of a run.
+const UNTOLD: [failure::Code; 4] =
+    [failure::Code::NotDelivered, failure::Code::Superseded, failure::Code::RequestRepeated, failure::Code::QueueFull];
 
 #[test]
 fn every_scenario_gives_what_it_expects() {
@@ -81,8 +86,8 @@ fn the_scenarios_are_many_and_show_every_refusal_code() {
     let shown: BTreeSet<String> = scenarios.iter().flat_map(codes_of).collect();
     // No input produces a broken guarantee; core shows it with a plan that its planner does not make.
     let wanted = TABLE.iter().filter(|entry| entry.code != Code::GuaranteeBroken);
-    // What only carrying out gives has its stories with the command that carries out.
-    let wanted = wanted.filter(|entry| entry.stage != Stage::Apply || entry.code == Code::ReplayNotAppliable);
+    // A reading that is a quarter of an hour old needs a clock of this machine that jumps; core shows that one.
+    let wanted = wanted.filter(|entry| entry.code != Code::ObservationStale);
     let lacking: Vec<&str> = wanted.map(|entry| entry.word).filter(|word| !shown.contains(*word)).collect();
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }
@@ -95,9 +100,14 @@ fn the_live_scenarios_show_every_failure_and_every_cause() {
     }
     let live: Vec<Scenario> = scenarios().into_iter().filter(Scenario::is_live).collect();
     let told: String = live.iter().filter_map(|scenario| scenario.read("expected.txt")).collect();
-    // Those of a reading; the others belong to carrying out.
-    let failures = failure::TABLE.iter().filter(|entry| entry.code <= failure::Code::EnvironmentUnreadable);
-    let failures = failures.map(|entry| format!("error[{}]:", entry.word));
+    // A reading fails as a whole, and a step with its code in front.
+    let (of_reading, of_steps): (Vec<&failure::Entry>, Vec<&failure::Entry>) = failure::TABLE
+        .iter()
+        .filter(|entry| !UNTOLD.contains(&entry.code))
+        .partition(|entry| entry.code <= failure::Code::EnvironmentUnreadable);
+    let failures = of_reading.iter().map(|entry| format!("error[{}]:", entry.word));
+    let failures = failures.chain(of_steps.iter().map(|entry| format!("{}: {}", entry.word, entry.title)));
+    let failures = failures.filter(|shown| !shown.starts_with("journal-unwritable")).chain(["error[journal-unwritable]:".to_owned()]);
     let causes = Reason::ALL.iter().map(|reason| format!("({})", reason.word()));
     let lacking: Vec<String> = failures.chain(causes).filter(|shown| !told.contains(shown)).collect();
     assert!(lacking.is_empty(), "no live scenario shows {}", lacking.join(", "));
@@ -129,7 +139,8 @@ fn scenarios_that_say_the_same_have_the_same_digest() {
 /// The codes that a scenario is expected to show, in its JSON or at the beginning of a line of its text.
 fn codes_of(scenario: &Scenario) -> Vec<String> {
     let text = scenario.read("expected.txt").unwrap_or_default();
-    let first_words = text.lines().filter_map(|line| line.split_whitespace().next()).map(|word| word.trim_end_matches(':').to_owned());
+    let bare = |word: &str| word.trim_start_matches("refused[").trim_end_matches(':').trim_end_matches(']').to_owned();
+    let first_words = text.lines().filter_map(|line| line.split_whitespace().next()).map(bare);
     let mut codes: Vec<String> = first_words.filter(|word| Code::find(word).is_some()).collect();
     if let Some(json) = scenario.read("expected.json") {
         let json: Value = serde_json::from_str(&json).unwrap_or_else(|error| panic!("{}/expected.json: {error}", scenario.name));

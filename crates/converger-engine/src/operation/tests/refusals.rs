@@ -1,6 +1,7 @@
 //! What must not be sent: every precondition, broken one at a time between plan and apply.
 
-use converger_core::guest::{Identity, Kind, NodeName, Vmid};
+use converger_core::apply::Reliance;
+use converger_core::guest::{Identity, Kind, NodeName, RunState, Vmid};
 use converger_core::normalize::{Field, Value, Words};
 use converger_core::observe::Pending;
 
@@ -155,4 +156,28 @@ fn a_guest_that_moved_is_followed_once_and_checked_there() {
     check_refused("start", &[cluster(), gone(), lxc], "refused kind-mismatch");
     let other = Answer::Where(Some(Place { vmid: Vmid::new(101).expect("an id"), ..place("pve2") }));
     check_refused("start", &[cluster(), gone(), other], "refused guest-unknown");
+}
+
+/// A start that relies on another guest being so.
+fn relying(state: RunState) -> State {
+    let (operation, terms) = step_of("start");
+    let place = Place { node: NodeName::new("pve2").expect("a node"), kind: Kind::Qemu, vmid: Vmid::new(200).expect("an id") };
+    State::new(operation, terms.with_reliances(vec![Reliance { place, state }]), Patience::default())
+}
+
+#[test]
+fn what_a_step_relies_on_is_read_again_before_anything_is_sent() {
+    let unread = || Answer::Unread(cause(Trouble::Other));
+    let cases = [
+        (RunState::Running, vec![status("stopped")], "refused dependency-not-running"),
+        (RunState::Stopped, vec![status("running")], "refused dependent-running"),
+        (RunState::Running, vec![status("paused")], "refused dependency-refused"),
+        (RunState::Running, vec![unread(), unread(), unread()], "refused dependency-refused"),
+    ];
+    for (state, answers, ends) in cases {
+        let (state, trace) = play(relying(state), &[vec![cluster()], answers].concat());
+        assert_eq!((end(&state).as_str(), trace.contains(&"send".to_owned())), (ends, false), "{trace:?}");
+    }
+    let (state, trace) = play(relying(RunState::Running), &[cluster(), status("running"), status("stopped"), config(2)]);
+    assert_eq!((end(&state).as_str(), trace.last().map(String::as_str)), ("under way", Some("send")), "{trace:?}");
 }
