@@ -214,10 +214,11 @@ fn what_a_power_step_relies_on_by_after_is_among_its_terms() {
     let operations =
         approved(chained, &admission(typed(&["web-101"]))).into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
     let operations = operations.expect("ids");
-    let (start, terms) = &operations[0];
+    // By `after` it comes last, behind what it waits for.
+    let ((start, terms), others) = operations.split_last().expect("operations");
     assert_eq!((start.guest.vmid.get(), start.step.change.word()), (100, "start"));
     let reliance = terms.reliance(0).expect("it relies on another guest");
     assert_eq!((reliance.place.vmid.get(), reliance.state), (103, RunState::Running));
     assert_eq!(terms.reliance(1), None);
-    assert!(operations[1..].iter().all(|(_, terms)| terms.reliance(0).is_none()), "nobody else relies on anything");
+    assert!(others.iter().all(|(_, terms)| terms.reliance(0).is_none()), "nobody else relies on anything");
 }
