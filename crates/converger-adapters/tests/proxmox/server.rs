@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 pub(crate) enum Reply {
     /// A plain answer.
     Answer(HttpAnswer),
+    /// The same from the node that was asked itself: the connection stays, and no word says otherwise.
+    Kept(HttpAnswer),
     /// These bytes, and then the end of the connection.
     Raw(Vec<u8>),
     /// These bytes, and then the end of TCP without a word of TLS.
@@ -55,6 +58,8 @@ pub(crate) struct Server {
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
     /// The most requests that were under way at once, by node.
     pub(crate) at_once_max: Counts,
+    /// How many connections there were.
+    pub(crate) connections: Arc<AtomicUsize>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -110,6 +115,7 @@ pub(crate) fn start_with(leaf: &[u8], config: ServerConfig, handler: impl Fn(&Se
         fingerprint: Fingerprint::of(leaf),
         seen: Arc::default(),
         at_once_max: Arc::default(),
+        connections: Arc::default(),
         _runtime: runtime,
     };
     let desk = Desk {
@@ -119,8 +125,10 @@ pub(crate) fn start_with(leaf: &[u8], config: ServerConfig, handler: impl Fn(&Se
         at_once: Arc::default(),
         at_once_max: server.at_once_max.clone(),
     };
+    let connections = server.connections.clone();
     server._runtime.spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
+            connections.fetch_add(1, Ordering::SeqCst);
             tokio::spawn(desk.clone().serve(stream));
         }
     });
@@ -221,19 +229,19 @@ async fn next(stream: &mut Stream) -> Option<Seen> {
     Some(Seen { method, path, headers, body: String::from_utf8(body).expect("text") })
 }
 
+async fn answered(stream: &mut Stream, also: &str, answer: &HttpAnswer) -> bool {
+    let (status, reason, length) = (answer.status, &answer.reason, answer.body.len());
+    let kind = "Content-Type: application/json;charset=UTF-8";
+    let head = format!("HTTP/1.1 {status} {reason}\r\n{also}Connection: Keep-Alive\r\n{kind}\r\nContent-Length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.is_ok() && stream.write_all(&answer.body).await.is_ok() && stream.flush().await.is_ok()
+}
+
 /// Gives the reply; whether the connection goes on.
 async fn give(stream: &mut Stream, reply: Reply) -> bool {
     match reply {
-        Reply::Answer(answer) => {
-            // As Proxmox does where a call is passed on: both words, and the connection stays.
-            let head = format!(
-                "HTTP/1.1 {} {}\r\nConnection: close\r\nConnection: Keep-Alive\r\nContent-Type: application/json;charset=UTF-8\r\nContent-Length: {}\r\n\r\n",
-                answer.status,
-                answer.reason,
-                answer.body.len()
-            );
-            stream.write_all(head.as_bytes()).await.is_ok() && stream.write_all(&answer.body).await.is_ok() && stream.flush().await.is_ok()
-        }
+        // As Proxmox does where a call is passed on: both words, and the connection stays.
+        Reply::Answer(answer) => answered(stream, "Connection: close\r\n", &answer).await,
+        Reply::Kept(answer) => answered(stream, "", &answer).await,
         Reply::Raw(bytes) => {
             let _ = stream.write_all(&bytes).await;
             false

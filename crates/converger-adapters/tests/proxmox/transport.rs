@@ -142,6 +142,36 @@ fn where_nobody_listens_nothing_is_delivered() {
     assert!(failure.to_string().contains("no connection"), "{failure}");
 }
 
+/// Proxmox closes an idle connection after 5 s, and whatever is just being sent on it is lost.
+#[test]
+fn an_idle_connection_is_used_again_and_given_up_before_proxmox_does() {
+    let desk = Desk::with(ALONE, []);
+    let server = start(move |seen| Reply::Kept(desk.answer(&seen.method, &seen.path)));
+    let connections = || server.connections.load(std::sync::atomic::Ordering::SeqCst);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
+    runtime.block_on(async {
+        // While something blocks, the paused clock moves only where it is told to, and waits for the other side of the wire.
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let holder = tokio::task::spawn_blocking(move || held.recv().is_err());
+        let client = server.client(server.pinned());
+        let ask_after = async |wait: Duration| {
+            tokio::time::advance(wait).await;
+            client.exchange(&encode(&version())).await.expect("an answer");
+            // The connection goes back to where it is taken from when its own task has had its turn.
+            for _ in 0..32 {
+                tokio::task::yield_now().await;
+            }
+            connections()
+        };
+        assert_eq!(ask_after(Duration::ZERO).await, 1);
+        assert_eq!(ask_after(Duration::from_secs(2)).await, 1, "it is used again");
+        assert_eq!(ask_after(Duration::from_millis(4_500)).await, 2, "it was idle for too long, and Proxmox had not closed it yet");
+        assert_eq!(ask_after(Duration::from_secs(60)).await, 3);
+        drop(release);
+        assert!(holder.await.expect("it ends"));
+    });
+}
+
 fn proxmox(servers: &[(String, Trust)]) -> Proxmox {
     let endpoints = servers.iter().map(|(url, trust)| Endpoint::new(url, trust.clone()).expect("an address")).collect();
     let name = EnvironmentName::new("lab").expect("a name");

@@ -73,7 +73,8 @@ fn value(place: &str, wanted: &Value, found: &Value) -> Result<(), String> {
                 differs()
             }
         }
-        (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") => {
+        // What was recorded had items: a list without any would agree with everything.
+        (Value::Object(wanted), Value::Array(items)) if wanted.contains_key("<each>") && !items.is_empty() => {
             items.iter().enumerate().try_for_each(|(index, item)| each(&format!("{place}[{index}]"), &wanted["<each>"], item))
         }
         (Value::Object(_), Value::Object(_)) => object(place, wanted, found),
@@ -161,4 +162,21 @@ pub(crate) fn fits(wanted: &str, found: &str) -> bool {
         rest.find(|character: char| !(character.is_ascii_alphanumeric() || character == ':' || character == '-')).unwrap_or(rest.len());
     // The run may end earlier than it could: the rest decides.
     (1..=run).rev().any(|length| rest.is_char_boundary(length) && fits(tail, &rest[length..]))
+}
+
+#[test]
+fn a_list_that_had_items_is_not_empty_and_each_has_its_keys() {
+    let wanted = serde_json::json!({ "data": { "<each>": { "id": "<text>", "pid?": "<int>" } } });
+    let check = |found: Value| value("", &wanted, &serde_json::json!({ "data": found }));
+    assert_eq!(check(serde_json::json!([{ "id": "a" }, { "id": "b", "pid": 1 }])), Ok(()));
+    for wrong in [
+        serde_json::json!([]),
+        serde_json::json!({}),
+        serde_json::json!([{ "pid": 1 }]),
+        serde_json::json!([{ "id": "a", "pid": "1" }]),
+        serde_json::json!([{ "id": "a", "more": 1 }]),
+        serde_json::json!([{ "id": "a" }, {}]),
+    ] {
+        assert!(check(wrong.clone()).is_err(), "{wrong}");
+    }
 }
