@@ -117,17 +117,19 @@ impl<'s> Stage<'s> {
         }
     }
 
-    /// Runs the program, and tells what it said, what it asked and what it left.
+    /// Runs the program, and tells what it said, what it asked and what it left. `NAME=value` before the verb is set for it.
     pub(crate) fn run(
         &mut self,
-        arguments: &[String],
+        line: &[String],
         typed: Option<&[String]>,
         kibibytes: Option<u32>,
         transcript: &mut String,
         faults: &mut Vec<String>,
     ) {
         let before = self.content();
-        let program = self.program(kibibytes);
+        let (settings, arguments) = line.split_at(line.iter().take_while(|word| word.contains('=') && !word.starts_with('-')).count());
+        let mut program = self.program(kibibytes);
+        program.envs(settings.iter().filter_map(|setting| setting.split_once('=')));
         self.prepare_meanwhile();
         let hook = Arc::clone(&self.hook);
         let mut ran = run::run_at(program, &self.filled(arguments), typed, &hook.running, faults);
@@ -147,7 +149,8 @@ impl<'s> Stage<'s> {
         }
         ran.stderr = by_guest(&ran.stderr);
         let how = typed.map_or("$", |_| "terminal $");
-        let _ = write!(transcript, "{how} converger {}\n{}", arguments.join(" "), self.shown(&ran.text()));
+        let set: String = settings.iter().map(|setting| format!("{setting} ")).collect();
+        let _ = write!(transcript, "{how} {set}converger {}\n{}", arguments.join(" "), self.shown(&ran.text()));
         let meanwhile = std::mem::take(&mut *self.meanwhile.lock().expect("nobody panicked"));
         transcript.push_str(&self.shown(&meanwhile));
         transcript.push_str(&if self.acts { changed(&requests) } else { asked(&requests) });
