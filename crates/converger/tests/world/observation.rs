@@ -133,7 +133,7 @@ fn order(observation: &Observation) -> Option<String> {
 const RAW: [&str; 3] = ["paused", "suspended", "running"];
 
 fn known_cause(cause: &str, wrong: &mut Vec<String>) -> &'static str {
-    let words = REASONS.iter().map(|reason| reason.word()).chain(RAW);
+    let words = Reason::ALL.iter().map(|reason| reason.word()).chain(RAW);
     match words.into_iter().find(|word| *word == cause) {
         Some(word) => word,
         None => {
@@ -142,24 +142,6 @@ fn known_cause(cause: &str, wrong: &mut Vec<String>) -> &'static str {
         }
     }
 }
-
-const REASONS: [Reason; 15] = [
-    Reason::NodeOffline,
-    Reason::NodeSilent,
-    Reason::NotReported,
-    Reason::RunStateUnclear,
-    Reason::NotPermitted,
-    Reason::Moved,
-    Reason::Gone,
-    Reason::Renamed,
-    Reason::NotUnderstood,
-    Reason::Malformed,
-    Reason::Unreadable,
-    Reason::Hidden,
-    Reason::NotProven,
-    Reason::ListEmpty,
-    Reason::ClusterUnread,
-];
 
 /// How many labs are to be read.
 fn worlds() -> u64 {
@@ -229,7 +211,7 @@ const REACHED: &[(&str, &[&str])] = &[
             "suspended",
         ],
     ),
-    ("note", &["hidden", "absence-not-proven", "list-empty", "cluster-unread", "not-permitted", "moved-while-read"]),
+    ("note", &["hidden", "absence-not-proven", "list-empty", "list-shrunken", "cluster-unread", "not-permitted", "moved-while-read"]),
     (
         "no reading",
         &[
