@@ -5,6 +5,7 @@
 //!
 //! What never enters: how a reading is taken (adapters), and what follows from it (`plan`).
 
+mod needs;
 mod note;
 mod parse;
 mod write;
@@ -14,6 +15,7 @@ use crate::document::{Diagnostics, Notation};
 use crate::guest::{EnvironmentName, Identity, Kind, NodeName, RunState, Vmid};
 use crate::normalize::{Context, Features, Field, Value, Words};
 
+pub use needs::{Detail, Need, Needs};
 pub use note::Note;
 pub(crate) use parse::{ha as read_ha, loose as read_value, or_null, text as read_text, words as read_words};
 pub use write::InScope;

@@ -6,7 +6,6 @@
 pub(super) mod absence;
 mod causes;
 mod detail;
-mod needs;
 mod notes;
 mod rows;
 
@@ -15,16 +14,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
-use converger_core::observe::{Node, Observation, ObservedGuest, Status};
+use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status};
 use futures_util::future::join_all;
 use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
 use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown};
-use needs::Detail;
 
 pub use causes::{Note, Reason};
-pub use needs::{Need, Needs};
+pub use converger_core::observe::{Need, Needs};
 pub(super) use rows::fallback_name;
 
 /// What is to be read.

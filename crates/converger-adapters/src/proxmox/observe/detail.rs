@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use converger_core::guest::{NodeName, Vmid};
+use converger_core::observe::Detail;
 use futures_util::future::join_all;
 
 use super::causes::{Note, Reason};
-use super::needs::Detail;
 use super::rows::Detailed;
 use crate::proxmox::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
 use crate::proxmox::codec::{Cause, Command, Event, Failure, GuestConfig, GuestPath, GuestStatus, NextId, Read};

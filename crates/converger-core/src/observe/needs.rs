@@ -1,11 +1,13 @@
 //! What has to be read of which guest: the list of the cluster finds drift of run-states for any number of guests, and only guests
 //! whose config is managed, which are pinned, or which are about to change are asked for one by one.
+//!
+//! What never enters: how it is read (adapters).
 
 use std::collections::BTreeMap;
 
-use converger_core::desired::Desired;
-use converger_core::guest::{Kind, RunState, Vmid};
-use converger_core::observe::{ObservedGuest, Status};
+use super::{ObservedGuest, Status};
+use crate::desired::Desired;
+use crate::guest::{Kind, RunState, Vmid};
 
 /// What a reading is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct Need {
 
 /// What is read of a guest beyond the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detail {
+pub enum Detail {
     /// Nothing.
     None,
     /// Its config, with what waits for the next start.
@@ -55,7 +57,8 @@ impl Needs {
     }
 
     /// What to read of a guest in scope that the list shows like this.
-    pub(super) fn detail(&self, row: &ObservedGuest) -> Detail {
+    #[must_use]
+    pub fn detail(&self, row: &ObservedGuest) -> Detail {
         let Self::Declared(needs) = self else { return Detail::ConfigAndStatus };
         let Some(need) = needs.get(&row.vmid) else { return Detail::None };
         // Another kind is another guest: nothing of it will be compared.
