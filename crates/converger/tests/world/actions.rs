@@ -165,7 +165,8 @@ pub(crate) fn is_done(action: Action, before: &World, after: &World) -> bool {
         A::SnapshotDelete => now.snapshots.iter().all(|name| name != "first"),
         A::SnapshotRollback => text(&now, "cores") == "2" && text(&now, "parent") == "first",
         A::Clone => is_copied(),
-        A::MigrateStopped | A::MigrateRunning => now.node == "pve3",
+        A::MigrateStopped => now.node == "pve3" && now.process.is_none(),
+        A::MigrateRunning => now.node == "pve3" && now.process.is_some(),
         A::Grow => text(&now, "scsi0").contains("size=2G") || text(&now, "rootfs").contains("size=2G"),
         A::Delete => false,
     }

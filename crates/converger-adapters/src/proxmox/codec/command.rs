@@ -4,7 +4,7 @@
 //! the core's table of fields.
 
 use converger_core::action::FieldChange;
-use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
+use converger_core::guest::{GuestName, Kind, NodeName, RunState, Vmid};
 
 use super::answer::Effect;
 use super::basis::Basis;
@@ -156,6 +156,15 @@ pub enum Migration {
 }
 
 impl Migration {
+    /// How the guest is before and after it.
+    #[must_use]
+    pub fn state(self) -> RunState {
+        match self {
+            Self::QemuOffline | Self::LxcOffline => RunState::Stopped,
+            Self::QemuLive | Self::LxcRestart { .. } => RunState::Running,
+        }
+    }
+
     /// The kind of guest that is moved like this.
     #[must_use]
     pub fn kind(self) -> Kind {

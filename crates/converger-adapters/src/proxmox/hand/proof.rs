@@ -29,7 +29,7 @@ impl Write {
             Self::SnapshotDelete { name, .. } => Promise::HasNoSnapshot(name.as_str().into()),
             Self::SnapshotRollback { name, .. } => Promise::of_rollback(name.as_str(), before),
             Self::Clone { name, .. } => Promise::of_copy(name, before),
-            Self::Migrate { target, .. } => Promise::IsOn(target.clone()),
+            Self::Migrate { target, mode, .. } => Promise::IsOn { node: target.clone(), state: mode.state() },
             Self::Grow { size, .. } => Promise::HasGrown { kib: size.kib() },
             Self::Delete(_) => Promise::IsGone,
         }
@@ -44,7 +44,10 @@ pub(super) async fn read<E: Exchange>(hand: &Hand<E>, write: &Write) -> Reading 
         Write::Grow { disk, .. } => disk_of(hand, guest, disk).await,
         Write::SnapshotCreate { .. } | Write::SnapshotDelete { .. } | Write::SnapshotRollback { .. } => snapshots(hand, guest).await,
         Write::Clone { to, target, .. } => config(hand, copy_of(guest, *to, target.as_ref())).await,
-        Write::Migrate { target, .. } => there(hand, GuestPath { node: target.clone(), ..guest }).await,
+        Write::Migrate { target, .. } => match status(hand, GuestPath { node: target.clone(), ..guest }).await {
+            Reading::Live(live) => Reading::At(target.clone(), live),
+            other => other,
+        },
         Write::Delete(_) => match there(hand, guest.clone()).await {
             Reading::NotThere(_) => anywhere(hand, guest.vmid).await,
             other => other,

@@ -43,8 +43,13 @@ pub enum Promise {
     IsAt(Box<str>),
     /// There is a guest of this name, and nobody is still at work on it.
     IsThere(GuestName),
-    /// The guest is on this node.
-    IsOn(NodeName),
+    /// The guest is on this node, and runs there or is stopped as it was: one that arrives without its life was not moved well.
+    IsOn {
+        /// The node.
+        node: NodeName,
+        /// How it is there.
+        state: RunState,
+    },
     /// The disk has at least this size.
     HasGrown {
         /// In KiB.
@@ -69,6 +74,8 @@ pub enum Reading {
     Disk(Option<u64>),
     /// The guest is on this node.
     There(NodeName),
+    /// The guest is on this node, and so it is there.
+    At(NodeName, Live),
     /// It was proven that no node has the guest (G2).
     Absent,
     /// The node that was asked says that it has no such guest. That is no proof that nobody has it.
@@ -152,10 +159,12 @@ impl Promise {
     pub fn kept(&self, after: &Reading, passed_secs: u64) -> Kept {
         match (self, after) {
             (Self::CannotBeShown(reason), _) => Kept::Unclear(Evidence::default().with("unclear", *reason)),
-            (Self::IsThere(_) | Self::IsOn(_), Reading::NotThere(cause)) => Kept::No(cause.onto(Evidence::default())),
+            (Self::IsThere(_) | Self::IsOn { .. }, Reading::NotThere(cause)) => Kept::No(cause.onto(Evidence::default())),
             (_, Reading::NotThere(cause) | Reading::Unread(cause)) => Kept::Unclear(cause.onto(Evidence::default())),
-            (Self::IsOn(node), Reading::There(found)) if node == found => Kept::Yes(seen("node", found.as_str())),
-            (Self::IsOn(_) | Self::IsGone, Reading::There(found)) => Kept::No(seen("node", found.as_str())),
+            (Self::IsOn { node, state }, Reading::At(found, live)) if node == found => {
+                Kept::Yes(seen("node", found.as_str())).and(|| runs_as(live, Some(*state)))
+            }
+            (Self::IsOn { .. }, Reading::At(found, _)) | (Self::IsGone, Reading::There(found)) => Kept::No(seen("node", found.as_str())),
             (Self::IsGone, Reading::Absent) => Kept::Yes(seen("absent", "no node has it")),
             (Self::RunsAs(state), Reading::Live(live)) => runs_as(live, Some(*state)),
             (Self::RunsAnew { before_secs }, Reading::Live(live)) => {
@@ -208,5 +217,24 @@ fn has_grown(kib: u64, found: Option<u64>) -> Kept {
         Some(found) if found >= kib => Kept::Yes(Evidence::default().with("kib", found)),
         Some(found) => Kept::No(Evidence::default().with("kib", found)),
         None => Kept::No(seen("disk", "absent")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A guest that is on its new node and lost its life on the way was not moved as promised.
+    #[test]
+    fn a_guest_that_arrives_in_another_state_was_not_moved_as_promised() {
+        let node = |name: &str| NodeName::new(name).expect("a name");
+        let live = |state| Live { status: Status::Known(state), word: "its word".into(), lock: None, ha: None, uptime_secs: None };
+        let at = |name: &str, state: RunState| Reading::At(node(name), live(state));
+        for (wanted, other) in [(RunState::Running, RunState::Stopped), (RunState::Stopped, RunState::Running)] {
+            let promise = Promise::IsOn { node: node("pve3"), state: wanted };
+            assert!(matches!(promise.kept(&at("pve3", wanted), 0), Kept::Yes(_)), "{wanted:?}");
+            assert!(matches!(promise.kept(&at("pve3", other), 0), Kept::No(_)), "{wanted:?}");
+            assert!(matches!(promise.kept(&at("pve1", wanted), 0), Kept::No(_)), "{wanted:?}");
+        }
     }
 }
