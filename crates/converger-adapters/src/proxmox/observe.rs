@@ -127,7 +127,8 @@ pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) ->
     reading.read_details(session).await;
     reading.prove_absences(session).await;
     match cluster(session, question).await {
-        Ok(after) => reading.close(&after),
+        Ok(after) if after.known_as() != before.known_as() => return Err(other_cluster(session, after.known_as(), before.known_as())),
+        Ok(after) => reading.close(&before, &after),
         Err(unread @ Unread::OtherCluster { .. }) => return Err(unread),
         Err(unread) => reading.close_unread(&unread),
     }
@@ -135,7 +136,6 @@ pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) ->
 }
 
 async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Cluster, Unread> {
-    let place = || session.place().to_owned();
     let failed = |failure| failed(session, question, "the state of the cluster", failure);
     let cluster = match session.call(&Command::Read(Read::ClusterStatus)).await.map_err(failed)? {
         Event::Cluster(cluster) => cluster,
@@ -143,12 +143,13 @@ async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> 
     };
     let found = cluster.known_as();
     if let Some(wanted) = question.cluster.filter(|wanted| *wanted != found) {
-        return Err(Unread::OtherCluster { place: place(), found: found.to_owned(), wanted: wanted.to_owned() });
-    }
-    if let Some(local) = &cluster.local {
-        session.is_at(local.clone());
+        return Err(other_cluster(session, found, wanted));
     }
     Ok(cluster)
+}
+
+fn other_cluster<E: Exchange>(session: &Session<E>, found: &str, wanted: &str) -> Unread {
+    Unread::OtherCluster { place: session.place().to_owned(), found: found.to_owned(), wanted: wanted.to_owned() }
 }
 
 async fn resources<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Vec<Resource>, Unread> {
@@ -188,6 +189,7 @@ impl<'q> Reading<'q> {
         if resources.is_empty() && !question.scope.ids().is_empty() {
             notes.push(Note::of_all(Reason::ListEmpty, "the list of guests is empty"));
         }
+        notes.extend(resources.iter().filter(|resource| question.scope.has(resource.vmid)).filter_map(rows::strange));
         let rows = resources.into_iter().filter_map(|resource| {
             let index = nodes.binary_search_by(|node| node.name.cmp(&resource.node)).ok()?;
             let online = nodes.get(index).is_some_and(|node| node.online);
@@ -220,6 +222,10 @@ impl<'q> Reading<'q> {
 
     /// What is to be read of a guest beyond the list, if it is in scope and its node is online.
     fn wanted(&self, row: &ObservedGuest) -> Option<(GuestPath, Detail)> {
+        // What the list said of it makes no sense, and no more is built on that.
+        if row.status == rows::unknown(Reason::Malformed) {
+            return None;
+        }
         let node = self.nodes.get(row.node).filter(|node| node.online)?;
         let detail = self.question.needs.detail(row);
         let is_wanted = self.question.scope.has(row.vmid) && detail != Detail::None;
@@ -248,8 +254,17 @@ impl<'q> Reading<'q> {
     }
 
     /// What holds at the end must have held at the beginning.
-    fn close(&mut self, after: &Cluster) {
+    fn close(&mut self, before: &Cluster, after: &Cluster) {
         self.quorate &= after.quorate;
+        if before.local != after.local {
+            // Two nodes may see two sides of a split.
+            self.quorate = false;
+            self.notes.push(Note::of_all(Reason::ClusterUnread, "another node answered at the end than at the beginning"));
+        }
+        if self.lacks && !before.nodes.keys().eq(after.nodes.keys()) {
+            self.complete = false;
+            self.notes.push(Note::of_all(Reason::NotProven, "the cluster named other nodes at the end than at the beginning"));
+        }
         for node in &mut self.nodes {
             node.online &= after.nodes.get(&node.name) == Some(&true);
         }

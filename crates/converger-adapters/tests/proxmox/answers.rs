@@ -90,6 +90,9 @@ fn an_id_is_free_or_taken_or_nobody_knows() {
     let low = r#"{"success":0,"status":"400","message":"x","errors":{"vmid":"invalid format - value does not look like a valid VM ID\n"}}"#;
     assert_eq!(next(&HttpAnswer { body: low.into(), ..success("") }).expect_err("neither").cause, Cause::BadParameter);
     assert!(next(&raw(596, "Connection timed out")).is_err());
+    for other in ["\"999\"", "{}", "[100]", "\"\"", "true"] {
+        assert_eq!(next(&success(other)).expect_err(other).cause, Cause::Malformed, "{other}");
+    }
 }
 
 #[test]
@@ -107,7 +110,32 @@ fn a_cluster_and_a_node_in_none() {
     assert!(!cluster(&rows.replace(r#""quorate":"1","#, "")).quorate, "not said is not so");
     let alone = cluster(r#"[{"type":"node","name":"n1","online":1,"local":1,"nodeid":0}]"#);
     assert!(alone.quorate && alone.name.is_none());
-    assert!(!cluster("[]").quorate, "nobody is there to have quorum");
+}
+
+#[test]
+fn g2_rows_of_a_cluster_that_contradict_each_other_say_nothing() {
+    let whole = r#"{"type":"cluster","name":"lab","quorate":1}"#;
+    let n1 = r#"{"type":"node","name":"n1","online":1,"local":1}"#;
+    let odd = [
+        String::new(),
+        whole.to_owned(),
+        format!("{whole},{n1},{}", n1.replace(r#""online":1"#, r#""online":0"#)),
+        format!("{whole},{},{n1}", whole.replace(r#""quorate":1"#, r#""quorate":0"#)),
+        format!("{whole},{n1},{}", n1.replace("n1", "n2")),
+        format!(r#"{whole},{n1},{{"type":"node","name":["n2"],"online":1}}"#),
+    ];
+    for rows in odd {
+        let failure = read(Read::ClusterStatus, &success(&format!("[{rows}]"))).expect_err(&rows);
+        assert_eq!(failure.cause, Cause::Malformed, "{rows}");
+    }
+}
+
+#[test]
+fn g2_that_a_guest_is_not_there_is_said_of_the_guest_that_was_asked_for() {
+    let text = |vmid: u32| failure("500", &format!("Configuration file 'nodes/n100/qemu-server/{vmid}.conf' does not exist"));
+    let cause = |answer: &HttpAnswer| read(Read::GuestStatus(guest(Kind::Qemu)), answer).expect_err("a no").cause;
+    assert_eq!((cause(&text(100)), cause(&text(999)), cause(&text(1100))), (Cause::NoSuchGuest, Cause::Malformed, Cause::Malformed));
+    assert_eq!(cause(&failure("500", "unable to find configuration file for VM 100 on node 'n1'")), Cause::NoSuchGuest);
 }
 
 #[test]
@@ -177,7 +205,18 @@ fn the_state_of_a_guest() {
     assert_eq!(full.ha, Some(Some("started".into())));
     assert_eq!(status(r#"{"status":"stopped","ha":{"managed":0}}"#).ha, None);
     assert_eq!(status(r#"{"status":"stopped","ha":{"managed":"1","state":null}}"#).ha, Some(None));
-    assert!(read(Read::GuestStatus(guest(Kind::Qemu)), &success("{}")).is_err(), "without a state nothing is said");
+    for row in [
+        "{}",
+        r#"{"status":"stopped"}"#,
+        r#"{"status":"stopped","ha":[]}"#,
+        r#"{"status":"stopped","ha":{}}"#,
+        r#"{"status":"stopped","ha":{"managed":"yes"}}"#,
+        r#"{"status":"stopped","ha":{"managed":[1]}}"#,
+        r#"{"status":"stopped","lock":["backup"],"ha":{"managed":0}}"#,
+    ] {
+        let failure = read(Read::GuestStatus(guest(Kind::Qemu)), &success(row)).expect_err(row);
+        assert_eq!(failure.cause, Cause::Malformed, "{row}");
+    }
 }
 
 #[test]

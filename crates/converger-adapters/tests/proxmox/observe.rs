@@ -382,3 +382,69 @@ fn the_order_of_rows_and_answers_does_not_show() {
     let reversed = three().instead("resources?type=vm", vec![success(&format!("[{}]", rows.join(",")))]);
     assert_eq!(read(&reversed, &[100, 101, 200], &Needs::Everything, None).expect("a reading"), first);
 }
+
+#[test]
+fn g3_guards_in_a_form_that_is_not_understood_leave_the_guest_unknown() {
+    for item in [
+        r#""protection","value":[1]"#,
+        r#""protection","value":"yes""#,
+        r#""lock","value":{"x":"backup"}"#,
+        r#""tags","value":["prod"]"#,
+        r#""name","value":"g100""#,
+    ] {
+        let pending = guest(100, "n1").pending.replace(r#""cores","value":2"#, item);
+        let desk = Desk::with(ALONE, [(100, Guest { pending, ..guest(100, "n1") })]);
+        let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+        assert_eq!(cause(&taken, 100), "config-not-understood", "{item}");
+        let row = find(&taken, 100);
+        assert_eq!((&row.protection, &row.template, &row.lock), (&Reading::Unread, &Reading::Unread, &Reading::Unread), "{item}");
+    }
+}
+
+#[test]
+fn g3_a_row_of_the_list_that_makes_no_sense_leaves_the_guest_unknown() {
+    for part in [r#""lock":{"x":1}"#, r#""tags":["prod"]"#, r#""hastate":["started"]"#, r#""status":["stopped"]"#] {
+        let listed = guest(100, "n1").listed.map(|row| row.replace(r#""status":"stopped""#, part));
+        for needs in [Needs::Everything, declared(None, false, &[100])] {
+            let desk = Desk::with(ALONE, [(100, Guest { listed: listed.clone(), ..guest(100, "n1") })]);
+            let taken = read(&desk, &[100], &needs, None).expect("a reading");
+            assert_eq!((cause(&taken, 100).as_str(), taken.notes.len()), ("answer-malformed", 1), "{part}: {:?}", taken.notes);
+        }
+    }
+    let listed = guest(100, "n1").listed.map(|row| row.replace(r#""template":0"#, r#""template":"true""#));
+    let taken =
+        read(&Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]), &[100], &Needs::Everything, None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "answer-malformed");
+}
+
+#[test]
+fn g17_what_the_list_gives_to_high_availability_stays_with_it() {
+    let listed = guest(100, "n1").listed.map(|row| row.replace(r#""template":0"#, r#""template":0,"hastate":"started""#));
+    let own = Guest { listed, ..guest(100, "n1") };
+    let taken = read(&Desk::with(ALONE, [(100, own.clone())]), &[100], &Needs::Everything, None).expect("a reading");
+    assert_eq!(find(&taken, 100).ha, Reading::Read(Some(Ha { state: Some("started".into()) })));
+    for ha in ["[]", "{}", r#"{"managed":"yes"}"#] {
+        let current = own.current.replace(r#"{"managed":0}"#, ha);
+        let taken =
+            read(&Desk::with(ALONE, [(100, Guest { current, ..own.clone() })]), &[100], &Needs::Everything, None).expect("a reading");
+        assert_eq!(cause(&taken, 100), "answer-malformed", "{ha}");
+    }
+}
+
+#[test]
+fn g2_two_views_in_one_reading_prove_nothing() {
+    let lab = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let after = |rows: &str| three().instead("cluster/status", vec![success(&lab), success(rows)]);
+    let ask = |desk: &Desk| read(desk, &[100, 999], &declared(None, false, &[100, 999]), None);
+    let other = ask(&after(&cluster_of("other", 1, &[("n1", 1), ("n2", 1)]))).expect_err("another cluster");
+    assert!(matches!(&other, Unread::OtherCluster { found, wanted, .. } if found == "other" && wanted == "lab"), "{other}");
+    let moved = ask(&after(&cluster_of("lab", 1, &[("n2", 1), ("n1", 1)]))).expect("a reading");
+    assert!(!moved.observation.quorate && !moved.observation.complete);
+    assert!(moved.notes.iter().any(|note| note.reason == Reason::ClusterUnread), "{:?}", moved.notes);
+    let grown = ask(&after(&cluster_of("lab", 1, &[("n1", 1), ("n2", 1), ("n3", 1)]))).expect("a reading");
+    assert!(grown.observation.quorate && !grown.observation.complete);
+    assert!(grown.notes.iter().any(|note| note.reason == Reason::NotProven), "{:?}", grown.notes);
+    let alone = three().instead("cluster/status", vec![success(ALONE), success(&lab)]);
+    assert!(ask(&alone).is_err(), "a node that is alone is not the cluster that answers later");
+    assert!(ask(&after(&lab)).expect("a reading").observation.complete);
+}

@@ -50,7 +50,7 @@ fn asked(write: &Write) -> Vec<String> {
 }
 
 fn status(word: &str) -> HttpAnswer {
-    success(&format!(r#"{{"status":"{word}","qmpstatus":"{word}"}}"#))
+    success(&format!(r#"{{"status":"{word}","qmpstatus":"{word}","ha":{{"managed":0}}}}"#))
 }
 
 fn gone() -> HttpAnswer {
@@ -149,11 +149,12 @@ fn a_copy_is_there_when_it_is_no_longer_locked() {
     let name = GuestName::new("copy").expect("a name");
     let write = Write::Clone { guest: guest(), to, name, target: Some(node("n2")), disks: CloneDisks::Linked };
     assert_eq!(asked(&write), ["GET /api2/extjs/nodes/n2/qemu/200/pending"]);
-    let copied = |after: HttpAnswer| kept_from(&write, gone(), after);
+    let not_yet = || failure("500", "Configuration file 'nodes/n2/qemu-server/200.conf' does not exist");
+    let copied = |after: HttpAnswer| kept_from(&write, not_yet(), after);
     assert!(is_yes(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#))));
     assert!(is_no(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"},{"key":"lock","value":"clone"}]"#))));
     assert!(is_no(&copied(success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"other"}]"#))));
-    assert!(is_no(&copied(gone())));
+    assert!(is_no(&copied(not_yet())));
     assert!(is_unclear(&copied(raw(596, ""))));
     let there = || success(r#"[{"key":"digest","value":"0f"},{"key":"name","value":"copy"}]"#);
     assert!(is_unclear(&kept_from(&write, there(), there())), "somebody had the id before");
@@ -234,7 +235,7 @@ fn g2_another_cluster_does_not_say_what_is_gone_in_this_one() {
 #[test]
 fn a_reboot_is_kept_by_an_uptime_that_began_anew() {
     let write = Write::RebootQemu { node: node("n1"), vmid: guest().vmid, timeout_secs: 5 };
-    let runs = |uptime: &str| success(&format!(r#"{{"status":"running","qmpstatus":"running"{uptime}}}"#));
+    let runs = |uptime: &str| success(&format!(r#"{{"status":"running","qmpstatus":"running","ha":{{"managed":0}}{uptime}}}"#));
     let kept = |before: HttpAnswer, after: HttpAnswer| kept_from(&write, before, after);
     assert!(is_yes(&kept(runs(",\"uptime\":70"), runs(",\"uptime\":\"9\""))));
     assert!(is_yes(&kept(runs(",\"uptime\":3"), runs(",\"uptime\":8"))), "ten seconds have gone by, and it was up for eight");

@@ -101,7 +101,7 @@ fn g16_texts_of_others_stay_in_their_fields() {
         );
         let pending =
             format!(r#"[{{"key":"name","value":{name}}},{{"key":"description","value":{name}}},{{"key":{name},"pending":{name}}}]"#);
-        let current = format!(r#"{{"status":"stopped","name":{name}}}"#);
+        let current = format!(r#"{{"status":"stopped","name":{name},"ha":{{"managed":0}}}}"#);
         let desk = Desk::with(ALONE, [(100, Guest { listed: Some(row), pending, current, ..guest(100, "n1") })]);
         let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
         let row = taken.observation.find(Vmid::new(100).expect("an id")).expect("listed");

@@ -48,12 +48,6 @@ impl<E: Exchange> Session<E> {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// Says which node the endpoint is.
-    pub fn is_at(&self, node: NodeName) {
-        // The first answer counts: one session has one endpoint.
-        let _ = self.local.set(node);
-    }
-
     /// Sends a command once, when its node's lane has room, and reads the answer.
     ///
     /// # Errors
@@ -64,7 +58,14 @@ impl<E: Exchange> Session<E> {
         let _permit = lane.acquire().await.map_err(closed)?;
         self.requests.fetch_add(1, Ordering::Relaxed);
         let answer = self.exchange.exchange(&codec::encode(command)).await?;
-        codec::decode(command, &answer)
+        let event = codec::decode(command, &answer)?;
+        if let Event::Cluster(cluster) = &event
+            && let Some(local) = &cluster.local
+        {
+            // Which node the endpoint is. The first answer counts: one session has one endpoint.
+            let _ = self.local.set(local.clone());
+        }
+        Ok(event)
     }
 
     fn lane(&self, node: Option<NodeName>) -> Arc<Semaphore> {

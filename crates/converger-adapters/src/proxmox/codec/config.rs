@@ -5,7 +5,7 @@
 //! Keys that the core does not know are left behind: their values are nobody's business here.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::guest::{Identity, Kind};
 use converger_core::normalize::{Field, Value, Words, rule_of};
@@ -62,16 +62,47 @@ pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
     pending.sort_by(|left, right| left.key().cmp(right.key()));
     pending.dedup_by(|second, first| second.key() == first.key());
     let values = items.iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
-    interpret(kind, &values.collect(), pending.into())
+    let config = interpret(kind, &values.collect(), pending.into());
+    match strange(kind, items) {
+        Some(key) => GuestConfig { config: Err(key.into()), ..config },
+        None => config,
+    }
+}
+
+/// A key whose value is no value, is no flag where one belongs, or stands there twice: what guards a guest is then not known.
+fn strange<'i>(kind: Kind, items: &'i [Item<'_>]) -> Option<&'i str> {
+    let mut seen: BTreeSet<&'i str> = BTreeSet::new();
+    let is_no_flag = |item: &Item<'_>| is_guard(&item.key) && item.value != Scalar::Other && item.value.flag().is_none();
+    let is_no_value = |item: &Item<'_>| item.value == Scalar::Strange && is_read(kind, &item.key);
+    let mut keys = items.iter().map(|item| (&*item.key, is_no_flag(item) || is_no_value(item)));
+    keys.find_map(|(key, is_strange)| (!seen.insert(key) || is_strange).then_some(key))
+}
+
+fn is_guard(key: &str) -> bool {
+    matches!(key, "protection" | "template")
+}
+
+/// Whether anything is made of the value of this key.
+fn is_read(kind: Kind, key: &str) -> bool {
+    let own = ["name", "hostname", "lock", "tags", "digest", "agent", "smbios1", "meta", "rootfs"];
+    own.contains(&key) || field_of(kind, key).is_some() || net_number(key).is_some() || DiskKey::new(kind, key).is_some()
+}
+
+fn net_number(key: &str) -> Option<u32> {
+    key.strip_prefix("net")?.parse().ok()
 }
 
 /// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
 fn waiting(kind: Kind, item: &Item<'_>) -> Option<Pending> {
+    let other = || Pending::Other(item.key.clone());
+    // Something waits, and nobody can say what: then it is somebody else's.
+    if item.delete == Scalar::Strange || item.pending == Scalar::Strange {
+        return Some(other());
+    }
     let is_removed = item.delete.text().is_some_and(|text| text != "0" && !text.is_empty());
     if !is_removed && item.pending.text().is_none() {
         return None;
     }
-    let other = || Pending::Other(item.key.clone());
     let Some(field) = field_of(kind, &item.key) else { return Some(other()) };
     if is_removed {
         return Some(Pending::Known(field, None));
@@ -99,6 +130,7 @@ type Values<'a> = BTreeMap<&'a str, Cow<'a, str>>;
 
 fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestConfig {
     let text = |key: &str| values.get(key).map(|text| &**text).filter(|text| !text.is_empty());
+    // What is neither on nor off was refused before: the whole config is not understood then.
     let is_on = |key: &str| text(key) == Some("1");
     let name = match kind {
         Kind::Qemu => "name",
@@ -147,7 +179,7 @@ fn identity(kind: Kind, values: &Values<'_>) -> Identity {
 
 /// The hardware address of the network device with the smallest number.
 fn first_mac(values: &Values<'_>) -> Option<Box<str>> {
-    let devices = values.iter().filter_map(|(key, text)| Some((key.strip_prefix("net")?.parse::<u32>().ok()?, text)));
+    let devices = values.iter().filter_map(|(key, text)| Some((net_number(key)?, text)));
     let (_, first) = devices.min_by_key(|(number, _)| *number)?;
     Properties::parse(first, "name").get("hwaddr").map(|mac| mac.to_ascii_uppercase().into())
 }
@@ -250,6 +282,38 @@ mod tests {
         ];
         assert_eq!(*guest.pending, expected);
         assert_eq!((guest.name.as_deref(), guest.digest.is_some()), (Some("web1"), true));
+    }
+
+    #[test]
+    fn g3_a_guard_that_is_not_understood_is_not_off() {
+        for value in ["[1]", "{}", "\"yes\"", "2", "\"true\"", "-1"] {
+            for key in ["protection", "template"] {
+                let json = format!(r#"[{{"key": "cores", "value": 1}}, {{"key": "{key}", "value": {value}}}]"#);
+                assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
+            }
+        }
+        for (key, value) in
+            [("tags", r#"["prod"]"#), ("lock", r#"{"x": "backup"}"#), ("cores", r#"["2"]"#), ("smbios1", "[]"), ("net0", "{}")]
+        {
+            let json = format!(r#"[{{"key": "{key}", "value": {value}}}]"#);
+            assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
+        }
+        for key in ["protection", "cores", "tags", "unheard-of"] {
+            let json = format!(r#"[{{"key": "{key}", "value": 1}}, {{"key": "{key}", "value": 0}}]"#);
+            assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
+        }
+        for value in ["0", "\"0\"", "false", "\"\"", "null"] {
+            let guest = of_list(Kind::Qemu, &format!(r#"[{{"key": "protection", "value": {value}}}]"#));
+            assert!(guest.config.is_ok() && !guest.protection, "{value}");
+        }
+    }
+
+    #[test]
+    fn g12_a_change_that_waits_in_an_odd_form_still_waits() {
+        for part in [r#""pending": [8]"#, r#""pending": {}"#, r#""delete": {}"#, r#""delete": [1]"#] {
+            let guest = of_list(Kind::Qemu, &format!(r#"[{{"key": "cores", "value": 2, {part}}}]"#));
+            assert_eq!(*guest.pending, [Pending::Other("cores".into())], "{part}");
+        }
     }
 
     #[test]

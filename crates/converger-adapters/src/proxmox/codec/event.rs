@@ -3,7 +3,7 @@
 //! Unknown extra fields are borne everywhere; fields that are missing make an answer malformed only where nothing could be
 //! said without them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
@@ -95,6 +95,8 @@ pub struct Resource {
     pub ha_state: Option<Box<str>>,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
+    /// A field whose value is of no type that it can have.
+    pub strange: Option<&'static str>,
 }
 
 /// Whether an id is free.
@@ -194,7 +196,7 @@ pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> 
 fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
     match read {
         Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
-        Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).map(|rows| Event::Cluster(cluster(&rows))),
+        Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
         Read::Resources => {
             required(answer).map(|rows: Vec<ResourceRow<'_>>| Event::Resources(rows.into_iter().filter_map(resource).collect()))
         }
@@ -203,10 +205,10 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         }
         Read::User(_) => required(answer).map(|row| Event::User(access::user(row))),
         Read::Roles => required(answer).map(|rows| Event::Roles(access::roles(rows))),
-        Read::NextId(_) => next_id(answer).map(Event::NextId),
-        Read::GuestStatus(guest) => required(answer).and_then(|row| guest_status(answer, guest, row)).map(Event::GuestStatus),
+        Read::NextId(vmid) => next_id(answer, *vmid).map(Event::NextId),
+        Read::GuestStatus(guest) => of_guest(answer, guest).and_then(|row| guest_status(answer, guest, row)).map(Event::GuestStatus),
         Read::GuestPending(guest) => {
-            required(answer).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
+            of_guest(answer, guest).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
         }
         Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaStatus => required(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
@@ -220,6 +222,15 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
 fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
     answer::data(Effect::None, answer)?
         .ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has"))
+}
+
+/// The same for a reading of one guest. That a guest is not there is proof only where the guest is named that was asked for.
+fn of_guest<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer, guest: &GuestPath) -> Result<T, Failure> {
+    required(answer).map_err(|failure| {
+        let named = [format!("/{}.conf'", guest.vmid), format!(" {} on node '", guest.vmid)];
+        let is_of_another = failure.cause == Cause::NoSuchGuest && !named.iter().any(|part| failure.text.contains(part));
+        if is_of_another { Failure { cause: Cause::Malformed, ..failure } } else { failure }
+    })
 }
 
 /// `data: null` is success too: some calls act before they answer.
@@ -258,18 +269,31 @@ struct ClusterRow<'a> {
     local: Scalar<'a>,
 }
 
-fn cluster(rows: &[ClusterRow<'_>]) -> Cluster {
+/// Rows that contradict each other say nothing: which of them holds would be a guess.
+fn cluster(answer: &HttpAnswer, rows: &[ClusterRow<'_>]) -> Result<Cluster, Failure> {
+    let odd = |text: &str| Failure::malformed(Effect::None, answer.status, text);
     let nodes = rows.iter().filter(|row| row.r#type.is("node"));
-    let named = nodes.filter_map(|row| Some((NodeName::new(&row.name.text()?)?, row)));
-    let named: Vec<(NodeName, &ClusterRow)> = named.collect();
-    let whole = rows.iter().find(|row| row.r#type.is("cluster"));
-    Cluster {
+    let named = nodes.map(|row| Some((NodeName::new(&row.name.text()?)?, row)));
+    let named: Vec<(NodeName, &ClusterRow)> = named.collect::<Option<_>>().ok_or_else(|| odd("the answer has a node without a name"))?;
+    let names: BTreeSet<&NodeName> = named.iter().map(|(name, _)| name).collect();
+    if names.is_empty() || names.len() != named.len() {
+        return Err(odd(if names.is_empty() { "the answer names no node" } else { "the answer names a node twice" }));
+    }
+    if named.iter().filter(|(_, row)| row.local.flag() == Some(true)).count() > 1 {
+        return Err(odd("the answer says of two nodes that they gave it"));
+    }
+    let mut clusters = rows.iter().filter(|row| row.r#type.is("cluster"));
+    let whole = clusters.next();
+    if clusters.next().is_some() {
+        return Err(odd("the answer names two clusters"));
+    }
+    Ok(Cluster {
         name: whole.and_then(|row| row.name.word()),
         // Without a row for the cluster the node stands alone, if it is the only one.
         quorate: whole.map_or(named.len() == 1, |row| row.quorate.flag() == Some(true)),
         local: named.iter().find(|(_, row)| row.local.flag() == Some(true)).map(|(name, _)| name.clone()),
         nodes: named.into_iter().map(|(name, row)| (name, row.online.flag() == Some(true))).collect(),
-    }
+    })
 }
 
 #[derive(Deserialize)]
@@ -300,6 +324,7 @@ struct ResourceRow<'a> {
 
 /// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
 fn resource(row: ResourceRow<'_>) -> Option<Resource> {
+    let strange = strange(&row);
     Some(Resource {
         vmid: row.vmid.number().and_then(Vmid::new)?,
         kind: kind(&row.r#type.text()?)?,
@@ -312,7 +337,16 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
         ha_state: row.hastate.word(),
         cpus: row.maxcpu.number().and_then(|number| u32::try_from(number).ok()),
         maxmem: row.maxmem.number(),
+        strange,
     })
+}
+
+/// Lists and maps where a word belongs, and a template that is neither one nor none.
+fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
+    let words = [("status", &row.status), ("name", &row.name), ("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
+    let is_no_flag = row.template != Scalar::Other && row.template.flag().is_none();
+    let word = words.into_iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| key);
+    word.or(is_no_flag.then_some("template"))
 }
 
 fn kind(word: &str) -> Option<Kind> {
@@ -320,9 +354,11 @@ fn kind(word: &str) -> Option<Kind> {
 }
 
 /// 400 with a word about `vmid` is how Proxmox says that an id is taken.
-fn next_id(answer: &HttpAnswer) -> Result<NextId, Failure> {
+/// That it is free is said by naming it, and by nothing else.
+fn next_id(answer: &HttpAnswer, vmid: Vmid) -> Result<NextId, Failure> {
     match required::<Scalar<'_>>(answer) {
-        Ok(_) => Ok(NextId::Free),
+        Ok(free) if free.number().and_then(Vmid::new) == Some(vmid) => Ok(NextId::Free),
+        Ok(_) => Err(Failure::malformed(Effect::None, answer.status, "the answer is about another id")),
         Err(failure) if failure.cause == Cause::AlreadyExists && failure.delivery == Delivery::No => Ok(NextId::Taken),
         Err(failure) => Err(failure),
     }
@@ -342,28 +378,27 @@ struct StatusRow<'a> {
     #[serde(borrow, default)]
     uptime: Scalar<'a>,
     #[serde(borrow, default)]
-    ha: HaOfStatus<'a>,
-}
-
-#[derive(Default, Deserialize)]
-struct HaOfStatus<'a> {
-    #[serde(borrow, default)]
-    managed: Scalar<'a>,
-    #[serde(borrow, default)]
-    state: Scalar<'a>,
+    ha: BTreeMap<Box<str>, Scalar<'a>>,
 }
 
 fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, Failure> {
     if row.vmid != Scalar::Other && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
         return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another guest"));
     }
+    let odd = |text: &str| Failure::malformed(Effect::None, answer.status, text);
+    if [&row.qmpstatus, &row.name, &row.lock].into_iter().any(|value| *value == Scalar::Strange) {
+        return Err(odd("the answer holds a list or a map where a word belongs"));
+    }
+    // Every release says it of every guest; where it is not said, high availability may have the guest.
+    let is_managed = row.ha.get("managed").and_then(Scalar::flag);
+    let is_managed = is_managed.ok_or_else(|| odd("the answer does not say whether high availability has the guest"))?;
     Ok(GuestStatus {
         status: row.status,
         qmp_status: row.qmpstatus.word(),
         name: row.name.word(),
         lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
-        ha: (row.ha.managed.flag() == Some(true)).then(|| row.ha.state.word()),
+        ha: is_managed.then(|| row.ha.get("state").and_then(Scalar::word)),
     })
 }
 

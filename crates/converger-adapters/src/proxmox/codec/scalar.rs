@@ -7,12 +7,15 @@ use std::fmt;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-/// A scalar, whatever its type was. Lists and maps are not scalars and become [`Scalar::Other`].
+/// A scalar, whatever its type was. Lists and maps are not scalars and become [`Scalar::Strange`]: what stands where a scalar belongs
+/// and is none must not pass for absent, or a guard that is written oddly would be a guard that is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scalar<'a> {
-    /// Null, a list or a map.
+    /// Null, or not there.
     #[default]
     Other,
+    /// A list or a map.
+    Strange,
     /// A whole number, or a flag: true is 1 and false is 0.
     Number(u64),
     /// A text, or a number that is not whole or is negative, as text. Borrowed from the answer where it can be: a list of
@@ -23,7 +26,7 @@ pub(super) enum Scalar<'a> {
 impl Scalar<'_> {
     pub(super) fn text(&self) -> Option<Cow<'_, str>> {
         match self {
-            Self::Other => None,
+            Self::Other | Self::Strange => None,
             Self::Number(number) => Some(number.to_string().into()),
             Self::Text(text) => Some(Cow::Borrowed(text)),
         }
@@ -42,7 +45,7 @@ impl Scalar<'_> {
     /// A whole number that is not negative.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
-            Self::Other => None,
+            Self::Other | Self::Strange => None,
             Self::Number(number) => Some(*number),
             Self::Text(text) => whole(text),
         }
@@ -117,12 +120,12 @@ impl<'de> Visitor<'de> for AnyScalar {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar<'de>, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Other)
+        Ok(Scalar::Strange)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
         while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Scalar::Other)
+        Ok(Scalar::Strange)
     }
 }
 
@@ -149,8 +152,10 @@ mod tests {
 
     #[test]
     fn what_is_neither_stays_neither() {
-        for json in ["null", "[1,[2]]", "{\"a\":{\"b\":1}}"] {
-            assert_eq!(scalar(json), Scalar::Other, "{json}");
+        assert_eq!(scalar("null"), Scalar::Other);
+        for json in ["[1,[2]]", "{\"a\":{\"b\":1}}", "[]", "{}"] {
+            assert_eq!(scalar(json), Scalar::Strange, "{json}");
+            assert_eq!((scalar(json).text(), scalar(json).number(), scalar(json).flag()), (None, None, None), "{json}");
         }
         for json in ["-1", "1.5", "\"x\"", "\"\"", "1e400"] {
             assert_eq!(serde_json::from_str::<Scalar<'_>>(json).ok().and_then(|scalar| scalar.number()), None, "{json}");

@@ -47,6 +47,9 @@ pub(in crate::proxmox) async fn look<E: Exchange>(session: &Session<E>, nodes: &
         }
         Err(failure) => return doubt(Reason::NotProven, format!("what the token may do on /vms/{vmid}: {failure}")),
     }
+    if nodes.is_empty() {
+        return doubt(Reason::NotProven, format!("guest {vmid} is not listed, and there is no node that could be asked for it"));
+    }
     if let Some(node) = nodes.iter().find(|node| !node.online) {
         return doubt(Reason::NotProven, format!("guest {vmid} is not listed, and node {} cannot be asked for it", node.name.as_str()));
     }

@@ -5,7 +5,7 @@
 use converger_core::guest::{Kind, RunState, Vmid};
 use converger_core::observe::{Ha, ObservedGuest, Reading, Status};
 
-use super::causes::Reason;
+use super::causes::{Note, Reason};
 use crate::proxmox::codec::{GuestConfig, GuestStatus, Resource};
 
 /// What was read of a guest beyond the list.
@@ -19,6 +19,7 @@ pub(super) struct Detailed {
 pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> ObservedGuest {
     let status = match run_state(&resource.status) {
         _ if !is_online => unknown(Reason::NodeOffline),
+        _ if resource.strange.is_some() => unknown(Reason::Malformed),
         // A run-state without a name is none that pvestatd reported.
         Some(Ok(state)) if resource.name.is_some() => Status::Known(state),
         Some(Ok(_)) | None => unknown(Reason::NotReported),
@@ -49,6 +50,12 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
     }
 }
 
+/// What is to be said about a guest whose row in the list makes no sense.
+pub(super) fn strange(resource: &Resource) -> Option<Note> {
+    let text = |key| format!("guest {}: the list has a value of `{key}` that is none", resource.vmid);
+    resource.strange.map(|key| Note::of_guest(resource.vmid, Reason::Malformed, text(key)))
+}
+
 /// Running, stopped, neither (`Err`), or not reported (`None`). A paused guest has its process and its memory: it runs.
 fn run_state(raw: &str) -> Option<Result<RunState, ()>> {
     match raw {
@@ -75,6 +82,11 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     if let Some(status) = status {
         take_status(row, status);
     }
+    let values = match config.config {
+        _ if is_renamed => return Some(doubt(row, Reason::Renamed)),
+        Ok(values) => values,
+        Err(_) => return Some(doubt(row, Reason::NotUnderstood)),
+    };
     row.lock = Reading::Read(config.lock);
     row.template = Reading::Read(config.template);
     row.protection = Reading::Read(config.protection);
@@ -82,17 +94,14 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     row.identity = Reading::Read(Box::new(config.identity));
     row.pending = Reading::Read(config.pending);
     row.digest = config.digest.map(|digest| digest.as_str().into());
-    let reason = match config.config {
-        _ if is_renamed => Some(Reason::Renamed),
-        Ok(config) => {
-            row.config = Reading::Read(config);
-            None
-        }
-        Err(_) => Some(Reason::NotUnderstood),
-    };
-    if let Some(reason) = reason {
-        row.status = unknown(reason);
-    }
+    row.config = Reading::Read(values);
+    None
+}
+
+/// Of a guest that is not known nothing is claimed, not even what the list said of it.
+fn doubt(row: &mut ObservedGuest, reason: Reason) -> Reason {
+    row.status = unknown(reason);
+    (row.lock, row.ha, row.template, row.tags) = (Reading::Unread, Reading::Unread, Reading::Unread, Reading::Unread);
     reason
 }
 
@@ -105,7 +114,11 @@ fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
         None => unknown(Reason::NotReported),
     };
     row.run_state = Some(raw);
-    row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
+    // The stricter of both: what high availability had a moment ago, it may still have.
+    let is_listed = matches!(row.ha, Reading::Read(Some(_)));
+    if status.ha.is_some() || !is_listed {
+        row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
+    }
     row.source = Some("live".into());
 }
 
