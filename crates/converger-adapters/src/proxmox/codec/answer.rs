@@ -138,6 +138,9 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         return Err(failure(effect, answer.status, outside(answer)));
     }
     let envelope: Envelope<'_, T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
+    if envelope.success != Scalar::Other && envelope.success.flag().is_none() {
+        return Err(Failure::malformed(effect, answer.status, "the answer does not say whether it is a yes or a no"));
+    }
     if envelope.success.flag() == Some(false) {
         let status = envelope.status.number().and_then(|number| u16::try_from(number).ok()).unwrap_or(500);
         return Err(failure(effect, status, said(envelope)));
@@ -175,7 +178,14 @@ fn shortened(text: &str) -> Box<str> {
 
 fn failure(effect: Effect, status: u16, said: Said) -> Failure {
     let cause = cause(status, &said);
-    Failure { delivery: delivery(effect, status, cause), cause, status: Some(status), text: said.text, errors: said.errors }
+    let is_before_any_effect = cause.is_before_any_effect(&said.text);
+    Failure {
+        delivery: delivery(effect, status, cause, is_before_any_effect),
+        cause,
+        status: Some(status),
+        text: said.text,
+        errors: said.errors,
+    }
 }
 
 fn cause(status: u16, said: &Said) -> Cause {
@@ -196,7 +206,7 @@ fn cause(status: u16, said: &Said) -> Cause {
 }
 
 /// Section 1.4 of the facts, and 0.1 and 0.23 for calls that act before they answer.
-fn delivery(effect: Effect, status: u16, cause: Cause) -> Delivery {
+fn delivery(effect: Effect, status: u16, cause: Cause, is_before_any_effect: bool) -> Delivery {
     match (status, effect) {
         (595, _) | (300..=399, _) | (401, _) => Delivery::NotDelivered,
         (500, _) if cause == Cause::ClusterDown => Delivery::NotDelivered,
@@ -204,7 +214,7 @@ fn delivery(effect: Effect, status: u16, cause: Cause) -> Delivery {
         _ if cause == Cause::Interrupted => Delivery::MayHaveRun,
         (400, Effect::Direct) if cause == Cause::HotplugFailed => Delivery::MayHaveRun,
         (400 | 403 | 501, _) => Delivery::No,
-        (500, Effect::Direct) if !cause.is_before_any_effect() => Delivery::MayHaveRun,
+        (500, Effect::Direct) if !is_before_any_effect => Delivery::MayHaveRun,
         (500, _) => Delivery::No,
         // A status that Proxmox does not give: somebody in between, who may have passed the request on.
         (_, Effect::None) => Delivery::NotDelivered,
@@ -287,6 +297,33 @@ mod tests {
         assert_eq!(text, "400 Parameter verification failed. (net1: hotplug problem - error)");
         let bad = r#"{"status":"400","success":0,"message":"Parameter verification failed.\n","errors":{"cores":"type check"}}"#;
         assert_eq!(fails(Effect::Direct, 200, "OK", bad).0, Delivery::No);
+    }
+
+    #[test]
+    fn quorum_that_is_lost_midway_leaves_what_was_written_before() {
+        let no = |text: &str| fails(Effect::Direct, 500, text, "");
+        assert_eq!(no("cluster not ready - no quorum?").0, Delivery::No);
+        for text in [
+            "unable to open file '/etc/pve/nodes/n1/qemu-server/100.conf.tmp.1' - Permission denied",
+            "cfs-lock 'file-x' error: no quorum!",
+        ] {
+            assert_eq!((no(text).0, no(text).1), (Delivery::MayHaveRun, Cause::NoQuorum), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_yes_is_a_yes() {
+        for success in ["\"false\"", "\"no\"", "2", "[]", "{}"] {
+            let body = format!(r#"{{"success":{success},"data":null}}"#);
+            let (delivery, cause, _) = fails(Effect::Task, 200, "OK", &body);
+            assert_eq!((delivery, cause), (Delivery::MayHaveRun, Cause::Malformed), "{body}");
+        }
+        for success in ["1", "true", "\"1\""] {
+            assert!(
+                data::<u32>(Effect::Direct, &answer(200, "OK", &format!(r#"{{"success":{success},"data":null}}"#))).is_ok(),
+                "{success}"
+            );
+        }
     }
 
     #[test]

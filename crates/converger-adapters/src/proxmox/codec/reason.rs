@@ -121,11 +121,14 @@ impl Cause {
     }
 }
 
+/// What is said without quorum before anything is done.
+const NOT_READY: &str = "cluster not ready - no quorum?";
+
 /// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
 const TEXTS: [(&str, Cause); 39] = [
     ("RPCEnvironment init request failed", Cause::ClusterDown),
     ("hostname lookup '", Cause::NodeUnknown),
-    ("cluster not ready - no quorum?", Cause::NoQuorum),
+    (NOT_READY, Cause::NoQuorum),
     ("no quorum!", Cause::NoQuorum),
     ("is locked (", Cause::Locked),
     ("checksum mismatch", Cause::Changed),
@@ -185,24 +188,27 @@ fn is_about(text: &str, opening: &str, end: &str) -> bool {
 }
 
 impl Cause {
-    /// Whether Proxmox says this before it changes anything, whatever the call.
-    pub(super) fn is_before_any_effect(self) -> bool {
-        matches!(
-            self,
-            Self::Unauthenticated
-                | Self::Forbidden
-                | Self::NotImplemented
-                | Self::NodeUnknown
-                | Self::ClusterDown
-                | Self::NoQuorum
-                | Self::NoSuchGuest
-                | Self::AlreadyExists
-                | Self::Locked
-                | Self::LockTimeout
-                | Self::Changed
-                | Self::Protected
-                | Self::Redirected
-        )
+    /// Whether Proxmox says this before it changes anything, whatever the call. Of quorum it may speak midway too: a config is
+    /// written once for each key, and only the check that comes first has these words.
+    pub(super) fn is_before_any_effect(self, text: &str) -> bool {
+        let is_checked = self != Self::NoQuorum || text.contains(NOT_READY);
+        is_checked
+            && matches!(
+                self,
+                Self::Unauthenticated
+                    | Self::Forbidden
+                    | Self::NotImplemented
+                    | Self::NodeUnknown
+                    | Self::ClusterDown
+                    | Self::NoQuorum
+                    | Self::NoSuchGuest
+                    | Self::AlreadyExists
+                    | Self::Locked
+                    | Self::LockTimeout
+                    | Self::Changed
+                    | Self::Protected
+                    | Self::Redirected
+            )
     }
 
     /// The word for it in causes and reports.
