@@ -16,6 +16,11 @@ use super::scalar::Scalar;
 /// Texts of others are kept up to this many characters.
 const TEXT_CHARS_MAX: usize = 2000;
 
+/// So many lists and maps are in an answer at most, and so many members: a list of 10,000 guests has 10,000 and 250,000. What has more
+/// would take many times its own size once it is read.
+const OPENINGS_MAX: usize = 250_000;
+const MEMBERS_MAX: usize = 3_000_000;
+
 /// One answer, as it came over the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
@@ -137,6 +142,10 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
     if answer.status != 200 {
         return Err(failure(effect, answer.status, outside(answer)));
     }
+    if is_crowded(&answer.body) {
+        let text = "the answer has more parts than any answer of Proxmox";
+        return Err(Failure { cause: Cause::TooLarge, ..Failure::malformed(effect, answer.status, text) });
+    }
     let envelope: Envelope<'_, T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
     if envelope.success != Scalar::Other && envelope.success.flag().is_none() {
         return Err(Failure::malformed(effect, answer.status, "the answer does not say whether it is a yes or a no"));
@@ -146,6 +155,12 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         return Err(failure(effect, status, said(envelope)));
     }
     Ok(envelope.data)
+}
+
+/// Told without building anything. What stands in texts is counted as well; no text of Proxmox has that much of it.
+fn is_crowded(body: &[u8]) -> bool {
+    let count = |is: fn(u8) -> bool| body.iter().filter(|byte| is(**byte)).count();
+    count(|byte| matches!(byte, b'{' | b'[')) > OPENINGS_MAX || count(|byte| byte == b':') > MEMBERS_MAX
 }
 
 /// What an answer says about its failure.
@@ -164,7 +179,8 @@ fn said<T>(envelope: Envelope<'_, T>) -> Said {
 
 /// What an answer with an error status says: in its body since some version 8, in its reason phrase always.
 fn outside(answer: &HttpAnswer) -> Said {
-    let envelope: Option<Envelope<'_, serde::de::IgnoredAny>> = serde_json::from_slice(&answer.body).ok();
+    let body = Some(&answer.body).filter(|body| !is_crowded(body));
+    let envelope: Option<Envelope<'_, serde::de::IgnoredAny>> = body.and_then(|body| serde_json::from_slice(body).ok());
     match envelope {
         Some(envelope) if envelope.message.text().is_some() => said(envelope),
         Some(envelope) => Said { text: shortened(&answer.reason), ..said(envelope) },
@@ -309,6 +325,18 @@ mod tests {
         ] {
             assert_eq!((no(text).0, no(text).1), (Delivery::MayHaveRun, Cause::NoQuorum), "{text}");
         }
+    }
+
+    #[test]
+    fn an_answer_of_many_parts_is_not_built() {
+        let row = |part: &str, count: usize| format!(r#"{{"data":[{}]}}"#, vec![part; count].join(","));
+        for part in ["{}", "[]"] {
+            assert!(data::<Vec<Scalar<'_>>>(Effect::None, &answer(200, "OK", &row(part, OPENINGS_MAX - 2))).is_ok(), "{part}");
+            let failure = data::<Vec<Scalar<'_>>>(Effect::None, &answer(200, "OK", &row(part, OPENINGS_MAX))).expect_err(part);
+            assert_eq!((failure.cause, failure.delivery), (Cause::TooLarge, Delivery::NotDelivered), "{part}");
+        }
+        let members = format!(r#"{{"data":{{{}}}}}"#, vec![r#""a":1"#; MEMBERS_MAX].join(","));
+        assert!(is_crowded(members.as_bytes()));
     }
 
     #[test]

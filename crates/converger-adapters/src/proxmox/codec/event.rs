@@ -4,10 +4,12 @@
 //! said without them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
-use serde::Deserialize;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::access::{self, Permissions, Roles, User};
 use super::answer::{self, Delivery, Effect, Failure, HttpAnswer};
@@ -197,9 +199,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
     match read {
         Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
         Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
-        Read::Resources => {
-            required(answer).map(|rows: Vec<ResourceRow<'_>>| Event::Resources(rows.into_iter().filter_map(resource).collect()))
-        }
+        Read::Resources => required(answer).map(|Resources(rows)| Event::Resources(rows)),
         Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
             required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
         }
@@ -320,6 +320,33 @@ struct ResourceRow<'a> {
     maxcpu: Scalar<'a>,
     #[serde(borrow, default)]
     maxmem: Scalar<'a>,
+}
+
+/// Only rows of guests, as they come: whatever else is listed is not kept.
+struct Resources(Vec<Resource>);
+
+impl<'de> Deserialize<'de> for Resources {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EachRow)
+    }
+}
+
+struct EachRow;
+
+impl<'de> Visitor<'de> for EachRow {
+    type Value = Resources;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Resources, A::Error> {
+        let mut rows = Vec::new();
+        while let Some(row) = list.next_element::<ResourceRow<'de>>()? {
+            rows.extend(resource(row));
+        }
+        Ok(Resources(rows))
+    }
 }
 
 /// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
