@@ -154,6 +154,8 @@ pub struct Client {
     endpoint: Endpoint,
     bounds: Bounds,
     watch: Watch,
+    /// To be struck out of whatever comes back.
+    secret: Secret,
 }
 
 impl Client {
@@ -183,7 +185,7 @@ impl Client {
             .default_headers(headers)
             .build()
             .map_err(|source| ClientError::Setup { place: place(), source })?;
-        Ok(Self { http, endpoint, bounds, watch })
+        Ok(Self { http, endpoint, bounds, watch, secret: token.secret.clone() })
     }
 
     fn scene<'c>(&'c self, request: &'c HttpRequest) -> Scene<'c> {
@@ -244,15 +246,15 @@ impl Exchange for Client {
         let response = self.send(request).await.map_err(|error| fault::of(&error, &self.scene(request)))?;
         let status = response.status();
         if let Some(date) = response.headers().get(DATE).and_then(|date| date.to_str().ok()) {
-            self.watch.said(date);
+            self.watch.said(&self.secret.strike_text(date.as_bytes()));
         }
-        let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| String::from_utf8_lossy(phrase.as_bytes()).into_owned());
+        let reason = response.extensions().get::<ReasonPhrase>().map(|phrase| self.secret.strike_text(phrase.as_bytes()));
         if let Some(encoding) = response.headers().get(CONTENT_ENCODING).filter(|encoding| encoding.as_bytes() != b"identity") {
-            return Err(fault::encoded(&self.scene(request), &String::from_utf8_lossy(encoding.as_bytes())));
+            return Err(fault::encoded(&self.scene(request), &self.secret.strike_text(encoding.as_bytes())));
         }
         let elsewhere = response.headers().get(LOCATION).filter(|_| status.is_redirection());
-        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", String::from_utf8_lossy(place.as_bytes())));
-        let body = self.body(response, request).await?;
+        let elsewhere = elsewhere.map_or_else(String::new, |place| format!(", to {}", self.secret.strike_text(place.as_bytes())));
+        let body = self.secret.strike(self.body(response, request).await?);
         let reason = reason.unwrap_or_else(|| status.canonical_reason().unwrap_or("").to_owned()) + &elsewhere;
         Ok(HttpAnswer { status: status.as_u16(), reason, body })
     }

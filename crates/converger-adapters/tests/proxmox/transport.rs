@@ -276,3 +276,23 @@ fn a_clock_of_long_ago_is_found_in_the_header() {
     let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
     assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
 }
+
+#[test]
+fn a_secret_that_is_echoed_is_struck_out() {
+    let secret = crate::server::SECRET;
+    let body =
+        format!(r#"{{"success":0,"status":500,"message":"bad header PVEAPIToken=svc@pve!probe={secret}","errors":{{"a":"{secret}"}}}}"#);
+    let heads = [
+        format!("HTTP/1.1 500 no {secret}\r\nContent-Length: 0\r\n\r\n"),
+        format!("HTTP/1.1 302 Found\r\nLocation: https://127.0.0.1/?{secret}\r\nContent-Length: 0\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\nContent-Encoding: {secret}\r\nContent-Length: 0\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()),
+    ];
+    for head in heads {
+        let bytes = head.clone().into_bytes();
+        let server = start(move |_| Reply::Raw(bytes.clone()));
+        let failure = run(&server.client(server.pinned()), &version()).expect_err("a failure");
+        let shown = format!("{failure} {failure:?}");
+        assert!(!shown.contains(secret) && shown.contains("(secret)"), "{shown}");
+    }
+}

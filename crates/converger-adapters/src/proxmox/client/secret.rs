@@ -134,6 +134,32 @@ impl Secret {
     }
 }
 
+/// A secret of Proxmox has 36 characters. What is much shorter may be a word of others by chance, and nothing is won by striking it out.
+const STRUCK_BYTES_MIN: usize = 12;
+
+impl Secret {
+    /// What others sent, without this secret: whoever echoes what was sent must not bring it into messages and files.
+    pub(super) fn strike(&self, bytes: Vec<u8>) -> Vec<u8> {
+        let own: &str = &self.0;
+        if own.len() < STRUCK_BYTES_MIN {
+            return bytes;
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) if !text.contains(own) => text.into_bytes(),
+            Ok(text) => text.replace(own, STRUCK).into_bytes(),
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).replace(own, STRUCK).into_bytes(),
+        }
+    }
+
+    /// The same for a text.
+    pub(super) fn strike_text(&self, text: &[u8]) -> String {
+        String::from_utf8_lossy(&self.strike(text.to_vec())).into_owned()
+    }
+}
+
+/// What stands where the secret stood.
+const STRUCK: &str = "(secret)";
+
 /// Shows that there is a secret, and nothing of it.
 impl fmt::Debug for Secret {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
