@@ -1,5 +1,8 @@
 //! What the hand asks, and what it makes of answers: first of those that are not what was asked for.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{Answer, Ask, Place, Revision, Sent, TaskId, TaskState, Trouble};
 use converger_core::guest::{Identity, Kind, NodeName, Vmid};
@@ -380,4 +383,43 @@ fn the_carrier_sends_once_and_never_what_cannot_be_sent() {
         check(&runtime.block_on(hand.ask(&ask)), expected);
         assert_eq!(hand.requests(), requests, "{ask:?}");
     }
+}
+
+/// Counts how many are asked for at once.
+#[derive(Default)]
+struct Crowd {
+    now: AtomicUsize,
+    most: Arc<AtomicUsize>,
+}
+
+impl Exchange for Crowd {
+    async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        let is_cluster = request.path().ends_with("cluster/status");
+        let data = if is_cluster { r#"[{"type":"node","name":"pve1","online":1,"local":1}]"# } else { "[]" };
+        Ok(HttpAnswer { status: 200, reason: "OK".into(), body: format!(r#"{{"success":1,"data":{data}}}"#).into() })
+    }
+
+    fn place(&self) -> &'static str {
+        "crowd"
+    }
+}
+
+#[test]
+fn the_entry_node_has_two_requests_at_once_at_most_whoever_they_are_for() {
+    let crowd = Crowd::default();
+    let most = crowd.most.clone();
+    let hand = Hand::new(Session::new(crowd), caller());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async {
+        hand.ask(&Ask::Cluster).await;
+        let asks = [Ask::Where(place().vmid), Ask::Where(place().vmid), Ask::Status(place()), Ask::Config(place())];
+        futures_util::future::join_all(asks.iter().map(|ask| hand.ask(ask))).await;
+    });
+    assert_eq!((hand.requests(), most.load(Ordering::SeqCst)), (5, 2));
 }
