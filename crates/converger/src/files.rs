@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
@@ -21,8 +21,28 @@ pub(crate) fn read(path: &Path) -> io::Result<Text> {
 /// Reads a file, and one byte more than `most` at the most: enough to know that it is too large.
 pub(crate) fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
     let mut bytes = Vec::new();
+    answers(path)?;
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
     Ok(Text { name: shown(path), bytes })
+}
+
+/// Whether a file can be read without waiting for somebody who may never write: pipes, sockets and devices are refused.
+///
+/// Standard input and what a shell lays under `/dev/fd` are read, because somebody is at the other end of them.
+pub(crate) fn answers(path: &Path) -> io::Result<()> {
+    let kind = fs::metadata(path)?.file_type();
+    let is_endless = kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device();
+    if !is_endless || path == Path::new("/dev/null") || is_descriptor(path) {
+        return Ok(());
+    }
+    Err(io::Error::other("it is a pipe, a socket or a device, and not a regular file"))
+}
+
+/// Whether a path is a descriptor of this process, as `/dev/stdin` and `<(command)` in a shell are.
+fn is_descriptor(path: &Path) -> bool {
+    let own = fs::canonicalize("/proc/self/fd").ok();
+    let room = path.parent().and_then(|room| fs::canonicalize(room).ok());
+    path == Path::new("/dev/stdin") || own.is_some() && own == room
 }
 
 /// A path for people: nothing in a name must act on a terminal or be overlooked.
@@ -63,48 +83,99 @@ enum Readers {
 }
 
 fn replace_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    let path = target(path)?;
+    whole(&path, readers, write, |beside| fs::rename(beside, &path))
+}
+
+/// Replaces a file by `text` if it still is what was read. Of two who do so at once one is refused.
+///
+/// Whoever does not know about the lock, such as an editor, is seen until the moment at which the new file takes its place.
+pub(crate) fn exchange(path: &Path, read: &[u8], text: &[u8]) -> io::Result<()> {
+    exchange_once(path, read, |file| file.write_all(text))
+}
+
+fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+    let path = target(path)?;
+    let changed = || io::Error::other("somebody changed it since it was read; run the command again");
+    let held = File::options().read(true).write(true).open(&path)?;
+    held.try_lock().map_err(|_| io::Error::other("another program is changing it; run the command again"))?;
+    let is_same = || -> io::Result<()> {
+        let (held, there) = (held.metadata()?, fs::metadata(&path)?);
+        // Whoever replaced it meanwhile left the lock on a file that nobody finds any more.
+        let is_held = (held.dev(), held.ino()) == (there.dev(), there.ino());
+        if is_held && self::read(&path)?.bytes == read { Ok(()) } else { Err(changed()) }
+    };
+    is_same()?;
+    whole(&path, Readers::Usual, write, |beside| is_same().and_then(|()| fs::rename(beside, &path)))
+}
+
+/// The file that is meant, if it can be replaced.
+fn target(path: &Path) -> io::Result<PathBuf> {
     if path == Path::new("-") {
         return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
     }
     if path.is_symlink() && !path.exists() {
         return Err(io::Error::other("it is a link that leads nowhere"));
     }
-    let resolved = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let path = resolved.as_path();
-    let there = fs::metadata(path).ok();
-    if there.as_ref().is_some_and(|there| !there.is_file()) {
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(&path).is_ok_and(|there| !there.is_file()) {
         return Err(io::Error::other("it is there and not a regular file"));
     }
+    Ok(path)
+}
+
+/// Writes a file beside `path`, whole and durable, and then has it take its `place`.
+fn whole<T>(
+    path: &Path,
+    readers: Readers,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+    place: impl FnOnce(&Path) -> io::Result<()>,
+) -> io::Result<T> {
     let beside = beside(path);
     // Created anew: a link that somebody laid under this name would be followed otherwise.
     let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
-    let created = File::options().write(true).create_new(true).mode(mode).open(&beside);
-    let written = created.and_then(|mut file| {
-        if let Some(there) = there.as_ref().filter(|_| readers == Readers::Usual) {
-            file.set_permissions(there.permissions())?;
+    let mut file = File::options().write(true).create_new(true).mode(mode).open(&beside)?;
+    let written = (|| {
+        if let Some(there) = fs::metadata(path).ok().filter(|_| readers == Readers::Usual) {
+            resemble(&file, &there)?;
         }
         let value = write(&mut file)?;
         file.flush()?;
         file.sync_all()?;
+        place(&beside)?;
+        sync_room(path)?;
         Ok(value)
-    });
-    let replaced = written.and_then(|value| fs::rename(&beside, path).map(|()| value)).and_then(|value| sync_room(path).map(|()| value));
-    if replaced.is_err() {
+    })();
+    if written.is_err() {
         // What matters is the first error; a leftover beside the file is only untidy.
         let _ = fs::remove_file(&beside);
     }
-    replaced
+    written
 }
 
-/// Writes a file that is not there yet, whole: its name is taken first, so that whoever takes it meanwhile is not written over.
-pub(crate) fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    File::create_new(path)?;
-    let written = replace(path, write);
-    if written.is_err() {
-        // What matters is the first error; an empty file declares nothing.
-        let _ = fs::remove_file(path);
+/// Owner, group and mode of the file that was there. Only root may give a file away; for others the owner is who writes.
+fn resemble(file: &File, there: &fs::Metadata) -> io::Result<()> {
+    let new = file.metadata()?;
+    if (new.uid(), new.gid()) != (there.uid(), there.gid()) {
+        let given = std::os::unix::fs::fchown(file, Some(there.uid()), Some(there.gid()));
+        given.or_else(|error| if error.kind() == io::ErrorKind::PermissionDenied { Ok(()) } else { Err(error) })?;
     }
-    written
+    file.set_permissions(there.permissions())
+}
+
+/// Writes a file that is not there yet, whole: its name is there once it is, and whoever takes it meanwhile is not written over.
+pub(crate) fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    whole(path, Readers::Usual, write, |beside| take_name(beside, path))
+}
+
+fn take_name(beside: &Path, path: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    use rustix::io::Errno;
+    match renameat_with(CWD, beside, CWD, path, RenameFlags::NOREPLACE) {
+        // Some network file systems cannot; a second name for the same file is as exclusive.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(beside, path).and_then(|()| fs::remove_file(beside)),
+        renamed => renamed.map_err(io::Error::from),
+    }
 }
 
 /// The name of a file is durable once its directory is.
@@ -146,6 +217,92 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(fs::read_to_string(&path).expect("read"), "old");
         assert_eq!(fs::read_dir(room.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn who_changes_a_file_while_it_is_written_anew_is_not_written_over() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("desired.yaml");
+        let told = |failed: io::Result<()>| failed.expect_err("refused").to_string();
+        fs::write(&path, "theirs").expect("written");
+        assert!(told(exchange(&path, b"read", b"ours")).contains("somebody changed it"));
+        let edited = exchange_once(&path, b"theirs", |file| fs::write(&path, "edited").and_then(|()| file.write_all(b"ours")));
+        assert!(told(edited).contains("somebody changed it"));
+        assert_eq!(fs::read_to_string(&path).expect("read"), "edited");
+        let inside = exchange_once(&path, b"edited", |file| {
+            assert!(told(exchange(&path, b"edited", b"second")).contains("another program is changing it"));
+            file.write_all(b"first")
+        });
+        assert!(inside.is_ok(), "{inside:?}");
+        assert_eq!(fs::read_to_string(&path).expect("read"), "first");
+        assert_eq!(fs::read_dir(room.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn of_many_who_exchange_at_once_none_loses_what_it_wrote() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("desired.yaml");
+        fs::write(&path, "").expect("written");
+        let add = |line: String| {
+            let read = fs::read(&path).expect("read");
+            exchange(&path, &read, &[&read[..], line.as_bytes()].concat()).is_ok().then_some(line)
+        };
+        let done: Vec<String> = std::thread::scope(|scope| {
+            let all: Vec<_> = (0..4)
+                .map(|thread| scope.spawn(move || (0..20).filter_map(|line| add(format!("{thread} {line}\n"))).collect::<Vec<_>>()))
+                .collect();
+            all.into_iter().flat_map(|thread| thread.join().expect("ended")).collect()
+        });
+        let text = fs::read_to_string(&path).expect("read");
+        assert!(!done.is_empty());
+        assert_eq!(text.lines().count(), done.len(), "{text}");
+        assert!(done.iter().all(|line| text.contains(line.as_str())), "{text}");
+    }
+
+    #[test]
+    fn a_file_is_replaced_with_its_mode_and_owner() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("desired.yaml");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).expect("set");
+        // Only root may give a file away: whoever else runs this sees that the own file stays the own.
+        let _ = std::os::unix::fs::chown(&path, Some(12_345), Some(12_346));
+        let before = fs::metadata(&path).expect("there");
+        exchange(&path, b"old", b"new").expect("written");
+        let after = fs::metadata(&path).expect("there");
+        assert_ne!(before.ino(), after.ino());
+        assert_eq!((before.mode(), before.uid(), before.gid()), (after.mode(), after.uid(), after.gid()));
+    }
+
+    #[test]
+    fn a_new_file_is_there_once_it_is_whole_and_never_over_another() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("desired.yaml");
+        let created = create(&path, |file| {
+            assert!(!path.exists(), "a crash here would leave it empty");
+            file.write_all(b"whole")
+        });
+        assert!(created.is_ok(), "{created:?}");
+        let second = create(&path, |file| file.write_all(b"other")).expect_err("it is there");
+        assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(&path).expect("read"), "whole");
+        assert_eq!(fs::read_dir(room.path()).expect("listed").count(), 1);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+        let room = tempfile::tempdir().expect("a directory");
+        let pipe = room.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        assert!(read(&pipe).err().expect("refused").to_string().contains("not a regular file"));
+        assert!(read(Path::new("/dev/zero")).is_err());
+        assert!(read(Path::new("/dev/null")).is_ok());
+        let (reader, mut writer) = io::pipe().expect("a pipe");
+        writer.write_all(b"substituted").expect("written");
+        drop(writer);
+        let path = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader));
+        assert_eq!(read(Path::new(&path)).expect("read").bytes, b"substituted");
     }
 
     #[test]

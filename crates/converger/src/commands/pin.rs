@@ -83,13 +83,7 @@ fn writable(path: &Path) -> Result<(), Stop> {
 
 /// Replaces the file if it still is what was read.
 fn write(path: &Path, text: &Text, pinned: &Pinned) -> Result<(), Stop> {
-    let written = files::replace(path, |file| {
-        file.write_all(pinned.text.as_bytes())?;
-        if files::read(path)?.bytes != text.bytes {
-            return Err(io::Error::other("somebody changed it since it was read; run the command again"));
-        }
-        Ok(())
-    });
+    let written = files::exchange(path, &text.bytes, pinned.text.as_bytes());
     written.map_err(|error| super::unwritten(path, &error))?;
     let said = match fs::canonicalize(path) {
         Ok(target) if path.is_symlink() => {
