@@ -135,10 +135,10 @@ pub enum ClientError {
         source: TrustError,
     },
     /// The token cannot be sent.
-    #[error("the id of the API token cannot be sent")]
+    #[error("the id of the API token cannot be sent; write it as user@realm!name, in plain letters")]
     Token,
     /// The HTTP side cannot be set up.
-    #[error("{place}: HTTPS cannot be set up")]
+    #[error("{place}: HTTPS cannot be set up on this machine ({source}); try another build of this program, and report it")]
     Setup {
         /// The endpoint.
         place: String,

@@ -69,7 +69,7 @@ pub enum ProxmoxError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The runtime cannot be set up.
-    #[error("cannot set up input and output")]
+    #[error("input and output cannot be set up ({0}); look at the limits of this process, such as that of open files")]
     Runtime(#[from] std::io::Error),
     /// With no endpoint there was a connection.
     #[error("{}", unanswered(.0))]

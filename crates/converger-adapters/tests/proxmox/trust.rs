@@ -123,3 +123,22 @@ fn a_server_that_does_not_speak_tls_is_told_nothing() {
     let heard = plain.join().expect("ended");
     assert!(!String::from_utf8_lossy(&heard).contains("PVEAPIToken"), "the token is not sent before TLS stands");
 }
+
+#[test]
+fn a_file_of_authorities_that_cannot_be_used_says_what_is_wrong_with_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("cut.pem"), "-----BEGIN CERTIFICATE-----\nMIIB\n").expect("written");
+    std::fs::write(path("empty.pem"), "").expect("written");
+    std::fs::create_dir(path("folder.pem")).expect("made");
+    for (name, part) in [
+        ("missing.pem", "is not there; copy it from a node"),
+        ("cut.pem", "is not in PEM form"),
+        ("empty.pem", "holds no certificate"),
+        ("folder.pem", "cannot be read ("),
+    ] {
+        let endpoint = Endpoint::new("https://pve1.example", Trust::CaFile(path(name))).expect("an address");
+        let error = Client::new(endpoint, &token(), Bounds::default()).expect_err(name).to_string();
+        assert!(error.contains(name) && error.contains(part), "{error}");
+    }
+}

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
@@ -122,22 +122,37 @@ pub enum TrustError {
     #[error("no fingerprint is given; take it from `pvenode cert info` on the node")]
     NoFingerprint,
     /// The file cannot be read.
-    #[error("the file of authorities `{}` cannot be read; it holds certificates in PEM form", path.display())]
+    #[error("the file of authorities `{}` {}", path.display(), unread(source))]
     CaFile {
         /// Where it was looked for.
         path: PathBuf,
         /// What is wrong with it.
-        source: rustls::pki_types::pem::Error,
+        source: pem::Error,
     },
     /// The file has no certificate in it, or one that is none.
     #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
     NoAuthority(PathBuf),
     /// TLS cannot be set up.
-    #[error("TLS cannot be set up")]
+    #[error("TLS cannot be set up on this machine ({0}); try another build of this program, and report it")]
     Setup(#[from] rustls::Error),
     /// The verifier cannot be set up.
-    #[error("certificates cannot be verified")]
+    #[error("certificates cannot be verified with what is trusted here ({0}); look at the file of authorities, or pin a fingerprint")]
     Verifier(#[from] rustls::client::VerifierBuilderError),
+}
+
+/// What is wrong with a file of authorities, and what to do.
+fn unread(error: &pem::Error) -> String {
+    use std::io::ErrorKind::{NotFound, PermissionDenied};
+    match error {
+        pem::Error::Io(error) if error.kind() == NotFound => {
+            "is not there; copy it from a node, where it is /etc/pve/pve-root-ca.pem, or mend the path".to_owned()
+        }
+        pem::Error::Io(error) if error.kind() == PermissionDenied => {
+            "may not be read by this user; let it be read, there is nothing secret in it".to_owned()
+        }
+        pem::Error::Io(error) => format!("cannot be read ({error}); name a file that holds certificates in PEM form"),
+        other => format!("is not in PEM form ({other}); copy it anew from a node, where it is /etc/pve/pve-root-ca.pem"),
+    }
 }
 
 /// The TLS side of a client that trusts as `trust` says.
