@@ -1,17 +1,17 @@
 //! `converger lab`: a world from a file or a seed, served until Ctrl-C.
 
 mod invitation;
+mod record;
 mod room;
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::Arc;
 
 use converger_lab::server::{Clock, Identity, Options, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, SeededDay, Setting, World};
-use serde_json::json;
 use tokio::runtime::Builder;
 
 use super::endings::Endings;
@@ -21,6 +21,7 @@ use crate::exit::End;
 use crate::files;
 use crate::render::{self, styled};
 use invitation::Invitation;
+use record::Recorder;
 use room::Room;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -34,7 +35,8 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let identity = room.as_ref().map_or_else(new, |room| room.identity(new))?;
     let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
     let invitation = Invitation::new(&setting, &identity, clock);
-    let watcher = watcher(arguments)?;
+    let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
+    let watcher = watcher(!arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
@@ -46,13 +48,13 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
         let (world, mut endings) = (server.world(), Endings::listen()?);
         let text = invitation.text(&places, room.as_ref());
         shown(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
-        server.run(endings.next()).await;
+        server.run(over(&mut endings, recorder.as_deref())).await;
         if let Some(room) = &room {
             room.is_over();
         }
         let requests = world.lock().requests();
         let _ = writeln!(anstream::stderr(), "\n{}", styled(render::DIM, format!("the lab is gone; it answered {requests} requests")));
-        Ok(End::Done)
+        recorder.and_then(|recorder| recorder.fault()).map_or(Ok(End::Done), Err)
     })
 }
 
@@ -92,30 +94,31 @@ fn identity(setting: &Setting) -> Result<Identity, Stop> {
 }
 
 /// Who looks at every request: a person at the terminal, a file, both or nobody.
-fn watcher(arguments: &Lab) -> Result<Option<Watcher>, Stop> {
-    let shown = !arguments.quiet;
-    let Some(path) = &arguments.record else { return Ok(shown.then(|| Arc::new(log) as Watcher)) };
-    let file = File::create(path).map_err(|error| Stop::failed(format!("cannot write {}: {error}", files::shown(path))))?;
-    let file = Mutex::new(file);
-    Ok(Some(Arc::new(move |record: &Record| {
-        if shown {
+fn watcher(is_shown: bool, recorder: Option<Arc<Recorder>>) -> Option<Watcher> {
+    if !is_shown && recorder.is_none() {
+        return None;
+    }
+    Some(Arc::new(move |record: &Record| {
+        if is_shown {
             log(record);
         }
-        keep(&mut file.lock().unwrap_or_else(PoisonError::into_inner), record);
-    })))
+        if let Some(recorder) = &recorder {
+            recorder.keep(record);
+        }
+    }))
 }
 
-/// One line in one write, so that whoever reads along never sees half of one. A disk that is full must not end the lab.
-fn keep(file: &mut File, record: &Record) {
-    let Record { at_ms, entry, method, path, user, status } = record;
-    let line = json!({ "at_ms": at_ms, "node": entry, "method": method, "path": path, "user": user, "status": status });
-    let _ = file.write_all(format!("{line}\n").as_bytes());
+/// Until somebody ends it, or its record cannot be kept.
+async fn over(endings: &mut Endings, recorder: Option<&Recorder>) {
+    let Some(recorder) = recorder else { return endings.next().await };
+    futures_util::future::select(pin!(endings.next()), pin!(recorder.failed())).await;
 }
 
 fn log(record: &Record) {
     let status = if record.status == 0 { "lost".to_owned() } else { record.status.to_string() };
     // Whoever calls chooses these words, and they are not to act on a terminal.
-    let [method, path, user] = [&record.method, &record.path, &record.user].map(|word| word.escape_debug().to_string());
+    let path = record::without_secrets(&record.path);
+    let [method, path, user] = [&record.method, &path, &record.user].map(|word| word.escape_debug().to_string());
     let line = format!("{} {method:<6} {path} {status} {user}", record.entry);
     let _ = writeln!(anstream::stderr(), "{}", styled(render::DIM, line));
 }

@@ -1,0 +1,138 @@
+//! `--record`: every request as a line of JSON in a file that nobody else may read.
+//!
+//! A file that is no record is not written over, and a record that cannot be kept ends the lab: whoever counts on it must not
+//! believe half of it. What never enters here: what a request was answered.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use converger_lab::Record;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::Stop;
+use crate::files;
+
+/// Words in the name of a parameter whose value is nobody's business.
+const SECRET_WORDS: [&str; 6] = ["password", "secret", "ticket", "otp", "challenge", "response"];
+
+/// A line longer than this is no record's.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// The file of a record, and what kept it from being written.
+pub(super) struct Recorder {
+    path: PathBuf,
+    file: Mutex<Result<File, io::Error>>,
+    failed: Notify,
+}
+
+impl Recorder {
+    /// Makes the file, or empties the record that is there.
+    pub(super) fn open(path: &Path) -> Result<Arc<Self>, Stop> {
+        let open = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+        let file = open.map_err(|error| unwritten(path, &error))?;
+        if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            if !is_record(&file) {
+                let text = format!("{} is there and is no record of a lab, so that it is not written over", files::shown(path));
+                return Err(Stop::input(text).help("name a new file with --record"));
+            }
+            file.set_len(0).and_then(|()| io::Seek::rewind(&mut &file)).map_err(|error| unwritten(path, &error))?;
+        }
+        Ok(Arc::new(Self { path: path.to_owned(), file: Mutex::new(Ok(file)), failed: Notify::new() }))
+    }
+
+    /// One line in one write, so that whoever reads along never sees half of one.
+    pub(super) fn keep(&self, record: &Record) {
+        let Record { at_ms, entry, method, path, user, status } = record;
+        let path = without_secrets(path);
+        let line = json!({ "at_ms": at_ms, "node": entry, "method": method, "path": path, "user": user, "status": status });
+        let mut file = self.lock();
+        let Ok(open) = file.as_mut() else { return };
+        if let Err(error) = open.write_all(format!("{line}\n").as_bytes()) {
+            *file = Err(error);
+            self.failed.notify_one();
+        }
+    }
+
+    /// Comes once a line could not be written.
+    pub(super) async fn failed(&self) {
+        self.failed.notified().await;
+    }
+
+    /// What kept a line from being written.
+    pub(super) fn fault(&self) -> Option<Stop> {
+        let file = self.lock();
+        file.as_ref().err().map(|error| unwritten(&self.path, error).help("the lab ended, because its record is not whole"))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Result<File, io::Error>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a file is empty, or begins as a record does.
+fn is_record(file: &File) -> bool {
+    let mut line = Vec::new();
+    let read = io::BufReader::new(io::Read::take(file, LINE_BYTES_MAX)).read_until(b'\n', &mut line);
+    let has_all = |value: Value| ["at_ms", "node", "method", "path", "user", "status"].iter().all(|key| value.get(key).is_some());
+    read.is_ok() && (line.is_empty() || serde_json::from_slice(&line).is_ok_and(has_all))
+}
+
+/// A path with its query, where what must stay secret is left out.
+pub(super) fn without_secrets(path: &str) -> String {
+    let Some((place, query)) = path.split_once('?') else { return path.to_owned() };
+    let shown = query.split(['&', ';']).map(|pair| match pair.split_once('=') {
+        Some((name, _)) if is_secret(name) => format!("{name}=..."),
+        _ => pair.to_owned(),
+    });
+    format!("{place}?{}", shown.collect::<Vec<_>>().join("&"))
+}
+
+/// A name that is written in a roundabout way counts as well: nobody sees what it says.
+fn is_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.contains('%') || SECRET_WORDS.iter().any(|word| name.contains(word))
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let path = "/access/ticket?username=root%40pam&password=hunter2&p%61ssword=hunter2".to_owned();
+        Record { at_ms: 1, entry: "pve1".into(), method: "POST".into(), path, user: String::new(), status: 200 }
+    }
+
+    #[test]
+    fn only_a_record_is_written_over_and_nobody_else_reads_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let room = tempfile::tempdir().expect("a directory");
+        let world = room.path().join("world.yaml");
+        std::fs::write(&world, "nodes: { pve1: {} }\n").expect("written");
+        assert!(Recorder::open(&world).is_err(), "a world is no record");
+        assert_eq!(std::fs::read_to_string(&world).expect("read"), "nodes: { pve1: {} }\n");
+        let path = room.path().join("requests.jsonl");
+        for _ in 0..2 {
+            Recorder::open(&path).unwrap_or_else(|_| panic!("refused")).keep(&record());
+            let text = std::fs::read_to_string(&path).expect("read");
+            assert_eq!(text.lines().count(), 1, "{text}");
+            assert!(text.contains("username=root%40pam&password=...") && !text.contains("hunter2"), "{text}");
+        }
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_written_is_known() {
+        let full = Recorder::open(Path::new("/dev/full")).unwrap_or_else(|_| panic!("refused"));
+        assert!(full.fault().is_none());
+        full.keep(&record());
+        assert!(full.fault().is_some());
+    }
+}
