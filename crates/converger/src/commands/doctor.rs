@@ -102,7 +102,13 @@ fn show(name: &EnvironmentName, json: bool, findings: &[Finding]) -> Result<End,
 }
 
 fn end(findings: &[Finding]) -> End {
-    if findings.iter().any(|finding| finding.level == Level::Fail) { End::Failed } else { End::Done }
+    if findings.iter().any(is_failure) { End::Failed } else { End::Done }
+}
+
+/// What reading needs and cannot be told is as bad as what is missing: whoever relies on it would not be able to read.
+fn is_failure(finding: &Finding) -> bool {
+    let is_needed = matches!(finding.check.as_ref(), "may-read" | "guests");
+    finding.level == Level::Fail || finding.level == Level::Unknown && is_needed
 }
 
 /// How many findings there are of each level.
@@ -182,7 +188,7 @@ fn conclusion(findings: &[Finding]) -> String {
     let counts = summary(findings);
     let of = |level: Level| counts.get(level.word()).copied().unwrap_or(0);
     let list = format!("{} ok, {} to look at, {} failed, {} unknown", of(Level::Ok), of(Level::Warn), of(Level::Fail), of(Level::Unknown));
-    match (of(Level::Fail), of(Level::Warn) + of(Level::Unknown)) {
+    match (findings.iter().filter(|finding| is_failure(finding)).count(), of(Level::Warn) + of(Level::Unknown)) {
         (0, 0) => styled(GREEN.bold(), format!("All is well: {list}")),
         (0, _) => styled(YELLOW.bold(), format!("It works: {list}")),
         _ => styled(RED.bold(), format!("Something does not work: {list}")),
@@ -275,6 +281,9 @@ mod tests {
         assert_eq!(end(&all[..2]), End::Done);
         assert_eq!(end(&all[3..]), End::Done, "what could not be told is not a failure");
         assert_eq!(end(&[]), End::Done);
+        let unknown = [Finding::new("may-read", Level::Unknown, "not told")];
+        assert_eq!(end(&unknown), End::Failed, "reading needs it");
+        assert!(conclusion(&unknown).contains("Something does not work"));
     }
 
     #[test]
