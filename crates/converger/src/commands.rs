@@ -232,8 +232,9 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
 /// Writing over what is read would destroy it.
 fn not_an_input(out: &Path, source: &Source) -> Result<(), Stop> {
     let config = config::path(source.look.config.as_deref());
+    let led_to = config::led_to(source.look.config.as_deref());
     let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref()];
-    match inputs.iter().flatten().find(|input| files::are_one(out, input)) {
+    match inputs.into_iter().flatten().chain(&led_to).find(|input| files::are_one(out, input)) {
         None => Ok(()),
         Some(input) => {
             Err(Stop::input(format!("{} would be written over, but it is read", files::shown(input))).help("name another file with --out"))

@@ -117,6 +117,12 @@ pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
     Ok(Survey { origin: files::shown(&path), connections: connections? })
 }
 
+/// The files that the named file, or converger.toml, leads to. One that cannot be understood leads nowhere, and ends the command later.
+pub(crate) fn led_to(named: Option<&Path>) -> Vec<PathBuf> {
+    let survey = survey(named).ok();
+    survey.into_iter().flat_map(|survey| survey.connections.into_values()).flat_map(|connection| connection.files).collect()
+}
+
 /// Reads a file, and says its name where something is wrong in it.
 fn within<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T, Fault>) -> Result<T, String> {
     let name = files::shown(path);
@@ -181,7 +187,8 @@ fn connections(
 ) -> Result<BTreeMap<EnvironmentName, Connection>, Fault> {
     let mut connections = BTreeMap::new();
     for (name, written) in environments {
-        let wrong = || Fault::at(written, format!("`{}` is not the name of an environment", name.escape_debug()));
+        let wrong =
+            || Fault::at(written, "this is not the name of an environment; use lower-case letters, digits, `-` and `_`, at most 64");
         let environment = EnvironmentName::new(name).ok_or_else(wrong)?;
         let connection = connection::of(written, room).map_err(|fault| fault.under(&format!("environment `{name}`")))?;
         connections.extend(connection.map(|connection| (environment, connection)));
@@ -198,12 +205,11 @@ fn rules(protect: Protect) -> Result<Rules, Fault> {
     // A rule that can never match protects nothing, and whoever wrote it believes that it does.
     let is_part = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.'));
     if let Some(name) = protect.names.iter().find(|name| !is_part(name.get_ref())) {
-        let shown = name.get_ref().escape_debug();
-        let text = format!("`{shown}` under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern");
+        let text = String::from("this name under `protect.names` begins no name: letters, digits, `-` and `.` only, and no pattern");
         return Err(Fault::at(name, text));
     }
     if let Some(tag) = protect.tags.iter().find(|tag| !is_tag(&tag.get_ref().to_ascii_lowercase())) {
-        return Err(Fault::at(tag, format!("`{}` under `protect.tags` is not a tag", tag.get_ref().escape_debug())));
+        return Err(Fault::at(tag, "this word under `protect.tags` is not a tag"));
     }
     let words = |list: Vec<Spanned<String>>| list.into_iter().map(Spanned::into_inner).collect();
     Ok(Rules::new(ids, words(protect.names), words(protect.tags)))
@@ -234,6 +240,10 @@ mod tests {
         parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room")).map_err(|fault| fault.told(text))
     }
 
+    fn lab(rest: &str) -> String {
+        format!("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"\n{rest}")
+    }
+
     #[test]
     fn what_is_misspelt_or_senseless_is_refused() {
         for (text, part) in [
@@ -258,9 +268,18 @@ mod tests {
                 "line 5, column 9: environment `lab`: `clock = \"requests\"` is for a lab on this machine",
             ),
             ("limits = ", "line 1, column"),
+            (&lab("secret = { env = \"12345678-hunter2\" }"), "line 4, column 10: environment `lab`: `env` is the name of"),
+            (&lab("secret = { file = \"12345678-1234-1234-1234-123456789abc\" }"), "`file` is the path of a file"),
+            (&lab("secret = { credential = \"12345678-1234-1234-1234-123456789abc\" }"), "`credential` is the name of"),
+            (&lab("secret = { env = \"S\" }\nfingerprints = [\"hunter2\"]"), "line 5, column 17: environment `lab`: this is not a SHA-256"),
+            (&lab("mode = \"hunter2\""), "line 4, column 8: this value is wrong; expected is `solo` or `shared`"),
+            ("[environments.lab]\nhunter2 = 1", "line 2, column 1: this key is unknown, expected one of `url`"),
+            ("\"\\u001b[31m\" = 1", "line 1, column 1: this key is unknown"),
+            ("[environments.\"hunter2!\"]", "not the name of an environment"),
         ] {
             let fault = check(text).err().unwrap_or_else(|| panic!("accepted: {text}"));
-            assert!(fault.contains(part) && !fault.contains("hunter2"), "{text}: {fault}");
+            let is_secret = fault.contains("hunter2") || fault.contains("1234") || fault.contains('\u{1b}');
+            assert!(fault.contains(part) && !is_secret, "{text}: {fault}");
         }
     }
 

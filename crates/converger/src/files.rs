@@ -47,11 +47,13 @@ fn is_descriptor(path: &Path) -> bool {
 
 /// A path for people: nothing in a name must act on a terminal or be overlooked.
 pub(crate) fn shown(path: &Path) -> String {
-    path.display()
-        .to_string()
-        .chars()
-        .flat_map(|character| if is_hidden(character) { character.escape_default().collect() } else { vec![character] })
-        .collect()
+    plain(&path.display().to_string())
+}
+
+/// The same for any text that somebody else wrote.
+pub(crate) fn plain(text: &str) -> String {
+    let escaped = |character: char| if is_hidden(character) { character.escape_default().collect() } else { vec![character] };
+    text.chars().flat_map(escaped).collect()
 }
 
 /// The notation of a file by its ending; whatever is not `.json` is YAML.

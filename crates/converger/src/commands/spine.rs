@@ -134,7 +134,7 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
 pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<Proxmox, Stop> {
     let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
     let opened = connection.open(environment).map_err(Stop::input)?;
-    Proxmox::new(opened).map_err(|error| Stop::failed(error.to_string()))
+    Proxmox::new(opened).map_err(|error| Stop::failed(files::plain(&error.to_string())))
 }
 
 /// Takes a reading of the environment, and tells what people should know about it.

@@ -4,17 +4,19 @@
 //! enters here: a connection.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use converger_adapters::proxmox::Environment;
-use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, SecretSource, Token, TokenId, Trust};
+use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, SecretError, SecretSource, Token, TokenId, Trust};
 use converger_core::guest::EnvironmentName;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::fault::Fault;
+use crate::files;
 
 /// How an environment is written in converger.toml, besides its protection.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -90,6 +92,8 @@ pub(crate) struct Connection {
     secret: SecretSource,
     cluster: Option<String>,
     bounds: Bounds,
+    /// The files that are read to reach it: authorities and the secret.
+    pub(crate) files: Vec<PathBuf>,
     /// Who decides; an apply needs to know.
     pub(crate) mode: Option<Mode>,
     /// What an apply waits by.
@@ -117,7 +121,8 @@ pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<C
     let endpoints = written.endpoints(environment, room)?;
     let (secret, cluster, bounds) = (source(secret, room)?, written.cluster()?, written.bounds()?);
     let clock = written.clock(&endpoints)?;
-    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, mode: written.mode, clock }))
+    let files = written.files(room, &secret);
+    Ok(Some(Connection { endpoints, token, secret, cluster, bounds, files, mode: written.mode, clock }))
 }
 
 impl Written {
@@ -127,6 +132,13 @@ impl Written {
         let place = self.url.is_some() || self.endpoints.is_some();
         let rest = self.token.is_some() || self.secret.is_some() || self.timeout.is_some() || self.clock.is_some();
         trust || place || rest || self.cluster.is_some() || self.mode.is_some()
+    }
+
+    fn files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
+        let endpoints = self.endpoints.iter().flat_map(|list| list.get_ref()).flat_map(|own| &own.ca);
+        let authorities = self.ca.iter().chain(endpoints).map(|ca| room.join(ca.get_ref()));
+        let secret = if let SecretSource::File(path) = secret { Some(path.clone()) } else { None };
+        authorities.chain(secret).collect()
     }
 
     fn bounds(&self) -> Result<Bounds, Fault> {
@@ -198,18 +210,37 @@ fn endpoint(url: &Spanned<String>, ca: Option<&Spanned<PathBuf>>, pins: Option<&
 
 fn fingerprint(text: &Spanned<String>) -> Result<Fingerprint, Fault> {
     Fingerprint::new(text.get_ref()).ok_or_else(|| {
-        let shown = text.get_ref().escape_debug();
         let help = "`pvenode cert info` on the node shows it as 32 pairs of digits with colons";
-        Fault::at(text, format!("`{shown}` is not a SHA-256 fingerprint; {help}"))
+        Fault::at(text, format!("this is not a SHA-256 fingerprint; {help}"))
     })
+}
+
+const NEVER: &str = "the secret itself never stands in this file";
+
+fn is_variable(name: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    !name.is_empty() && !name.starts_with(|first: char| first.is_ascii_digit()) && name.bytes().all(is_word)
+}
+
+/// Whether somebody wrote a secret where its place belongs: secrets of Proxmox are UUIDs.
+fn is_secret(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let groups: Vec<&str> = name.split('-').collect();
+    groups.iter().map(|group| group.len()).eq([8, 4, 4, 4, 12])
+        && groups.iter().all(|group| group.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, Fault> {
     let WrittenSecret { env, file, credential } = secret.get_ref();
     match (env, file, credential) {
-        (Some(name), None, None) => Ok(SecretSource::Environment(name.clone())),
-        (None, Some(path), None) => Ok(SecretSource::File(room.join(path))),
-        (None, None, Some(name)) => Ok(SecretSource::Credential(name.clone())),
+        (Some(name), None, None) if is_variable(name) => Ok(SecretSource::Environment(name.clone())),
+        (Some(_), None, None) => {
+            Err(Fault::at(secret, format!("`env` is the name of an environment variable, such as `PVE_SECRET`; {NEVER}")))
+        }
+        (None, Some(path), None) if !is_secret(path) => Ok(SecretSource::File(room.join(path))),
+        (None, Some(_), None) => Err(Fault::at(secret, format!("`file` is the path of a file that holds the secret; {NEVER}"))),
+        (None, None, Some(name)) if !is_secret(Path::new(name)) => Ok(SecretSource::Credential(name.clone())),
+        (None, None, Some(_)) => Err(Fault::at(secret, format!("`credential` is the name of a systemd credential; {NEVER}"))),
         _ => Err(Fault::at(secret, "`secret` needs exactly one of `env`, `file` and `credential`")),
     }
 }
@@ -217,7 +248,13 @@ fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, 
 impl Connection {
     /// The environment, with its secret.
     pub(crate) fn open(&self, name: &EnvironmentName) -> Result<Environment, String> {
-        let secret = read(&self.secret).map_err(|error| error.to_string())?;
+        for path in &self.files {
+            // A pipe would be waited for without a word. What is not there is said where it is read.
+            files::answers(path)
+                .or_else(|error| if error.kind() == io::ErrorKind::Other { Err(error) } else { Ok(()) })
+                .map_err(|error| format!("cannot read {}: {error}", files::shown(path)))?;
+        }
+        let secret = read(&self.secret).map_err(|error| files::plain(&error.to_string()))?;
         Ok(Environment {
             name: name.clone(),
             cluster: self.cluster.as_deref().map(Into::into),
@@ -237,7 +274,10 @@ impl Connection {
     }
 }
 
-fn read(source: &SecretSource) -> Result<Secret, converger_adapters::proxmox::client::SecretError> {
+fn read(source: &SecretSource) -> Result<Secret, SecretError> {
+    if let SecretSource::File(path) = source {
+        files::answers(path).map_err(|error| SecretError::Unreadable { source_of: source.clone(), source: error })?;
+    }
     source.read(|name| std::env::var(name).ok())
 }
 

@@ -3,6 +3,12 @@
 use converger_core::document::Place;
 use toml::Spanned;
 
+/// Whether the key that a message quotes is a plain word.
+fn is_word(found: &str) -> bool {
+    let key = found.split('`').nth(1).unwrap_or_default();
+    key.len() <= 20 && key.bytes().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'-' | b'_'))
+}
+
 /// A fault of the file.
 #[derive(Debug)]
 pub(super) struct Fault {
@@ -30,7 +36,12 @@ impl Fault {
                 let expected = if matches!(expected, "u32" | "u64") { "a whole number that is not negative" } else { expected };
                 format!("this value is wrong; expected is {expected}")
             }
-            _ => error.message().to_owned(),
+            Some((found, expected)) if found.starts_with("unknown variant ") => format!("this value is wrong; expected is {expected}"),
+            // A misspelt key is a plain word; anything else may be a secret that was pasted here.
+            Some((found, expected)) if found.starts_with("unknown field ") && !is_word(found) => {
+                format!("this key is unknown, expected {expected}")
+            }
+            _ => crate::files::plain(error.message()),
         };
         Self { at: Some(error.span().map_or(0, |span| span.start)), text }
     }
