@@ -107,7 +107,7 @@ fn end(findings: &[Finding]) -> End {
 
 /// What reading needs and cannot be told is as bad as what is missing: whoever relies on it would not be able to read.
 fn is_failure(finding: &Finding) -> bool {
-    let is_needed = matches!(finding.check.as_ref(), "may-read" | "guests");
+    let is_needed = matches!(finding.check, "may-read" | "guests");
     finding.level == Level::Fail || finding.level == Level::Unknown && is_needed
 }
 
