@@ -101,10 +101,26 @@ pub(crate) struct Access {
     pub(crate) groups: BTreeMap<String, Group>,
     pub(crate) roles: roles::Roles,
     pub(crate) grants: BTreeSet<Grant>,
+    /// What was taken away by a fault, and can be given back.
+    revoked: BTreeSet<Grant>,
     pub(crate) pools: BTreeMap<String, Pool>,
 }
 
 impl Access {
+    /// Takes away all entries on a path.
+    pub(crate) fn revoke(&mut self, path: &str) {
+        let (gone, kept) = std::mem::take(&mut self.grants).into_iter().partition(|grant| grant.path == path);
+        self.grants = kept;
+        self.revoked.extend::<BTreeSet<Grant>>(gone);
+    }
+
+    /// Gives back what was taken away on a path.
+    pub(crate) fn regrant(&mut self, path: &str) {
+        let (back, gone) = std::mem::take(&mut self.revoked).into_iter().partition(|grant| grant.path == path);
+        self.revoked = gone;
+        self.grants.extend::<BTreeSet<Grant>>(back);
+    }
+
     /// Root and the built-in roles of a release.
     pub(crate) fn new(flavour: Flavour) -> Self {
         let root = User { enabled: true, ..User::default() };
@@ -300,6 +316,19 @@ mod tests {
 
     fn ops(token: Option<&str>) -> Who {
         Who { user: "ops@pve".to_owned(), token: token.map(str::to_owned) }
+    }
+
+    #[test]
+    fn what_is_taken_away_can_be_given_back() {
+        let mut access = Access::new(Flavour::V9);
+        access.grants.insert(grant("/vms/100", Grantee::User("ops@pve".to_owned()), "PVEVMUser"));
+        let before = access.grants.clone();
+        access.revoke("/vms/101");
+        assert_eq!(access.grants, before, "another path");
+        access.revoke("/vms/100");
+        assert!(access.grants.is_empty());
+        access.regrant("/vms/100");
+        assert_eq!(access.grants, before);
     }
 
     #[test]

@@ -154,7 +154,7 @@ impl World {
         let warnings = twist.as_ref().map_or(0, TaskTwist::warnings);
         let begun = twist.and_then(|twist| twist.begin()).unwrap_or_else(|| work::begin(self, id));
         let (ends_ms, outcome) = match begun {
-            Ok(Some(duration_ms)) => (Some(self.now_ms + duration_ms), Ok(())),
+            Ok(Some(duration_ms)) => (Some(self.now_ms.saturating_add(duration_ms)), Ok(())),
             Ok(None) => (None, Ok(())),
             Err(error) => (Some(self.now_ms + FAILED_MS), Err(error)),
         };

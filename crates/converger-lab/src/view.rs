@@ -39,7 +39,7 @@ impl View {
     pub(crate) fn row(&self, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
         let row = self.rows.get(&vmid)?;
         let told_ms = row.frozen_ms.or_else(|| self.heard.get(&row.node).copied())?;
-        (told_ms + FORGOTTEN_MS > now_ms).then_some((row, told_ms))
+        (now_ms.saturating_sub(told_ms) < FORGOTTEN_MS).then_some((row, told_ms))
     }
 }
 
@@ -56,7 +56,7 @@ impl Views {
     /// When `entry` last heard from a node, if that is not too long ago.
     pub(crate) fn heard(&self, entry: &str, node: &str, now_ms: u64) -> Option<u64> {
         let told_ms = *self.0.get(entry)?.heard.get(node)?;
-        (told_ms + FORGOTTEN_MS > now_ms).then_some(told_ms)
+        (now_ms.saturating_sub(told_ms) < FORGOTTEN_MS).then_some(told_ms)
     }
 
     /// The node's memory is lost, as after a restart of its cluster file system.
@@ -158,7 +158,7 @@ impl Guest {
         match self.kind {
             Kind::Lxc => number("cores").or_else(|| number("cpulimit")).filter(|cpus| *cpus > 0).unwrap_or(host_cpus),
             Kind::Qemu => {
-                let all = number("sockets").unwrap_or(1) * number("cores").unwrap_or(1);
+                let all = number("sockets").unwrap_or(1).saturating_mul(number("cores").unwrap_or(1));
                 number("vcpus").unwrap_or(all.min(host_cpus))
             }
         }

@@ -29,9 +29,13 @@ pub(super) fn of_header(text: &str) -> Option<u64> {
 
 /// By how many seconds a server's clock is ahead of ours, as far as its header tells.
 pub(super) fn ahead_secs(header: &str, now: SystemTime) -> Option<i64> {
-    let theirs = i64::try_from(of_header(header)?).ok()?;
-    let ours = i64::try_from(now.duration_since(UNIX_EPOCH).ok()?.as_secs()).ok()?;
-    Some(theirs - ours)
+    Some(between_secs(of_header(header)?, now.duration_since(UNIX_EPOCH).ok()?.as_secs()))
+}
+
+/// By how many seconds one time is after another, however far apart they are.
+pub(super) fn between_secs(theirs: u64, ours: u64) -> i64 {
+    let signed = |secs: u64| i64::try_from(secs).unwrap_or(i64::MAX);
+    signed(theirs.saturating_sub(ours)) - signed(ours.saturating_sub(theirs))
 }
 
 #[cfg(test)]
@@ -54,5 +58,6 @@ mod tests {
         let now = UNIX_EPOCH + Duration::from_secs(1_794_770_460);
         assert_eq!(ahead_secs("Sun, 15 Nov 2026 19:21:07 GMT", now), Some(7));
         assert_eq!(ahead_secs("Sun, 15 Nov 2026 19:20:00 GMT", now), Some(-60));
+        assert_eq!((between_secs(u64::MAX, 7), between_secs(7, u64::MAX)), (i64::MAX, -i64::MAX), "a lie is still ahead or behind");
     }
 }

@@ -82,6 +82,8 @@ pub enum Act {
     ClockJump(i64),
     /// All entries on a path are taken away.
     Revoke(String),
+    /// What was taken away on a path is there again.
+    Regrant(String),
     /// The running task of a guest is killed without a word.
     KillTask(u32),
     /// High availability takes a guest over, and wants it so: `started`.
@@ -131,7 +133,8 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
         Act::ClockJump(seconds) => world.skew_ms = world.skew_ms.saturating_add(seconds.saturating_mul(1_000)),
-        Act::Revoke(path) => world.access.grants.retain(|grant| grant.path != path),
+        Act::Revoke(path) => world.access.revoke(&path),
+        Act::Regrant(path) => world.access.regrant(&path),
         Act::KillTask(vmid) => kill_task(world, vmid),
         Act::Manage(vmid, state) => manage(world, vmid, state),
         Act::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.face = face),

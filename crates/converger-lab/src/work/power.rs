@@ -107,7 +107,7 @@ pub(super) fn begin_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown)
     let listens_ms = guest.manner.shutdown_ms.filter(|needed_ms| *needed_ms <= shutdown.timeout_ms && !guest.is_paused());
     match (listens_ms, shutdown.force) {
         (Some(needed_ms), _) => Ok(needed_ms),
-        (None, true) => Ok(shutdown.timeout_ms + FORCE_MS),
+        (None, true) => Ok(shutdown.timeout_ms.saturating_add(FORCE_MS)),
         (None, false) => Ok(shutdown.timeout_ms),
     }
 }

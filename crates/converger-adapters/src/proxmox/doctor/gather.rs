@@ -256,7 +256,7 @@ async fn nodes<E: Exchange>(
         let time = session.call(&Command::Read(Read::NodeTime(name.clone()))).await;
         let now_secs = time::since_1970(clock());
         let ahead_secs = match time {
-            Ok(Event::NodeTime(theirs)) => Ok(theirs.cast_signed().saturating_sub(now_secs.cast_signed())),
+            Ok(Event::NodeTime(theirs)) => Ok(time::between_secs(theirs, now_secs)),
             Ok(other) => Err(other.unexpected()),
             Err(failure) => Err(failure),
         };

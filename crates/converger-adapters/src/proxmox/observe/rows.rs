@@ -114,11 +114,8 @@ fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
         None => unknown(Reason::NotReported),
     };
     row.run_state = Some(raw);
-    // The stricter of both: what high availability had a moment ago, it may still have.
-    let is_listed = matches!(row.ha, Reading::Read(Some(_)));
-    if status.ha.is_some() || !is_listed {
-        row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
-    }
+    // The guest's own node knows best: the list tells what the manager was at a while ago. Where the node does not say, nothing is known.
+    row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
     row.source = Some("live".into());
 }
 

@@ -110,7 +110,7 @@ pub(super) fn shutdown(world: &mut World, call: &Call) -> Result<Data, Fail> {
     if let Some(data) = managed(world, call, "hastop", "stopped") {
         return Ok(data);
     }
-    let timeout_ms = if paused { 0 } else { timeout_s(world, call) * 1_000 };
+    let timeout_ms = if paused { 0 } else { timeout_s(world, call).saturating_mul(1_000) };
     holding(world, call, "shutdown", Work::Shutdown(Shutdown { kind, vmid, timeout_ms, force, reboot: false }))
 }
 
@@ -129,7 +129,7 @@ pub(super) fn reboot(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let (kind, vmid) = (call.kind, call.vmid());
     // A container is killed after the timeout, a virtual machine is not.
     let force = kind == Kind::Lxc;
-    let timeout_ms = timeout_s(world, call) * 1_000;
+    let timeout_ms = timeout_s(world, call).saturating_mul(1_000);
     holding(world, call, "reboot", Work::Shutdown(Shutdown { kind, vmid, timeout_ms, force, reboot: true }))
 }
 
