@@ -17,7 +17,7 @@ use crate::flavour::Flavour;
 use crate::guest::Kind;
 
 /// When a world begins where nothing else is said: 15 November 2026.
-const START_MS: u64 = 1_794_700_800_000;
+pub(crate) const START_MS: u64 = 1_794_700_800_000;
 
 /// A world before its first moment.
 #[derive(Clone, Debug, Deserialize)]

@@ -15,7 +15,7 @@ use crate::storage::{Storage, Volume};
 use crate::update;
 use crate::world::World;
 
-use super::{AclSetting, GuestSetting, NodeSetting, Scalar, Setting, StorageSetting};
+use super::{AclSetting, GuestSetting, NodeSetting, START_MS, Scalar, Setting, StorageSetting};
 
 /// The world that a setting describes.
 pub(crate) fn build(setting: &Setting) -> Result<World, String> {
@@ -204,7 +204,8 @@ fn complete(world: &mut World, guest: &mut Guest) {
     }
     let vmid = guest.vmid;
     let marks = [
-        ("meta", format!("creation-qemu={},ctime={}", flavour.qemu(), world.wall_s())),
+        // Whatever the time is now: a world that is begun anew has the same guests.
+        ("meta", format!("creation-qemu={},ctime={}", flavour.qemu(), world.wall_s().min(START_MS / 1_000))),
         ("smbios1", format!("uuid={}", world.random.uuid())),
         ("vmgenid", world.random.uuid()),
     ];

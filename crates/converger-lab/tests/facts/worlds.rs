@@ -39,6 +39,21 @@ fn seeded(seed: u64) -> Lab {
     Lab::of(&Setting::seeded(seed, Scale { nodes: 3, guests: 200 }, Flavour::V9))
 }
 
+/// Whoever ends a lab and begins it again an hour later finds the guests that were declared and pinned.
+#[test]
+fn a_world_that_is_begun_anew_later_has_the_same_guests() {
+    let setting = Setting::seeded(1, Scale { nodes: 2, guests: 4 }, Flavour::V9);
+    let later = Setting { start_ms: setting.start_ms + 3_600_000, ..setting.clone() };
+    let marks = |setting: &Setting| {
+        let guests = &setting.guests;
+        let of = |vmid: u32| {
+            Lab::of(setting).world.truth(vmid).map(|truth| (truth.config.get("meta").cloned(), truth.config.get("smbios1").cloned()))
+        };
+        guests.iter().map(|guest| of(guest.vmid)).collect::<Vec<_>>()
+    };
+    assert_eq!(marks(&setting), marks(&later));
+}
+
 #[test]
 fn the_same_seed_is_the_same_world() {
     let body = |seed: u64| seeded(seed).ask("GET", "/cluster/resources", "").body;

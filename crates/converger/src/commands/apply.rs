@@ -40,6 +40,7 @@ use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
 use crate::{render, state};
+use ask::Person;
 use board::{Board, Subject};
 use pace::Pace;
 use result::Told;
@@ -110,7 +111,8 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
         let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
         saved.holds(outcome.judged.plan(), narrowed).map_err(|stop| stop.beside(refused))?;
     }
-    let approved = approved(arguments, outcome, mode.into()).map_err(|stop| stop.beside(refused))?;
+    let approved = approved(arguments, outcome, mode.into(), &Person { memory: &memory, signal: signal.clone() })
+        .map_err(|stop| stop.beside(refused))?;
     let Some(approved) = approved else { return Ok(refused) };
     let (digest, left_out) = (approved.digest(), left_out(&approved));
     let run = run_id()?;
@@ -187,7 +189,7 @@ fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, sign
 }
 
 /// Shows the plan, asks, and admits it. Nothing: it was refused, and shown why.
-fn approved(arguments: &Apply, outcome: Outcome, mode: Mode) -> Result<Option<ApprovedPlan>, Stop> {
+fn approved(arguments: &Apply, outcome: Outcome, mode: Mode, person: &Person<'_>) -> Result<Option<ApprovedPlan>, Stop> {
     let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
     let (now_secs, age_secs_max, provenance) = (state::now_ms() / 1000, Admission::AGE_SECS_MAX, outcome.provenance);
     let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_secs, age_secs_max };
@@ -201,7 +203,7 @@ fn approved(arguments: &Apply, outcome: Outcome, mode: Mode) -> Result<Option<Ap
     }
     let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
     ask::nothing_is_refused(&safe, refused)?;
-    admission.confirmation = ask::confirmation(arguments, &safe, mode)?;
+    admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
     match admit(safe, &admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))? {

@@ -57,7 +57,7 @@ fn known(place: &Place) -> Result<EnvironmentName, Stop> {
 
 fn remark(reason: &str) -> Result<(String, String), Stop> {
     if !is_remark(reason) {
-        return Err(Stop::input("the reason is empty or longer than 4096 bytes").help("say why with --reason: others will ask"));
+        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say why with --reason: others will ask"));
     }
     Ok((state::actor(), reason.to_owned()))
 }

@@ -44,6 +44,12 @@ impl Terminal {
         input.write_all(format!("{text}\n").as_bytes()).and_then(|()| input.flush()).expect("typed");
     }
 
+    /// The terminal makes a signal of it.
+    fn press_ctrl_c(&mut self) {
+        let input = self.child.stdin.as_mut().expect("piped");
+        input.write_all(&[3]).and_then(|()| input.flush()).expect("pressed");
+    }
+
     /// How it ended, and what stood on the screen since.
     fn end(mut self) -> (Option<i32>, String) {
         let mut rest = Vec::new();
@@ -113,6 +119,24 @@ fn any_other_answer_is_a_refusal_and_nothing_is_sent() {
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
         assert!(screen.contains("approval-missing"), "{answers:?}: {screen}");
         assert_eq!(stage.sent(), Vec::<String>::new(), "{answers:?}");
+    }
+}
+
+#[test]
+fn who_presses_ctrl_c_instead_of_answering_has_said_no() {
+    for answers in [&[][..], &["yes"]] {
+        let mut stage = Stage::set(STOP);
+        let mut terminal = Terminal::open(&stage, "apply desired.yaml");
+        for (answer, question) in answers.iter().zip([QUESTION]) {
+            terminal.until(question);
+            terminal.answer(answer);
+        }
+        terminal.until(if answers.is_empty() { QUESTION } else { NAME });
+        terminal.press_ctrl_c();
+        let (code, screen) = terminal.end();
+        assert_eq!(code, Some(3), "{screen}");
+        assert!(screen.contains("nobody said yes"), "{screen}");
+        assert_eq!(stage.sent(), Vec::<String>::new());
     }
 }
 

@@ -1,6 +1,8 @@
 //! The question before anything is done: a person's word at a terminal, or a script's digest.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::pin::pin;
+use std::thread;
 
 use converger_core::action::Impact;
 use converger_core::approve::{Confirmation, Mode, Refused};
@@ -8,8 +10,12 @@ use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Code;
 use converger_core::safety::SafePlan;
+use converger_engine::driver::Signal;
+use futures_util::future::{Either, select};
+use tokio::sync::{oneshot, watch};
 
 use super::super::Stop;
+use super::super::memory::Memory;
 use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
 use crate::state;
@@ -39,7 +45,7 @@ pub(super) fn nothing_is_refused(safe: &SafePlan, refused: Refused) -> Result<()
 }
 
 /// What was said. Where nobody can be asked and no digest was given, nothing was; where one person does not decide alone, nobody is.
-pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode) -> Result<Confirmation, Stop> {
+pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, person: &Person<'_>) -> Result<Confirmation, Stop> {
     let by = state::actor().into();
     if let Some(text) = &arguments.confirm {
         return Ok(Confirmation::FullDigest { by, digest: digest(text)? });
@@ -48,13 +54,13 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode) -> Re
     if !has_steps || mode == Mode::Shared || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Ok(Confirmation::None);
     }
-    if line(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
-        return Err(Stop::decided("nobody said yes, so that nothing was carried out").under(Code::ApprovalMissing));
+    if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
+        return Err(nobody_agreed());
     }
     let mut names = Vec::new();
     for name in goes_down(safe) {
         let question = format!("{} goes down by this. Type its name: ", styled(render::BOLD, theirs(&name)));
-        names.push(line(&question)?.into());
+        names.push(person.answers(&question)?.into());
     }
     Ok(Confirmation::Typed { by, names })
 }
@@ -68,11 +74,34 @@ fn goes_down(safe: &SafePlan) -> Vec<String> {
     down.filter_map(|(guest, _)| plan.name_of(guest).map(str::to_owned)).collect()
 }
 
-fn line(question: &str) -> Result<String, Stop> {
-    let failed = |error: io::Error| Stop::failed(format!("the terminal cannot be read: {error}"));
-    let mut out = anstream::stderr();
-    write!(out, "{question}").and_then(|()| out.flush()).map_err(failed)?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(failed)?;
-    Ok(answer.trim_end_matches(['\r', '\n']).to_owned())
+fn nobody_agreed() -> Stop {
+    Stop::decided("nobody said yes, so that nothing was carried out").under(Code::ApprovalMissing)
+}
+
+/// Whoever sits at the terminal, and may go away instead of answering.
+pub(super) struct Person<'r> {
+    pub(super) memory: &'r Memory,
+    pub(super) signal: watch::Receiver<Signal>,
+}
+
+impl Person<'_> {
+    /// What is typed after the question. Whoever presses Ctrl-C instead has said no.
+    fn answers(&self, question: &str) -> Result<String, Stop> {
+        let failed = |error: io::Error| Stop::failed(format!("the terminal cannot be read: {error}"));
+        let mut out = anstream::stderr();
+        write!(out, "{question}").and_then(|()| out.flush()).map_err(failed)?;
+        let (answer, answered) = oneshot::channel();
+        // A thread of its own: reading a terminal cannot be given up, and the program can.
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = io::stdin().lock().read_line(&mut line).map(|_| line);
+            let _ = answer.send(read);
+        });
+        let mut signal = self.signal.clone();
+        let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
+        match self.memory.wait(select(answered, gone)) {
+            Either::Left((Ok(line), _)) => Ok(line.map_err(failed)?.trim_end_matches(['\r', '\n']).to_owned()),
+            Either::Left((Err(_), _)) | Either::Right(_) => Err(nobody_agreed()),
+        }
+    }
 }
