@@ -238,13 +238,12 @@ fn meanings<'t>(truth: &'t Truth, texts: &'t BTreeMap<String, String>) -> impl I
     fields.filter_map(move |field| texts.get(field.word()).map(|text| (field, meaning(kind, field, text))))
 }
 
-/// The config is whole and right, or it is unread because of a text that nobody understands.
+/// The config is whole and right: of a guest with a text that nobody understands nothing at all is claimed.
 fn values(row: &ObservedGuest, truth: &Truth) -> Vec<Claim> {
     let known: Vec<(Field, Meaning)> = meanings(truth, &truth.config).filter(|(field, _)| *field != Field::Tags).collect();
     let is_odd = known.iter().any(|(_, meaning)| *meaning == Meaning::Odd);
     let Reading::Read(config) = &row.config else {
-        // A guest whose name changed under the reader has an unread config too.
-        return vec![claim("config", "unread", matches!(row.status, Status::Unknown(_)))];
+        return vec![claim("config", "unread", false)];
     };
     let expected = Config::new(known.into_iter().filter_map(|(field, meaning)| Some((field, value(meaning)?))).collect());
     let of_field = |(field, value): &(Field, Value)| claim("config", field.word(), expected.get(*field) == Some(value));

@@ -191,7 +191,7 @@ const REACHED: &[(&str, &[&str])] = &[
     ("tags listed", &["yes", "no"]),
     ("ha", &["none", "managed", "without a word"]),
     ("identity", &["qemu", "lxc"]),
-    ("config", &["understood", "unread", "not read and not claimed", "digest", "whole"]),
+    ("config", &["understood", "not read and not claimed", "digest", "whole"]),
     ("pending", &["none", "value", "removal", "other", "all of it"]),
     (
         "unknown",
