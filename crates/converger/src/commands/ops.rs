@@ -66,7 +66,7 @@ fn find(memory: &Memory, id: &str) -> Result<History, Stop> {
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
 fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     if !is_remark(&resolving.reason) {
-        return Err(Stop::input("the reason is empty or longer than 4096 bytes").help("say with --reason how you know"));
+        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
     }
     let memory = open(&resolving.place)?;
     let history = find(&memory, &resolving.id)?;
