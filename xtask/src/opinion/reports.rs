@@ -60,7 +60,7 @@ fn applied(file: &str) -> Result<String, Failure> {
     let text = fs::read(&plan).map_err(|error| unwritten(Path::new(&plan), &error))?;
     let digest = serde_json::from_slice::<Value>(&text).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
     let digest = digest.ok_or_else(|| Failure::new(format!("`{plan}` has no digest")))?;
-    write(file, &["apply", "desired.yaml", "--confirm", &digest, "--json"])
+    write(file, &["apply", "desired.yaml", "--confirm", &digest, "--partial", "--json"])
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {

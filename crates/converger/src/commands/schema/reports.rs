@@ -54,9 +54,9 @@ pub(super) fn result() -> Json {
         }),
     );
     let mut schema = object(
-        &["end", "environment", "plan", "recovered", "run", "schema", "steps"],
+        &["end", "environment", "left_out", "plan", "recovered", "run", "schema", "steps"],
         json!({
-            "end": words(&End::ALL.map(End::word)), "environment": text(), "plan": digest(), "recovered": list(step.clone()), "run": text(),
+            "end": words(&End::ALL.map(End::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
     );
