@@ -55,17 +55,6 @@ pub enum LockError {
     },
 }
 
-impl LockError {
-    /// Who drives the environment, in words; nothing where that is not the cause.
-    #[must_use]
-    pub fn holder(&self) -> Option<String> {
-        match self {
-            Self::Busy { holder, .. } => Some(describe(holder.as_ref())),
-            Self::NameUnfit | Self::Unusable { .. } => None,
-        }
-    }
-}
-
 fn describe(holder: Option<&Holder>) -> String {
     match holder {
         Some(holder) => format!("{} (process {})", holder.name.escape_debug(), holder.pid),
