@@ -25,6 +25,10 @@ pub use causes::{Note, Reason};
 pub use converger_core::observe::{Need, Needs};
 pub(super) use rows::fallback_name;
 
+/// How old a run-state in the list may be, at most: a node tells the others every ten seconds, and what it told is dropped after five
+/// minutes. Of a guest that was changed since then only its own node is believed.
+pub const LIST_AGE_MS_MAX: u64 = 5 * 60 * 1000;
+
 /// What is to be read.
 #[derive(Clone, Debug)]
 pub struct Question<'q> {

@@ -1,5 +1,7 @@
 //! What a reading says, and what it takes: from the list alone, with details, and where something is not as it should be.
 
+use std::collections::BTreeSet;
+
 use converger_adapters::proxmox::codec::{Cause, HttpAnswer};
 use converger_adapters::proxmox::observe::{Need, Needs, Reason, Taken, Unread};
 use converger_core::desired;
@@ -15,7 +17,7 @@ fn vmid(number: u64) -> Vmid {
 }
 
 fn declared(state: Option<RunState>, config: bool, ids: &[u64]) -> Needs {
-    Needs::Declared(ids.iter().map(|id| (vmid(*id), Need { kind: Kind::Qemu, state, config })).collect())
+    Needs::Declared(ids.iter().map(|id| (vmid(*id), Need { kind: Kind::Qemu, state, config, afresh: false })).collect())
 }
 
 fn find(taken: &Taken, number: u64) -> &ObservedGuest {
@@ -61,7 +63,7 @@ fn only_guests_that_are_to_change_or_whose_config_is_managed_are_read_one_by_one
         Needs::Declared(needs) => needs,
         Needs::Everything => unreachable!("declared"),
     };
-    needs.insert(vmid(200), Need { kind: Kind::Qemu, state: None, config: true });
+    needs.insert(vmid(200), Need { kind: Kind::Qemu, state: None, config: true, afresh: false });
     let taken = read(&desk, &[100, 101, 200], &Needs::Declared(needs), None).expect("a reading");
     let requests = desk.requests();
     let mut singly: Vec<&str> = requests.iter().filter_map(|path| path.strip_prefix("GET /api2/extjs/nodes/")).collect();
@@ -72,13 +74,27 @@ fn only_guests_that_are_to_change_or_whose_config_is_managed_are_read_one_by_one
 }
 
 #[test]
+fn a_guest_that_was_changed_a_moment_ago_is_asked_for_at_its_own_node() {
+    let desk = three();
+    let needs = declared(Some(RunState::Running), false, &[100, 101]).afresh(&BTreeSet::from([vmid(100), vmid(999)]));
+    let taken = read(&desk, &[100, 101], &needs, None).expect("a reading");
+    assert_eq!((find(&taken, 100).source.as_deref(), find(&taken, 101).source.as_deref()), (Some("live"), Some("cache")));
+    let nothing = declared(None, false, &[100]).afresh(&BTreeSet::from([vmid(100)]));
+    assert_eq!(
+        find(&read(&three(), &[100], &nothing, None).expect("a reading"), 100).source.as_deref(),
+        Some("cache"),
+        "no state is declared"
+    );
+}
+
+#[test]
 fn needs_follow_from_the_declared_state() {
     let text = "version: 1\nenvironment: lab\nguests:\n  - {vmid: 100, kind: qemu, name: a, state: running}\n  \
                 - {vmid: 101, kind: lxc, name: b, config: {tags: [x]}}\n  - {vmid: 102, kind: qemu, identity: {ctime: 5}}\n";
     let desired = desired::parse(text.as_bytes(), Notation::Yaml).expect("parsed");
     let Needs::Declared(needs) = Needs::of(&desired) else { panic!("declared") };
-    assert_eq!(needs[&vmid(100)], Need { kind: Kind::Qemu, state: Some(RunState::Running), config: false });
-    assert_eq!(needs[&vmid(101)], Need { kind: Kind::Lxc, state: None, config: true });
+    assert_eq!(needs[&vmid(100)], Need { kind: Kind::Qemu, state: Some(RunState::Running), config: false, afresh: false });
+    assert_eq!(needs[&vmid(101)], Need { kind: Kind::Lxc, state: None, config: true, afresh: false });
     assert!(needs[&vmid(102)].config);
 }
 

@@ -1,13 +1,14 @@
-//! What people should know of a store before anything is done: a freeze, holds, and operations that are held.
+//! What people should know of a store before anything is done: a freeze, holds, operations that are held, and guests changed of late.
 //!
 //! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
 //! into the file. What never enters: writing, and waiting for anybody.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
 use converger_core::apply::{Freeze, History, Hold};
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
@@ -17,7 +18,7 @@ use crate::query::{Filter, LIST_MAX, Standing};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
 
-/// What a store remembers that keeps a plan, or steps of it, from being carried out.
+/// What a store remembers that decides about a plan: what keeps steps of it from being carried out, and what has to be read afresh for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// A freeze of the environment.
@@ -26,13 +27,15 @@ pub struct Remembered {
     pub holds: Vec<Hold>,
     /// Operations of which it is not known what became of them, newest first.
     pub held: Vec<History>,
+    /// Guests that were changed since the asked time, or may be under change now.
+    pub changed: BTreeSet<Vmid>,
 }
 
-/// What the store in a directory remembers of an environment. Where there is no store, nothing.
+/// What the store in a directory remembers of an environment, with what was changed since a time. Where there is no store, nothing.
 ///
 /// # Errors
 /// The file is not ours, of a later version, or cannot be read.
-pub fn glance(directory: &Path, environment: &EnvironmentName) -> Result<Remembered, OpenError> {
+pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, OpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::FILE);
     // A file of no bytes was left by a process that died before its first transaction.
@@ -41,14 +44,19 @@ pub fn glance(directory: &Path, environment: &EnvironmentName) -> Result<Remembe
     }
     let connection = connect(&place).map_err(|error| open::of_sql(place.clone(), error))?;
     open::no_stranger(&connection, &place)?;
-    let read = snapshot(&connection, |tables| remembered(tables, environment));
+    let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
 }
 
 /// All that is remembered of an environment, of one moment.
-pub(super) fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Remembered, Trouble> {
+fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, Trouble> {
     let filter = Filter { environment: Some(environment.clone()), standing: Some(Standing::Held), ..Filter::default() };
-    Ok(Remembered { freeze: tables.freeze(environment)?, holds: tables.holds(environment)?, held: tables.operations(&filter, LIST_MAX)? })
+    Ok(Remembered {
+        freeze: tables.freeze(environment)?,
+        holds: tables.holds(environment)?,
+        held: tables.operations(&filter, LIST_MAX)?,
+        changed: tables.changed(environment, since_ms)?,
+    })
 }
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is read along with the log.
@@ -74,11 +82,11 @@ fn escaped(byte: u8) -> String {
 }
 
 impl super::SqliteStore {
-    /// What keeps a plan of this environment, or steps of it, from being carried out.
+    /// What is remembered of this environment, with what was changed since a time.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn remembered(&self, environment: EnvironmentName) -> Result<Remembered, StoreError> {
-        self.read(move |tables| remembered(tables, &environment)).await
+    pub async fn remembered(&self, environment: EnvironmentName, since_ms: u64) -> Result<Remembered, StoreError> {
+        self.read(move |tables| remembered(tables, &environment, since_ms)).await
     }
 }

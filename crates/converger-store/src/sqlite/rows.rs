@@ -95,9 +95,14 @@ pub(super) const HOLD: &str = of_holds!(" AND vmid = ?2");
 pub(super) const HOLDS: &str = of_holds!(" ORDER BY vmid");
 
 pub(super) fn hold(row: &Row<'_>, environment: &EnvironmentName) -> Made<Hold> {
-    let vmid: u64 = number(row, 0, "hold")?;
-    let vmid = Vmid::new(vmid).ok_or_else(|| Trouble::rotten("hold", format!("{vmid} is not the id of a guest")))?;
+    let vmid = vmid(row)?;
     Ok(Hold { environment: environment.clone(), vmid, by: text(row, 1)?, reason: text(row, 2)?, at_ms: number(row, 3, "hold")? })
+}
+
+/// The id of a guest, in the first column.
+pub(super) fn vmid(row: &Row<'_>) -> Made<Vmid> {
+    let vmid: u64 = number(row, 0, "guest")?;
+    Vmid::new(vmid).ok_or_else(|| Trouble::rotten("guest", format!("{vmid} is not the id of a guest")))
 }
 
 /// The columns of a freeze, in the order of [`freeze`].

@@ -1,5 +1,7 @@
 //! The tables in SQL, as the judge asks for them and as readers do.
 
+use std::collections::BTreeSet;
+
 use converger_core::apply::{
     End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, write_operation,
     write_outcome,
@@ -57,6 +59,12 @@ impl Tables<'_> {
         Ok(())
     }
 
+    /// The guests that an operation has now, or that one ended with, or was said to have ended with, since a time.
+    pub(super) fn changed(&self, environment: &EnvironmentName, since_ms: u64) -> Done<BTreeSet<Vmid>> {
+        let vmids = self.all(CHANGED, params![environment.as_str(), integer(since_ms)], rows::vmid)?;
+        Ok(vmids.into_iter().collect())
+    }
+
     fn vacate(&self, id: &OperationId) -> Done<()> {
         self.change(id.as_str(), VACATE, params![id.as_str()])
     }
@@ -67,6 +75,9 @@ const INTENT: &str = "INSERT INTO operations (id, run, environment, vmid, at_ms,
 const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation) VALUES (?1, ?2, ?3)";
 const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
     (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
+const CHANGED: &str = "SELECT vmid FROM occupants WHERE environment = ?1 \
+    UNION SELECT o.vmid FROM ends e JOIN operations o ON o.seq = e.operation WHERE e.at_ms >= ?2 AND o.environment = ?1 \
+    UNION SELECT o.vmid FROM resolutions r JOIN operations o ON o.seq = r.operation WHERE r.at_ms >= ?2 AND o.environment = ?1";
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation) VALUES (?1, ?2, ?3, ?4)";
 const TASK: &str = "INSERT INTO tasks (operation, task, at_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
 const END: &str = "INSERT INTO ends (operation, ending, at_ms, body) SELECT seq, ?2, ?3, ?4 FROM operations WHERE id = ?1";

@@ -48,6 +48,9 @@ CREATE TABLE ends (
     body BLOB NOT NULL
 ) STRICT;
 
+-- What was changed of late is found without walking through all that ever was.
+CREATE INDEX ends_by_time ON ends (at_ms);
+
 CREATE TABLE resolutions (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     resolution TEXT NOT NULL,

@@ -48,6 +48,7 @@ CREATE TABLE ends (
 ) STRICT;
 INSERT INTO ends VALUES (2, 'done', 12, X'7b22656e64223a22646f6e65222c2265766964656e6365223a7b22737461747573223a22e280ae676e702e312d626577222c2274616773223a5b222d70726f642d6462225d7d2c226f62736572766564223a7b7d2c22736368656d61223a22636f6e7665726765722e6f7574636f6d652f31227d');
 INSERT INTO ends VALUES (3, 'held', 12, CAST('{"code":"guest-locked","end":"held","evidence":{"tags":["web-1\u001b[2J\u001b[31mPROD"]},"observed":{"seen.at":"converger-hold "},"release":"reading","schema":"converger.outcome/1"}' AS BLOB));
+CREATE INDEX ends_by_time ON ends (at_ms);
 CREATE TABLE resolutions (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     resolution TEXT NOT NULL,

@@ -1,5 +1,6 @@
 //! The store in a file: what it refuses to open, what it survives, and that it says the same as its twin.
 
+mod glance;
 mod groups;
 mod inject;
 mod kill;

@@ -92,7 +92,8 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let saved = arguments.plan.as_deref().map(saved::read).transpose()?;
     let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
     let _lock = lock(&memory, &environment)?;
-    let proxmox = spine::connect(&environment, &ground.config)?.with_needs(Needs::of(&ground.desired));
+    let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
+    let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
     let engine = engine(hand, &memory, arguments, pace.clone());
@@ -104,8 +105,11 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     }
     // It outweighs a refusal: what is refused is known.
     let refused = if recovered.end() == Fate::Held { End::Held } else { End::Refused };
-    let report = if recovered.operations().is_empty() { report } else { spine::take(proxmox, &environment, &ground.desired.scope())?.1 };
-    let remembered = memory.wait(memory.store.remembered(environment.clone())).map_err(|error| memory::failed(&error))?;
+    let report = match recovered.operations() {
+        [] => report,
+        _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
+    };
+    let remembered = memory.remembered(&environment)?;
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     if let Some(saved) = saved {
         let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, OpenError, Receipt, Remembered, SqliteStore, Store as _, StoreError};
@@ -30,18 +31,28 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
     Ok(Memory { store, directory, runtime })
 }
 
-/// What keeps a plan of an environment from being carried out, without touching anything. Where there is no store nothing is
+/// What is remembered of an environment that decides about a plan, without touching anything. Where there is no store nothing is
 /// remembered; one that cannot be read is told of, and nothing is carried out with it either.
 pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Remembered {
     let Ok(directory) = state::directory(config.state.as_deref()) else { return Remembered::default() };
-    converger_store::glance(&directory, environment).unwrap_or_else(|error| {
+    converger_store::glance(&directory, environment, since_ms()).unwrap_or_else(|error| {
         let note = format!("freezes and holds that are kept in the store cannot be seen: {error}");
         let _ = writeln!(anstream::stderr(), "{} {note}", styled(render::YELLOW.bold(), "note:"));
         Remembered::default()
     })
 }
 
+/// Since when a change may not be in the list of the cluster yet.
+fn since_ms() -> u64 {
+    state::now_ms().saturating_sub(LIST_AGE_MS_MAX)
+}
+
 impl Memory {
+    /// The same of the store that is open.
+    pub(super) fn remembered(&self, environment: &EnvironmentName) -> Result<Remembered, Stop> {
+        self.wait(self.store.remembered(environment.clone(), since_ms())).map_err(|error| failed(&error))
+    }
+
     /// Makes a batch durable.
     pub(super) fn commit(&self, batch: Batch) -> Result<Receipt, Stop> {
         self.wait(self.store.commit(batch)).map_err(|error| failed(&error))

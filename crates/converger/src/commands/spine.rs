@@ -46,11 +46,13 @@ pub(super) fn ground(source: &Source) -> Result<Ground, Stop> {
 pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     let ground = ground(source)?;
     let desired = &ground.desired;
-    let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), Needs::of(desired))?;
-    let remembered = match seen.provenance {
-        Provenance::Live => memory::glance(&ground.config, desired.environment()),
-        Provenance::Replay => Remembered::default(),
+    // A recording is planned alike on every machine, whatever this one remembers.
+    let remembered = match source.look.replay {
+        None => memory::glance(&ground.config, desired.environment()),
+        Some(_) => Remembered::default(),
     };
+    let needs = Needs::of(desired).afresh(&remembered.changed);
+    let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
     Ok(judged(ground, seen, remembered))
 }
 

@@ -63,7 +63,7 @@ fn whole(way: &Way<()>, ids: &[u32]) -> Taken {
 
 /// A reading for guests that are declared stopped, or with config where that is asked for.
 fn declared(way: &Way<()>, id: u32, config: bool) -> Taken {
-    let need = Need { kind: Kind::Qemu, state: None, config };
+    let need = Need { kind: Kind::Qemu, state: None, config, afresh: false };
     reading(way, &[id], &Needs::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
