@@ -13,17 +13,16 @@ Brings Proxmox VE guests to a declared state, and refuses whatever it cannot pro
 
 const EXAMPLES: &str = "\
 Examples:
-  converger demo                                       the whole story in a minute, on this machine
-  converger lab                                        a Proxmox VE look-alike on this machine to try everything on
-  converger doctor                                     can the environments be read, and what is missing
-  converger init --vmid 100,101 --environment lab      declare guests as they are
-  converger pin desired.yaml                           write the guests' birth marks into it
-  converger audit desired.yaml                         what would be done, what is refused
-  converger plan desired.yaml                          the same, and write plan.json
-  converger apply desired.yaml                         shows the plan, asks, and carries it out
-  converger audit desired.yaml --replay current.json   the same on a recorded observation
-  converger explain protected-guest                    what a refusal code means
-  converger contract                                   what is guaranteed, checked just now
+  converger demo                                   the whole story in a minute
+  converger lab                                    a look-alike to try things on
+  converger doctor                                 what works, what is missing
+  converger init --vmid 100,101 --environment lab  declare guests as they are
+  converger pin desired.yaml                       write birth marks into it
+  converger audit desired.yaml                     what would be done or refused
+  converger plan desired.yaml                      the same, and write plan.json
+  converger apply desired.yaml                     show the plan, ask, carry out
+  converger explain protected-guest                what a refusal code means
+  converger contract                               what is guaranteed, checked
 
 Exit codes:
   0 done or converged      1 failed      2 bad usage or input
@@ -42,8 +41,8 @@ pub(crate) enum Command {
     /// Show what would be done, what is right and what is refused; write nothing
     #[command(after_help = "\
 Examples:
-  converger audit desired.yaml                         reads the environment that is named there
-  converger audit desired.yaml --replay current.json
+  converger audit desired.yaml                        reads its environment
+  converger audit desired.yaml --replay current.json  judges a recording
   converger audit desired.yaml --replay current.json --json | jq .summary
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
 
@@ -52,11 +51,12 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     /// The same as audit, and write the plan to a file
     #[command(after_help = "\
 Examples:
-  converger plan desired.yaml                                        writes plan.json
-  converger plan desired.yaml --replay current.json --out lab.json
-  converger plan desired.yaml --replay current.json --json           to standard output, no file
+  converger plan desired.yaml                       writes plan.json
+  converger plan desired.yaml --out lab.json        another file
+  converger plan desired.yaml --json | jq .digest   standard output, no file
 
 The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785).
+
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Plan {
         #[command(flatten)]
@@ -85,17 +85,18 @@ What is outside of the declared list is dropped and only counted.")]
     /// Carry the plan out: show it, ask, act, and say what became of it
     #[command(after_help = "\
 Examples:
-  converger apply desired.yaml                          shows the plan, asks, and carries it out
-  converger apply desired.yaml --only 101,102           only these guests
-  converger apply desired.yaml --partial                leave out what is refused
-  converger apply desired.yaml --plan plan.json         only if the steps are still those of the saved plan
-  converger apply desired.yaml --confirm sha256:...     for scripts: benign steps only
+  converger apply desired.yaml                       shows, asks, carries out
+  converger apply desired.yaml --only 101,102        only these guests
+  converger apply desired.yaml --partial             leaves out what is refused
+  converger apply desired.yaml --plan plan.json      only those very steps
+  converger apply desired.yaml --confirm sha256:...  for scripts: benign steps
 
-Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being
-killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C,
-SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal
-leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never
+Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being \
+killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C, \
+SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal \
+leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
 carried out.
+
 Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 held.")]
     Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held
@@ -104,8 +105,8 @@ Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --
         after_help = "\
 Examples:
   converger ops list lab --held
-  converger ops show lab 7f3a-101-0
-  converger ops resolve lab 7f3a-101-0 --as done --reason \"the guest runs; task log looked at\"
+  converger ops show lab 7f3a-0
+  converger ops resolve lab 7f3a-0 --as done --reason \"the guest runs\"
 
 Exit codes: 0 done, 5 the list has operations that are held."
     )]
@@ -137,29 +138,30 @@ Examples:
 Examples:
   converger demo
 
-It runs this program on a lab of its own, which listens on the loopback, and shows each command line. It
+It runs this program on a lab of its own, which listens on the loopback, and shows each command line. It \
 needs no configuration and leaves nothing behind.
+
 Exit codes: 0 everything ran exactly once, 1 it did not, or the demo was ended.")]
     Demo(Demo),
     /// Serve a Proxmox VE look-alike on this machine, to try things on
     #[command(after_help = "\
 Examples:
-  converger lab                                  three nodes, 20 guests, made from a seed
+  converger lab                              20 guests made from a seed
   converger lab --seed 7 --guests 200 --flavour 8
-  converger lab --bad-day 3                      the same nodes and guests on a bad day
-  converger lab world.yaml --into lab            what the file says; a ready converger.toml is left in lab/
-  converger lab world.yaml --clock 1000          time moves by a second with each request, and nobody waits
+  converger lab --bad-day 3                  the same on a bad day
+  converger lab world.yaml --into lab        the file, and how to reach it
+  converger lab world.yaml --clock 1000      each request is a second
 
-It listens on the loopback only and ends with Ctrl-C. The certificate is its own. docs/lab.md says how a world is
+It listens on the loopback only and ends with Ctrl-C. The certificate is its own. docs/lab.md says how a world is \
 written, and what can go wrong in it.")]
     Lab(Lab),
     /// Say whether environments can be reached and read, what is missing, and how to grant it
     #[command(after_help = "\
 Examples:
-  converger doctor                          every environment of converger.toml
-  converger doctor --environment lab        one of them
-  converger doctor desired.yaml             its environment, and what its guests need
-  converger doctor --json | jq .summary     a line of JSON for each environment
+  converger doctor                       every environment of converger.toml
+  converger doctor --environment lab     one of them
+  converger doctor desired.yaml          and what its guests need
+  converger doctor --json | jq .summary  a line of JSON for each environment
 
 It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not work.")]
     Doctor(Doctor),
@@ -170,9 +172,10 @@ Examples:
   converger init --vmid 100 --environment lab --out web.yaml
   converger init --vmid 100 --environment lab --dry-run   only prints it
 
-Only the named guests are declared, pinned by their birth marks. What cannot be declared or is not
-this program's to hold is left out with a reason. A file that is there is never written over. One
+Only the named guests are declared, pinned by their birth marks. What cannot be declared or is not \
+this program's to hold is left out with a reason. A file that is there is never written over. One \
 guest that cannot be seen, and nothing is written.
+
 Exit codes: 0 written, 3 something is refused.")]
     Init(Adoption),
     /// Write the birth marks of declared guests into the declared state
@@ -183,8 +186,9 @@ Examples:
   converger pin desired.yaml --check         only show what would be written
   converger pin desired.yaml --repin 100     after a restore of 100
 
-A pinned guest is known by its birth marks: a guest that was made anew under the same id is refused.
+A pinned guest is known by its birth marks: a guest that was made anew under the same id is refused. \
 Comments and layout of the file are kept. A pin that does not hold is replaced only with --repin.
+
 Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]
     Pin(Pinning),
     /// Explain a refusal code, or list them all
@@ -192,9 +196,10 @@ Exit codes: 0 done, 3 something is refused, 4 something would be written (--chec
 Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
-  converger explain fields             which config keys can be declared")]
+  converger explain fields             which config keys can be declared
+  converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A refusal code, or `fields`
+        /// A refusal code, `fields` or `steps`
         topic: Option<String>,
         /// Print it as JSON
         #[arg(long)]
@@ -206,7 +211,7 @@ Examples:
   converger contract
   converger contract --json | jq .holds
 
-Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and
+Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and \
 compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
     Contract {
         /// Print it as JSON
@@ -216,7 +221,7 @@ compares them byte by byte. A mismatch is exit code 6 and keeps apply from runni
     /// Print the JSON Schema of a file format
     #[command(after_help = "\
 Examples:
-  converger schema desired > desired.schema.json    for the completion of your editor")]
+  converger schema desired > desired.schema.json    for your editor")]
     Schema {
         /// The format
         #[arg(value_enum)]
@@ -401,7 +406,7 @@ pub(crate) enum Ops {
     /// Say what became of one that is held
     #[command(after_help = "\
 Examples:
-  converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs, task log looked at\"")]
+  converger ops resolve lab 7f3a-2 --as done --reason \"the guest runs\"")]
     Resolve(Resolving),
 }
 
@@ -520,4 +525,31 @@ pub(crate) enum Format {
     Pin,
     /// `init --json`
     Init,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn pages(command: &clap::Command) -> Vec<(String, String)> {
+        let own = command.get_after_help().map(|text| (command.get_name().to_owned(), text.to_string()));
+        own.into_iter().chain(command.get_subcommands().flat_map(pages)).collect()
+    }
+
+    #[test]
+    fn help_is_wrapped_once_and_by_the_terminal() {
+        let pages = pages(&Cli::command());
+        assert!(pages.len() > 15, "{} pages", pages.len());
+        for (command, text) in pages {
+            let lines: Vec<&str> = text.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                let is_laid_out = line.starts_with(' ');
+                assert!(!is_laid_out || line.chars().count() <= 80, "{command}: a line of a table is too long for a terminal: {line}");
+                let goes_on = !is_laid_out && !line.is_empty() && !line.ends_with(':') && !next.is_empty();
+                assert!(!goes_on, "{command}: a paragraph is broken by hand after: {line}");
+            }
+        }
+    }
 }

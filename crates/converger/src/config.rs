@@ -25,7 +25,7 @@ const CONFIG_BYTES_MAX: usize = 1 << 20;
 
 /// What a run is held to.
 pub(crate) struct Config {
-    /// Where it comes from, for people.
+    /// Where the limits come from, for people.
     pub(crate) origin: String,
     pub(crate) rules: Rules,
     pub(crate) limits: Limits,
@@ -41,8 +41,7 @@ pub(crate) struct Config {
 struct File {
     #[serde(default)]
     environments: BTreeMap<String, Spanned<connection::Written>>,
-    #[serde(default)]
-    limits: LimitsTable,
+    limits: Option<LimitsTable>,
     #[serde(default)]
     freeze: Freeze,
     #[serde(default)]
@@ -87,7 +86,7 @@ struct Freeze {
 /// A sentence that says what is wrong with the file.
 pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
     let Some(path) = path(named) else { return Ok(built_in()) };
-    within(&path, |text, room| parse(text, environment, room)).map(|config| Config { origin: files::shown(&path), ..config })
+    within(&path, |text| parse(text, environment, &path))
 }
 
 /// All environments of the file that can be reached, for whoever looks at them as such.
@@ -110,9 +109,9 @@ impl Survey {
 /// A sentence that says what is wrong with the file, or that there is none.
 pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
     let path = path(named).ok_or("there is no converger.toml here; name one with --config")?;
-    let connections = within(&path, |text, room| {
+    let connections = within(&path, |text| {
         let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-        connections(&file.environments, room)
+        connections(&file.environments, room(&path))
     });
     Ok(Survey { origin: files::shown(&path), connections: connections? })
 }
@@ -124,10 +123,15 @@ pub(crate) fn led_to(named: Option<&Path>) -> Vec<PathBuf> {
 }
 
 /// Reads a file, and says its name where something is wrong in it.
-fn within<T>(path: &Path, parse: impl FnOnce(&str, &Path) -> Result<T, Fault>) -> Result<T, String> {
+fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Result<T, String> {
     let name = files::shown(path);
     let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    parse(&text, path.parent().unwrap_or(Path::new(""))).map_err(|fault| format!("{name}: {}", fault.told(&text)))
+    parse(&text).map_err(|fault| format!("{name}: {}", fault.told(&text)))
+}
+
+/// The directory of the file, from which what it names is looked for.
+fn room(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
 }
 
 fn read(path: &Path) -> io::Result<String> {
@@ -154,9 +158,9 @@ fn built_in() -> Config {
     }
 }
 
-fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Config, Fault> {
+fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Config, Fault> {
     let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-    let mut connections = connections(&file.environments, room)?;
+    let mut connections = connections(&file.environments, room(path))?;
     let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
@@ -171,12 +175,12 @@ fn parse(text: &str, environment: &EnvironmentName, room: &Path) -> Result<Confi
         return Err(Fault::at(own, text));
     }
     Ok(Config {
-        origin: String::new(),
+        origin: file.limits.as_ref().map_or("built-in limits".into(), |_| files::shown(path)),
         rules: rules(protect)?,
-        limits: limits(&file.limits)?,
+        limits: limits(&file.limits.unwrap_or_default())?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
-        state: file.store.directory.map(|directory| room.join(directory)),
+        state: file.store.directory.map(|directory| room(path).join(directory)),
     })
 }
 
@@ -237,7 +241,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Result<Config, String> {
-        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room")).map_err(|fault| fault.told(text))
+        parse(text, &EnvironmentName::new("lab").expect("a name"), Path::new("room/converger.toml")).map_err(|fault| fault.told(text))
     }
 
     fn lab(rest: &str) -> String {
@@ -287,6 +291,7 @@ mod tests {
     fn limits_that_are_not_given_keep_their_defaults() {
         let config = check("[limits]\nstops = 0").expect("accepted");
         assert_eq!(config.limits, Limits { stops: 0, ..Limits::default() });
-        assert_eq!(config.circumstances.freeze, None);
+        assert_eq!((config.circumstances.freeze, config.origin.as_str()), (None, "room/converger.toml"));
+        assert_eq!(check("").expect("accepted").origin, "built-in limits");
     }
 }

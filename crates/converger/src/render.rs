@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
-use converger_core::action::{Change, FieldChange};
+use converger_core::action::{Change, Class, FieldChange, Impact, Risk};
 use converger_core::apply::{Evidence, Fact, Findings, Outcome, Word};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
@@ -159,9 +159,13 @@ pub(crate) fn theirs(word: &str) -> String {
     if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { format!("{word:?}") }
 }
 
+/// What a step amounts to. `converger explain steps` says what the words mean.
+pub(crate) fn weight(impact: Impact, risk: Risk, class: Class) -> String {
+    format!("(impact {}, risk {}, {})", word(&impact), word(&risk), word(&class))
+}
+
 fn step_text(step: &Step) -> String {
-    let (impact, risk, class) = (word(&step.impact()), word(&step.risk()), word(&step.class()));
-    let weight = styled(DIM, format!("(impact {impact}, risk {risk}, {class})"));
+    let weight = styled(DIM, weight(step.impact(), step.risk(), step.class()));
     let mut text = format!("    {}: {} {weight}\n", styled(BOLD, step.change.word()), step.why());
     match &step.change {
         Change::ConfigSet(fields) => fields.iter().for_each(|field| text.push_str(&field_text(field))),

@@ -39,7 +39,7 @@ use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
-use crate::{render, state};
+use crate::{config, files, render, state};
 use ask::Person;
 use board::{Board, Subject};
 use pace::Pace;
@@ -84,10 +84,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let environment = ground.desired.environment().clone();
     let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
     let pace = Pace::new(connection.clock);
-    let mode = connection.mode.ok_or_else(|| {
-        Stop::input(format!("nothing says who decides in the environment `{environment}`"))
-            .help("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into converger.toml")
-    })?;
+    let mode = connection.mode.ok_or_else(|| undecided(arguments, &environment))?;
     // What cannot be used is found out before anything is asked of the cluster.
     let saved = arguments.plan.as_deref().map(saved::read).transpose()?;
     let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
@@ -127,6 +124,12 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
     let refused = if left_out > 0 { Fate::Refused } else { Fate::Done };
     Ok(end(worse(worse(report.end(), held), refused)))
+}
+
+fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
+    let file = config::path(arguments.source.look.config.as_deref()).map(|path| files::shown(&path)).unwrap_or_default();
+    Stop::input(format!("nothing says who decides in the environment `{environment}`"))
+        .help(format!("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into {file}"))
 }
 
 /// A hand of the engine at a Proxmox endpoint: the one place where the two meet.

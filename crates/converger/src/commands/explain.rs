@@ -1,8 +1,9 @@
-//! What the program says about itself: refusal codes, the fields that can be declared, and its contract.
+//! What the program says about itself: refusal codes, the fields that can be declared, what steps amount to, and its contract.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
+use converger_core::action::CATALOGUE;
 use converger_core::contract::{self, Report};
 use converger_core::failure::{self, TABLE as FAILURES};
 use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
@@ -17,6 +18,7 @@ pub(super) fn explain(topic: Option<&str>, as_json: bool) -> Result<End, Stop> {
     let (text, data) = match topic {
         None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
+        Some("steps") => (steps_text(), json!({ "actions": CATALOGUE, "words": WORDS.map(word_json) })),
         Some(word) => {
             let refusal = Code::find(word).map(|code| (code_text(code.entry()), code_json(code.entry())));
             let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
@@ -98,6 +100,43 @@ fn field_json(rule: &Rule) -> Json {
         "kind": rule.kind.word(), "field": rule.field.word(), "declarable": rule.role == Role::Managed, "value": bounds(rule),
         "absent": absent(rule), "running": live(rule), "null_removes": rule.can_unset,
     })
+}
+
+/// The words behind a step, with what each means: impact, risk, class.
+const WORDS: [(&str, &str, &str); 11] = [
+    ("impact", "none", "nothing that runs is touched"),
+    ("impact", "reload", "something changes inside the running guest, without interrupting it"),
+    ("impact", "reboot", "it goes down and comes up again"),
+    ("impact", "stop", "it goes down; a person types its name before that"),
+    ("impact", "data-loss", "data is lost"),
+    ("risk", "low", "what people are told changes, such as a description"),
+    ("risk", "medium", "it can fail, or have consequences inside the guest"),
+    ("risk", "high", "the guest cannot write out what it holds in memory, or worse"),
+    ("class", "benign", "nothing is interrupted, and it can be undone; the plan's digest is enough of a word (--confirm)"),
+    ("class", "disruptive", "something is interrupted; a person has to say yes"),
+    ("class", "destructive", "something may be lost for good"),
+];
+
+fn steps_text() -> String {
+    let mut text = String::from("Behind each step stands what it amounts to: (impact none, risk medium, benign).\n");
+    let mut last = "";
+    for (kind, word, meaning) in WORDS {
+        if kind != last {
+            let _ = writeln!(text, "\n{}", styled(render::DIM, kind));
+            last = kind;
+        }
+        let _ = writeln!(text, "{} {meaning}", styled(render::BOLD, format!("{word:<12}")));
+    }
+    let _ = writeln!(text, "\n{}", styled(render::DIM, "at least, by change; what is known of a guest can only raise it"));
+    for action in &CATALOGUE {
+        let weight = render::weight(action.impact, action.risk, action.class);
+        let _ = writeln!(text, "{} {weight}", styled(render::BOLD, format!("{:<12}", action.change)));
+    }
+    text
+}
+
+fn word_json((kind, word, meaning): (&str, &str, &str)) -> Json {
+    json!({ "kind": kind, "word": word, "meaning": meaning })
 }
 
 /// The value in words, with its bounds where it is a number.

@@ -16,6 +16,8 @@ const STATE: &str = "state";
 
 pub(super) struct Invitation {
     flavour: u8,
+    /// The name of the cluster, or of the one node that is in none.
+    cluster: Option<String>,
     guests: usize,
     fingerprint: String,
     authority: String,
@@ -30,6 +32,7 @@ impl Invitation {
         Self {
             clock: if matches!(clock, Clock::Virtual { .. }) { "clock = \"requests\"\n" } else { "" },
             flavour: setting.flavour.major(),
+            cluster: setting.cluster.as_ref().or_else(|| setting.nodes.keys().next()).cloned(),
             guests: setting.guests.len(),
             fingerprint: identity.fingerprint(),
             authority: identity.authority_pem().to_owned(),
@@ -76,9 +79,10 @@ impl Invitation {
         let endpoint = |place: &Place| format!("  {{ url = \"https://{}\", fingerprints = [\"{pin}\"] }},\n", place.address);
         let endpoints: String = places.iter().map(endpoint).collect();
         // A string of JSON is one of TOML.
+        let cluster = self.cluster.as_ref().map(|name| format!("cluster = {}\n", json!(name))).unwrap_or_default();
         let (id, clock) = (json!(id), self.clock);
         format!(
-            "[environments.lab]\nmode = \"solo\"\n{clock}token = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n\n[store]\ndirectory = \"{STATE}\"\n"
+            "[environments.lab]\nmode = \"solo\"\n{cluster}{clock}token = {id}\nsecret = {{ file = \"{SECRET}\" }}\nendpoints = [\n{endpoints}]\n\n[store]\ndirectory = \"{STATE}\"\n"
         )
     }
 
