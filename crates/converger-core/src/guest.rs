@@ -163,9 +163,15 @@ fn is_label(text: &str) -> bool {
 /// A tag: lower case, as Proxmox keeps it unless the datacenter says otherwise.
 #[must_use]
 pub fn is_tag(text: &str) -> bool {
-    let starts = text.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit() || first == '_');
-    let fits = text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-' | b'+' | b'.'));
-    starts && fits && text.len() <= 124
+    is_seen_tag(text) && text.len() <= 124 && !text.contains(|own: char| own.is_ascii_uppercase())
+}
+
+/// A tag as Proxmox may have it: in any case of letters, and of any length. What else stands where a tag belongs may be one that only looks
+/// like another, or several that were not told apart, and hide one that protects.
+#[must_use]
+pub fn is_seen_tag(text: &str) -> bool {
+    let starts = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
+    starts && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+' | b'.'))
 }
 
 /// What marks a guest from its birth: a recycled id has other marks. A mark that the guest never had is `None`.
@@ -288,6 +294,17 @@ mod tests {
         for good in ["prod", "_x", "web-1", "c++", "v1.2"] {
             assert!(is_tag(good), "{good:?}");
         }
+    }
+
+    #[test]
+    fn tags_that_are_seen_may_be_longer_and_in_capitals() {
+        for bad in ["", " ", "#1", "é", "-a", "a;b", "a,b", "a b", "a\0b", "prod\u{200b}"] {
+            assert!(!is_seen_tag(bad), "{bad:?}");
+        }
+        for good in ["prod", "Prod", "_x", &"x".repeat(300)] {
+            assert!(is_seen_tag(good), "{good:?}");
+        }
+        assert!(!is_tag(&"x".repeat(125)) && is_tag(&"x".repeat(124)));
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod shelf;
 mod transport;
 mod trust;
 mod values;
+mod written;
 
 #[path = "../lab/commands.rs"]
 mod commands;

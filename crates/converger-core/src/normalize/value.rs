@@ -128,6 +128,13 @@ pub enum Boot {
 impl Boot {
     /// What an absent `boot` means.
     pub const LEGACY_DEFAULT: &'static str = "cdn";
+
+    /// The order of these letters, if they are those that old configs have.
+    #[must_use]
+    pub fn legacy(letters: &str) -> Option<Self> {
+        let fits = !letters.is_empty() && letters.bytes().all(|letter| b"acdn".contains(&letter));
+        fits.then(|| Self::Legacy(letters.into()))
+    }
 }
 
 impl Serialize for Boot {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, note};
 use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
-use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_tag};
+use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_seen_tag};
 use crate::marks::{self, Marks};
 use crate::moment;
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
@@ -369,7 +369,7 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, tags: &mut Vec<Box<str>>)
     let list = reader.items("`tags`", |reader| {
         let Some((tag, span)) = reader.text("a tag")? else { return Ok(()) };
         // A platform's raw list (`a;b`) taken for one tag would hide a tag that protects.
-        if !is_tag(&tag.to_ascii_lowercase()) {
+        if !is_seen_tag(&tag) {
             let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
             return reader.report(fault.help("each tag is an entry of its own: letters, digits, `_`, `-`, `+` and `.`"));
         }
@@ -423,6 +423,8 @@ struct PendingDraft<'t> {
     span: Span,
     value: Option<Loose>,
     delete: bool,
+    /// Neither `value` nor `delete` was written.
+    bare: bool,
 }
 
 fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<PendingDraft<'t>>>, End> {
@@ -434,7 +436,7 @@ fn pending<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<P
     Ok(read.map(|_| list))
 }
 
-/// `{key, value}` or `{key, delete: true}` for a field of the table, `{key}` for anything else.
+/// `{key, value}` or `{key, delete: true}` for a field of the table; `{key}` for anything else, and for a field whose new value is not understood.
 fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<PendingDraft<'t>>, End> {
     let (mut key, mut value, mut delete) = (None, None, false);
     let seen = reader.fields("a pending change", &PENDING_KEYS, |reader, index, _| match index {
@@ -444,7 +446,8 @@ fn pending_entry<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option
     })?;
     let Some(seen) = seen else { return Ok(None) };
     reader.required(&seen, "a pending change", &PENDING_KEYS, &[0])?;
-    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete }))
+    let bare = seen.key(1).is_none() && seen.key(2).is_none();
+    Ok(key.map(|(key, span)| PendingDraft { key, span, value, delete, bare }))
 }
 
 /// Sorted by key, each key once. A key that the table of this kind lacks is somebody else's, and its value is not kept.
@@ -464,7 +467,7 @@ fn pending_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, list: Vec<PendingDr
 fn pending_known<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: PendingDraft<'t>, kind: Kind) -> Result<Option<Pending>, End> {
     let index = Field::WORDS.iter().position(|word| *word == draft.key);
     let field = index.and_then(|index| Field::ALL.get(index).copied()).filter(|field| rule_of(kind, *field).is_some());
-    let Some(field) = field else { return Ok(Some(Pending::Other(draft.key.into()))) };
+    let Some(field) = field.filter(|_| !draft.bare) else { return Ok(Some(Pending::Other(draft.key.into()))) };
     let value = match (draft.value, draft.delete) {
         (None, true) => None,
         (Some(loose), false) => match loose.shaped(field.shape()) {
@@ -511,10 +514,10 @@ impl Loose {
             (Shape::Mib, Self::Number(number)) => Value::Mib(number),
             (Shape::Thousandths, Self::Number(number)) => Value::Thousandths(number),
             (Shape::Text, Self::Text(text)) => Value::Text(text.trim_end().into()),
-            (Shape::Tags, Self::List(tags)) => Value::Tags(Words::new(tags)),
+            (Shape::Tags, Self::List(tags)) if tags.iter().all(|tag| is_seen_tag(tag)) => Value::Tags(Words::new(tags)),
             (Shape::Startup, Self::Startup(startup)) => Value::Startup(startup),
             (Shape::Boot, Self::List(devices)) => Value::Boot(Boot::Devices(devices.into())),
-            (Shape::Boot, Self::Text(letters)) => Value::Boot(Boot::Legacy(letters)),
+            (Shape::Boot, Self::Text(letters)) => Value::Boot(Boot::legacy(&letters)?),
             (Shape::Features, Self::List(words)) => Value::Features(features_of(&words)?),
             _ => return None,
         })
@@ -587,8 +590,8 @@ fn startup<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Start
 fn boot<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Boot>, End> {
     if reader.peek_kind()? == Next::Text {
         let Some((letters, span)) = reader.text("`boot`")? else { return Ok(None) };
-        if !letters.is_empty() && letters.bytes().all(|letter| b"acdn".contains(&letter)) {
-            return Ok(Some(Boot::Legacy(letters.into())));
+        if let Some(boot) = Boot::legacy(&letters) {
+            return Ok(Some(boot));
         }
         let fault = Diagnostic::new(span, format!("{} are not the letters of an old boot order", quoted(&letters)));
         return reader.refuse(fault.help("write devices as a list, such as [\"scsi0\", \"net0\"]"));

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{Identity, Kind};
 use converger_core::normalize::{Field, Value, Words, rule_of};
 use converger_core::observe::{Config, Pending};
@@ -136,52 +137,74 @@ fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestC
         Kind::Qemu => "name",
         Kind::Lxc => "hostname",
     };
+    // A birth mark that is none must not pass for one that the guest never had.
+    let (config, identity) = match identity(kind, values) {
+        Ok(identity) => (config(kind, values), identity),
+        Err(key) => (Err(key), unmarked(kind)),
+    };
     GuestConfig {
         name: text(name).map(Into::into),
-        config: config(kind, values),
+        config,
         pending,
-        identity: identity(kind, values),
+        identity,
         lock: text("lock").map(Into::into),
         template: is_on("template"),
         protection: is_on("protection"),
-        tags: text("tags").map(field::tags).unwrap_or_default(),
+        tags: text("tags").and_then(field::tags).unwrap_or_default(),
         digest: text("digest").and_then(Digest::new),
         agent: text("agent").map(Into::into),
         disks: values.iter().filter_map(|(key, text)| disk(kind, key, text)).collect(),
     }
 }
 
-/// All fields of the kind but the tags, which the core keeps beside the config.
+/// All fields of the kind, or the key whose value is not understood. The tags are only looked at: the core keeps them beside the config.
 fn config(kind: Kind, values: &Values<'_>) -> Result<Config, Box<str>> {
     let mut known = Vec::new();
     for (key, text) in values {
-        let Some(field) = field_of(kind, key).filter(|field| *field != Field::Tags) else { continue };
+        let Some(field) = field_of(kind, key) else { continue };
         let value = field::read(field, text).ok_or(*key)?;
-        if !is_nothing(&value) {
+        if field != Field::Tags && !is_nothing(&value) {
             known.push((field, value));
         }
     }
     Ok(Config::new(known))
 }
 
-fn identity(kind: Kind, values: &Values<'_>) -> Identity {
-    let part = |key: &str, default: &'static str, part: &str| {
-        values.get(key).and_then(|text| Properties::parse(text, default).get(part).map(str::to_owned))
-    };
+/// The birth marks, or the key that holds one that is none.
+fn identity(kind: Kind, values: &Values<'_>) -> Result<Identity, Box<str>> {
+    Ok(match kind {
+        Kind::Qemu => {
+            let ctime =
+                mark(values, "meta", "", "ctime")?.map(|text| text.parse().ok().filter(|seconds| *seconds <= INTEGER_MAX).ok_or("meta"));
+            Identity::Qemu {
+                uuid: mark(values, "smbios1", "", "uuid")?.map(|uuid| uuid.to_ascii_lowercase().into()),
+                ctime: ctime.transpose()?,
+            }
+        }
+        Kind::Lxc => {
+            // The network device with the smallest number.
+            let first = values.keys().filter_map(|key| Some((net_number(key)?, *key))).min();
+            let mac = first.map_or(Ok(None), |(_, key)| mark(values, key, "name", "hwaddr"))?;
+            let rootfs = mark(values, "rootfs", "volume", "volume")?.map(Into::into);
+            Identity::Lxc { rootfs, mac: mac.map(|mac| mac.to_ascii_uppercase().into()) }
+        }
+    })
+}
+
+/// A guest that never had a mark.
+fn unmarked(kind: Kind) -> Identity {
     match kind {
-        Kind::Qemu => Identity::Qemu {
-            uuid: part("smbios1", "", "uuid").map(|uuid| uuid.to_ascii_lowercase().into()),
-            ctime: part("meta", "", "ctime").and_then(|ctime| ctime.parse().ok()),
-        },
-        Kind::Lxc => Identity::Lxc { rootfs: part("rootfs", "volume", "volume").map(Into::into), mac: first_mac(values) },
+        Kind::Qemu => Identity::Qemu { uuid: None, ctime: None },
+        Kind::Lxc => Identity::Lxc { rootfs: None, mac: None },
     }
 }
 
-/// The hardware address of the network device with the smallest number.
-fn first_mac(values: &Values<'_>) -> Option<Box<str>> {
-    let devices = values.iter().filter_map(|(key, text)| Some((net_number(key)?, text)));
-    let (_, first) = devices.min_by_key(|(number, _)| *number)?;
-    Properties::parse(first, "name").get("hwaddr").map(|mac| mac.to_ascii_uppercase().into())
+/// The part of a property that is a birth mark: there, not there, or there and empty, which is neither.
+fn mark<'v>(values: &'v Values<'_>, key: &str, default: &'static str, part: &str) -> Result<Option<&'v str>, Box<str>> {
+    match values.get(key).and_then(|text| Properties::parse(text, default).get(part)) {
+        Some(mark) if mark.trim().is_empty() => Err(key.into()),
+        mark => Ok(mark),
+    }
 }
 
 fn disk(kind: Kind, key: &str, text: &str) -> Option<(DiskKey, DiskSize)> {

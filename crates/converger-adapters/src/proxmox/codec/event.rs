@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
 use serde::de::{SeqAccess, Visitor};
@@ -351,7 +352,8 @@ impl<'de> Visitor<'de> for EachRow {
 
 /// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
 fn resource(row: ResourceRow<'_>) -> Option<Resource> {
-    let strange = strange(&row);
+    let tags = row.tags.text().map_or_else(|| Some(Words::default()), |text| field::tags(&text));
+    let strange = strange(&row).or(tags.is_none().then_some("tags"));
     Some(Resource {
         vmid: row.vmid.number().and_then(Vmid::new)?,
         kind: kind(&row.r#type.text()?)?,
@@ -360,20 +362,21 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
         name: row.name.word(),
         template: row.template.flag(),
         lock: row.lock.word(),
-        tags: row.tags.text().map(|text| field::tags(&text)).unwrap_or_default(),
+        tags: tags.unwrap_or_default(),
         ha_state: row.hastate.word(),
         cpus: row.maxcpu.number().and_then(|number| u32::try_from(number).ok()),
-        maxmem: row.maxmem.number(),
+        maxmem: row.maxmem.number().filter(|bytes| *bytes <= INTEGER_MAX),
         strange,
     })
 }
 
-/// Lists and maps where a word belongs, and a template that is neither one nor none.
+/// Lists and maps where a word belongs, a template that is neither one nor none, and memory that no number of ours can hold.
 fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
     let words = [("status", &row.status), ("name", &row.name), ("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
     let is_no_flag = row.template != Scalar::Other && row.template.flag().is_none();
     let word = words.into_iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| key);
-    word.or(is_no_flag.then_some("template"))
+    let is_too_much = row.maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
+    word.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
 }
 
 fn kind(word: &str) -> Option<Kind> {

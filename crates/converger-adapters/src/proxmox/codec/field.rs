@@ -4,7 +4,7 @@
 //! the facts). A key that is not in the core's table of fields has no way through here, so nothing that reaches the host can
 //! be written.
 
-use converger_core::guest::Kind;
+use converger_core::guest::{Kind, is_seen_tag};
 use converger_core::normalize::{Boot, Features, Field, Role, Shape, Startup, Value, Words, rule_of};
 
 use super::property::{self, Properties};
@@ -18,17 +18,17 @@ pub(super) fn read(field: Field, text: &str) -> Option<Value> {
         Shape::Mib => mib(text).map(Value::Mib),
         Shape::Thousandths => thousandths(text).map(Value::Thousandths),
         Shape::Text => Some(Value::Text(text.into())),
-        Shape::Tags => Some(Value::Tags(tags(text))),
+        Shape::Tags => tags(text).map(Value::Tags),
         Shape::Startup => startup(text).map(Value::Startup),
-        Shape::Boot => Some(Value::Boot(boot(text))),
+        Shape::Boot => boot(text).map(Value::Boot),
         Shape::Features => Some(Value::Features(features(text))),
     }
 }
 
 /// Words between commas, semicolons and blanks. `tags=` was stored as one blank by Proxmox, and is no tag.
-pub(super) fn tags(text: &str) -> Words {
-    let words = text.split(|own: char| matches!(own, ',' | ';') || own.is_whitespace() || own == '\0');
-    Words::new(words.filter(|word| !word.is_empty()).map(Into::into).collect())
+pub(super) fn tags(text: &str) -> Option<Words> {
+    let words = text.split(|own: char| matches!(own, ',' | ';' | '\0') || own.is_whitespace()).filter(|word| !word.is_empty());
+    words.map(|word| is_seen_tag(word).then(|| word.into())).collect::<Option<Vec<_>>>().map(Words::new)
 }
 
 fn flag(field: Field, text: &str) -> Option<bool> {
@@ -72,11 +72,11 @@ fn startup(text: &str) -> Option<Startup> {
     Some(Startup { order: number("order")?, up: number("up")?, down: number("down")? })
 }
 
-fn boot(text: &str) -> Boot {
+fn boot(text: &str) -> Option<Boot> {
     let properties = Properties::parse(text, "legacy");
     match properties.get("order") {
-        Some(order) => Boot::Devices(order.split(';').map(str::trim).filter(|device| !device.is_empty()).map(Into::into).collect()),
-        None => Boot::Legacy(properties.get("legacy").unwrap_or("").into()),
+        Some(order) => Some(Boot::Devices(order.split(';').map(str::trim).filter(|device| !device.is_empty()).map(Into::into).collect())),
+        None => Boot::legacy(properties.get("legacy")?),
     }
 }
 
@@ -216,6 +216,8 @@ mod tests {
         assert_eq!(read(Field::Onboot, "2"), None);
         assert_eq!(read(Field::Startup, "order=1,sideways=2"), None);
         assert_eq!(read(Field::Startup, "order=x"), None);
+        assert_eq!((read(Field::Tags, "prod;#1"), read(Field::Tags, "é")), (None, None));
+        assert_eq!((read(Field::Boot, "xyz"), read(Field::Boot, "legacy=")), (None, None));
     }
 
     #[test]

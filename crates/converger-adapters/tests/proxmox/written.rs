@@ -1,0 +1,211 @@
+//! A recording is a reading: whatever a server says, what is written of it is read back as the same reading, and never refused.
+
+use converger_adapters::proxmox::observe::Needs;
+use converger_core::artifact::write_observation;
+use converger_core::guest::Vmid;
+use converger_core::observe::{self, Scoped, Status};
+use converger_core::testing::{HOSTILE, Rng};
+use serde_json::{Value, json};
+
+use crate::desk::{ALONE, Desk, Guest, guest, read, scope};
+
+const SEED: u64 = 0x0dd;
+const CASES: usize = 1_500;
+
+/// Texts that Proxmox would not keep, and a hand-edited file, an older release or somebody in between may give all the same.
+const ODD: [&str; 30] = [
+    "",
+    " ",
+    "#",
+    "é",
+    "a#b",
+    "Prod;é",
+    "a;b",
+    "a,b c",
+    "uuid= ",
+    "uuid=",
+    "uuid=é",
+    "UUID=x",
+    "ctime=9007199254740993",
+    "ctime=-1",
+    "ctime=x",
+    "volume=",
+    "volume=,size=1G",
+    "name=eth0,hwaddr=",
+    "hwaddr= ",
+    "order=",
+    "order=;;",
+    "xyz",
+    "legacy=",
+    "legacy=q",
+    "paused",
+    "suspended",
+    "prelaunch",
+    "Running",
+    "unknown",
+    "1.5",
+];
+
+const NUMBERS: [&str; 12] =
+    ["0", "1", "2", "-1", "1.5", "4294967296", "9007199254740991", "9007199254740992", "18446744073709551615", "1e300", "\"7\"", "\"0x7\""];
+
+const KEYS: [&str; 28] = [
+    "agent",
+    "balloon",
+    "boot",
+    "cores",
+    "cpulimit",
+    "cpuunits",
+    "description",
+    "hotplug",
+    "memory",
+    "numa",
+    "onboot",
+    "sockets",
+    "startup",
+    "swap",
+    "tags",
+    "smbios1",
+    "meta",
+    "rootfs",
+    "net0",
+    "net1",
+    "lock",
+    "template",
+    "protection",
+    "digest",
+    "scsi0",
+    "args",
+    "é",
+    "",
+];
+
+fn any(rng: &mut Rng) -> Value {
+    match rng.index(6) {
+        0 => serde_json::from_str(NUMBERS[rng.index(NUMBERS.len())]).expect("JSON"),
+        1 => json!(rng.word(HOSTILE).repeat(40)),
+        2 => json!(rng.word(HOSTILE)),
+        3 => rng.pick(&[json!(null), json!([]), json!({"a": 1}), json!(true), json!("a".repeat(300))]).expect("one").clone(),
+        _ => json!(ODD[rng.index(ODD.len())]),
+    }
+}
+
+/// Some of these members, with a value of any sort.
+fn some(rng: &mut Rng, keys: &[&str], mut row: Value) -> Value {
+    for key in keys {
+        if rng.index(3) == 0 {
+            row[*key] = any(rng);
+        }
+    }
+    row
+}
+
+fn odd_guest(rng: &mut Rng, kind: &'static str) -> Guest {
+    let name = if rng.index(4) == 0 { any(rng) } else { json!("g100") };
+    let listed = json!({"vmid": 100, "type": kind, "node": "n1", "status": "stopped", "name": name, "template": 0});
+    let listed = some(rng, &["status", "tags", "lock", "hastate", "template", "maxcpu", "maxmem"], listed);
+    let current = some(rng, &["qmpstatus", "lock"], json!({"status": "stopped", "name": name, "ha": {"managed": 0}}));
+    let mut items = vec![json!({"key": if kind == "qemu" { "name" } else { "hostname" }, "value": name})];
+    for _ in 0..rng.index(4) {
+        let item = json!({"key": KEYS[rng.index(KEYS.len())]});
+        items.push(some(rng, &["value", "value", "pending", "delete"], item));
+    }
+    let (listed, current, pending) = (Some(listed.to_string()), current.to_string(), Value::Array(items).to_string());
+    Guest { kind, node: "n1".into(), listed, current, pending }
+}
+
+fn written(reading: &Scoped) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write_observation(&mut bytes, reading).expect("memory takes it");
+    bytes
+}
+
+/// Reads at the desk, writes it down and reads it back.
+fn check(desk: &Desk, needs: &Needs, case: &str) -> Scoped {
+    let taken = read(desk, &[100], needs, None).unwrap_or_else(|unread| panic!("{case}: {unread}"));
+    let reading = taken.observation.within(&scope(&[100]));
+    let bytes = written(&reading);
+    let shown = || String::from_utf8_lossy(&bytes).into_owned();
+    let again = observe::parse(&bytes).unwrap_or_else(|faults| panic!("{case}\n{faults:#?}\n{}", shown()));
+    let again = again.within(&scope(&[100]));
+    assert_eq!(again, reading, "{case}\n{}", shown());
+    assert_eq!(written(&again), bytes, "{case}");
+    again
+}
+
+#[test]
+fn whatever_a_server_says_is_read_back_as_it_was_written() {
+    let mut rng = Rng::new(SEED);
+    let mut known = 0;
+    for case in 0..CASES {
+        let kind = ["qemu", "lxc"][rng.index(2)];
+        let guest = odd_guest(&mut rng, kind);
+        let needs = if rng.index(4) == 0 { Needs::Declared([].into()) } else { Needs::Everything };
+        let said = format!("seed {SEED} case {case}: {guest:?}");
+        let reading = check(&Desk::with(ALONE, [(100, guest)]), &needs, &said);
+        known += usize::from(matches!(reading.guests[0].status, Status::Known(_)));
+    }
+    assert!((CASES / 10..CASES * 9 / 10).contains(&known), "{known} of {CASES} are known: the draw shows only one side");
+}
+
+/// The one guest of a desk with this item in its config, as it is read back: known or the cause, and the keys that wait.
+fn with_item(item: &str) -> (String, Vec<String>, Vec<String>) {
+    let pending = format!(r#"[{{"key":"name","value":"g100"}},{item}]"#);
+    let reading = check(&Desk::with(ALONE, [(100, Guest { pending, ..guest(100, "n1") })]), &Needs::Everything, item);
+    let row = reading.find(Vmid::new(100).expect("an id")).expect("listed");
+    let status = match &row.status {
+        Status::Known(state) => state.word().to_owned(),
+        Status::Unknown(cause) => cause.as_deref().unwrap_or("none").to_owned(),
+    };
+    let tags = row.tags.as_ref().read().map(|tags| tags.iter().map(str::to_owned).collect()).unwrap_or_default();
+    let waits = row.pending.as_ref().read().map(|list| list.iter().map(|entry| entry.key().to_owned()).collect()).unwrap_or_default();
+    (status, tags, waits)
+}
+
+#[test]
+fn long_tags_are_kept_as_they_are() {
+    let long = "x".repeat(300);
+    let (status, tags, _) = with_item(&format!(r#"{{"key":"tags","value":"Prod;{long}"}}"#));
+    assert_eq!((status.as_str(), tags), ("stopped", vec!["Prod".to_owned(), long]));
+}
+
+#[test]
+fn g3_a_tag_that_is_none_may_hide_one_that_protects() {
+    for tags in ["é", "prod;#1", "pr\u{200b}od", "ＰＲＯＤ"] {
+        let (status, ..) = with_item(&format!(r#"{{"key":"tags","value":"{tags}"}}"#));
+        assert_eq!(status, "config-not-understood", "{tags}");
+        let listed = guest(100, "n1").listed.map(|row| row.replace("\"template\":0", &format!("\"tags\":\"{tags}\"")));
+        let desk = Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]);
+        let reading = check(&desk, &Needs::Declared([].into()), tags);
+        assert_eq!(reading.guests[0].status, Status::Unknown(Some("answer-malformed".into())), "{tags}");
+    }
+}
+
+#[test]
+fn marks_and_orders_that_are_none_make_a_guest_unknown() {
+    for (key, value) in [
+        ("smbios1", "uuid= "),
+        ("smbios1", "uuid=,manufacturer=x"),
+        ("meta", "ctime=9007199254740992"),
+        ("meta", "ctime=soon"),
+        ("boot", "xyz"),
+        ("boot", "legacy="),
+    ] {
+        let (status, ..) = with_item(&format!(r#"{{"key":"{key}","value":"{value}"}}"#));
+        assert_eq!(status, "config-not-understood", "{key}: {value}");
+    }
+}
+
+#[test]
+fn g12_a_change_that_waits_and_is_not_understood_still_waits_when_it_is_read_back() {
+    let (status, _, waits) = with_item(r#"{"key":"cores","value":1,"pending":"many"}"#);
+    assert_eq!((status.as_str(), waits), ("stopped", vec!["cores".to_owned()]));
+}
+
+#[test]
+fn a_number_beyond_what_can_be_written_makes_no_sense() {
+    let listed = guest(100, "n1").listed.map(|row| row.replace("536870912", "9007199254740992"));
+    let desk = Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]);
+    let reading = check(&desk, &Needs::Everything, "maxmem");
+    assert_eq!(reading.guests[0].status, Status::Unknown(Some("answer-malformed".into())));
+}
