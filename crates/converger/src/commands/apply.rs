@@ -201,12 +201,15 @@ fn approved(arguments: &Apply, outcome: Outcome, mode: Mode, person: &Person<'_>
     let (now_secs, age_secs_max, provenance) = (state::now_ms() / 1000, Admission::AGE_SECS_MAX, outcome.provenance);
     let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_secs, age_secs_max };
     // What stands against it whatever is said: then nobody is asked.
-    let is_objected = match &outcome.judged {
-        Judged::Safe(safe) => !objections(safe, &admission).is_empty(),
-        Judged::Refused(_) => true,
+    let (is_objected, is_asked) = match &outcome.judged {
+        Judged::Safe(safe) => (!objections(safe, &admission).is_empty(), ask::is_asked(arguments, safe, mode)),
+        Judged::Refused(_) => (true, false),
     };
     if !arguments.json || is_objected {
         super::show_outcome(&outcome, arguments.json, false)?;
+    } else if is_asked {
+        // Standard output is for the result; nobody says yes to what was not shown.
+        let _ = render::report(&mut anstream::stderr(), &outcome.judged, &outcome.origin, false);
     }
     let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
     ask::nothing_is_refused(&safe, refused)?;

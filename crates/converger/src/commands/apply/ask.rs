@@ -50,8 +50,7 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
     if let Some(text) = &arguments.confirm {
         return Ok(Confirmation::FullDigest { by, digest: digest(text)? });
     }
-    let has_steps = safe.plan().verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)));
-    if !has_steps || mode == Mode::Shared || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+    if !is_asked(arguments, safe, mode) {
         return Ok(Confirmation::None);
     }
     if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
@@ -63,6 +62,12 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
         names.push(person.answers(&question)?.into());
     }
     Ok(Confirmation::Typed { by, names })
+}
+
+/// Whether somebody is asked, and has to see what about.
+pub(super) fn is_asked(arguments: &Apply, safe: &SafePlan, mode: Mode) -> bool {
+    let has_steps = safe.plan().verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)));
+    arguments.confirm.is_none() && has_steps && mode == Mode::Solo && io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
 /// The names of guests that are stopped, or worse.
