@@ -288,12 +288,13 @@ impl ApprovedPlan {
         for (guest, verdict) in plan.guests() {
             let Verdict::Steps(steps) = verdict else { continue };
             let target = Target::of(plan, guest)?;
+            let ends = steps.iter().rev().find_map(|step| step.change.leads_to());
             for (position, step) in (0..).zip(steps) {
                 let environment = plan.desired().environment().clone();
                 let id = id(operations.len())?;
                 let operation =
                     Operation::new(id, run.clone(), environment, target.clone(), step.clone(), position, self.digest, Source::Convergent);
-                let relies = reliances(plan, guest, &step.change);
+                let relies = reliances(plan, guest, &step.change, ends);
                 operations.push((operation, Terms::new(Arc::clone(&rules), guest).with_reliances(relies)));
             }
         }
@@ -301,16 +302,19 @@ impl ApprovedPlan {
     }
 }
 
-/// The guests that a power step relies on by `after`: those that it comes after run when it starts, and those that come after it are
-/// down when it goes down.
-fn reliances(plan: &Plan, guest: &DesiredGuest, change: &Change) -> Vec<Reliance> {
-    let (others, state): (Vec<Vmid>, RunState) = match change {
-        Change::Start => (guest.after.to_vec(), RunState::Running),
-        Change::Stop | Change::Shutdown { .. } => {
+/// The guests that a power step relies on by `after`: where its guest runs in the end, those that it comes after run; where it stays
+/// down, those that come after it are down.
+///
+/// The first half of a restart relies on what the second relies on: it would leave the guest down otherwise. It does not ask for those
+/// that come after to be down, because nobody declared them so.
+fn reliances(plan: &Plan, guest: &DesiredGuest, change: &Change, ends: Option<RunState>) -> Vec<Reliance> {
+    let (others, state): (Vec<Vmid>, RunState) = match change.leads_to().and(ends) {
+        Some(RunState::Running) => (guest.after.to_vec(), RunState::Running),
+        Some(RunState::Stopped) => {
             let dependents = plan.guests().filter(|(other, _)| other.after.contains(&guest.vmid));
             (dependents.map(|(other, _)| other.vmid).collect(), RunState::Stopped)
         }
-        Change::ConfigSet(_) | Change::Reboot { .. } => return Vec::new(),
+        None => return Vec::new(),
     };
     let placed = others.into_iter().filter_map(|vmid| {
         let row = plan.observation().find(vmid)?;

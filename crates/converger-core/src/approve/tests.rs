@@ -222,3 +222,55 @@ fn what_a_power_step_relies_on_by_after_is_among_its_terms() {
     assert_eq!(terms.reliance(1), None);
     assert!(others.iter().all(|(_, terms)| terms.reliance(0).is_none()), "nobody else relies on anything");
 }
+
+/// What each power step of these operations relies on: the guest, the change, and who must be how.
+fn reliances_of(safe: SafePlan, names: &[&str]) -> Vec<String> {
+    let run = RunId::new("run").expect("an id");
+    let operations = approved(safe, &admission(typed(names))).into_operations(&run, |number| OperationId::new(&format!("op-{number}")));
+    let shown = |(operation, terms): &(Operation, Terms)| {
+        let relies: Vec<String> =
+            (0..).map_while(|number| terms.reliance(number)).map(|on| format!("{} {}", on.place.vmid, on.state.word())).collect();
+        format!("{} {}: {}", operation.guest.vmid, operation.step.change.word(), relies.join(", "))
+    };
+    operations.expect("ids").iter().map(shown).collect()
+}
+
+/// 103 runs and gets more memory at its next start; 102 runs too, and 103 comes after it. 100 comes after 103, and nobody declares how.
+fn restarted(stop: &str, dependent: &str) -> SafePlan {
+    safe(|desired, observation| {
+        observation["guests"][3]["config"] = json!({ "memory": 512 });
+        observation["guests"][2]["status"] = json!("running");
+        observation["guests"][0]["status"] = json!(dependent);
+        desired["guests"] = json!([
+            { "vmid": 100, "kind": "qemu", "name": "web-100", "after": [103] },
+            { "vmid": 102, "kind": "qemu", "name": "web-102", "state": "running" },
+            { "vmid": 103, "kind": "qemu", "name": "web-103", "state": "running", "after": [102], "stop": stop, "restart": "when-needed",
+              "config": { "memory": "1GiB" } },
+        ]);
+    })
+}
+
+/// Whoever comes after a guest that is only restarted was not declared stopped (`docs/decisions/0005-after.md`): to ask for it would
+/// refuse the restart in every run, and the plan would show it in every run (L1). The first half is not sent where the second would
+/// be refused: the guest would stay down.
+#[test]
+fn a_restart_asks_nobody_who_comes_after_it_to_be_down() {
+    for dependent in ["running", "stopped"] {
+        let relies = reliances_of(restarted("hard", dependent), &["web-103"]);
+        assert_eq!(relies, ["103 config.set: ", "103 stop: 102 running", "103 start: 102 running"], "{dependent}");
+        let relies = reliances_of(restarted("shutdown", dependent), &["web-103"]);
+        assert_eq!(relies, ["103 config.set: ", "103 reboot: 102 running"], "{dependent}");
+    }
+}
+
+#[test]
+fn a_stop_for_good_relies_on_those_that_come_after_and_on_nobody_else() {
+    let down = safe(|desired, _| {
+        desired["guests"] = json!([
+            { "vmid": 100, "kind": "qemu", "name": "web-100", "after": [101] },
+            { "vmid": 101, "kind": "qemu", "name": "web-101", "state": "stopped", "after": [103] },
+            { "vmid": 103, "kind": "qemu", "name": "web-103", "state": "running" },
+        ]);
+    });
+    assert_eq!(reliances_of(down, &["web-101"]), ["101 shutdown: 100 stopped"]);
+}
