@@ -21,6 +21,8 @@ const WORLD: &str = "xtask/crash/world.yaml";
 const SPEED: &str = "20";
 /// What an apply says first once everything that was under way is found out.
 const READY: &str = "guests in scope";
+/// What is kept in a state directory.
+const STORE: &str = "converger.db";
 /// Who waits for longer than this kills what they wait for: an answer that was lost is looked for during a minute.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// For what must end by itself.
@@ -56,10 +58,22 @@ impl Stage {
             fs::copy(&from, stage.room.join(name)).map_err(|error| failed(&from, &error))?;
         }
         let lab = stage.lab()?;
-        stage.journal("made")?.map_err(Failure::new)?;
+        stage.make("made")?;
         stage.digest = stage.planned()?;
         drop(lab);
         Ok(stage)
+    }
+
+    /// A store without operations, by people who freeze and thaw. Only reading would make none.
+    fn make(&self, state: &str) -> Result<(), Failure> {
+        for said in [&["freeze", "lab", "--reason", "a store is made"][..], &["thaw", "lab"]] {
+            let done = self.at_home(self.converger(said), state).output().map_err(|error| failed(&self.converger, &error))?;
+            if !done.status.success() {
+                return Err(Failure::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+            }
+        }
+        let made = self.room.join(state).join(STORE);
+        if made.exists() { Ok(()) } else { Err(Failure::new(format!("`{}` was not made", made.display()))) }
     }
 
     /// The calls of a run in which nothing happens.

@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::Settings;
@@ -104,6 +105,8 @@ impl From<rusqlite::Error> for Trouble {
 
 fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, Settled), Trouble> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    // Closing brings the log into the file and syncs both, also after a sync that failed, and tells nobody how it went.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     connection.busy_timeout(settings.patience)?;
     connection.set_prepared_statement_cache_capacity(64);
     schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
@@ -160,6 +163,13 @@ pub(super) enum Settled {
     Yes,
     /// There was no room. Reading may go on, but nothing may be written before it is.
     NoRoom,
+}
+
+/// From here on a close may bring the log into the file: no sync has failed, and all that was acknowledged is durable in the log, which
+/// stays where it is unless what was brought over is synced.
+pub(super) fn may_close(connection: &Connection) {
+    // Where this fails the log stays, and the next start brings it over.
+    let _ = connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, false);
 }
 
 /// Brings everything from the log into the file, and syncs it.

@@ -12,7 +12,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
 use super::OnFatal;
-use super::open::{Settled, settle};
+use super::open::{Settled, may_close, settle};
 use super::tables::Tables;
 use super::trouble::{Failure, Trouble};
 use crate::tables::{Stop, take};
@@ -61,8 +61,9 @@ impl Writer {
             }
             self.checkpoint();
         }
-        // Closing the connection checkpoints once more and tells nobody how it went. Everything is durable in the log by
-        // then, which stays there unless that checkpoint was synced.
+        if self.stopped.is_none() {
+            may_close(&self.connection);
+        }
     }
 
     fn answers(&mut self, batches: Vec<Batch>, count: usize) -> Vec<Answer> {

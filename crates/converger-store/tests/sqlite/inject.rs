@@ -246,3 +246,45 @@ fn writer_of_much(directory: &Path) {
     }
     println!("\nfinished");
 }
+
+/// A store whose log cannot be synced while it is opened is not opened, and closing it does not sync the log as if nothing had been
+/// (S18): after a sync that failed the next one may succeed without what was lost.
+#[test]
+fn s18_a_log_that_could_not_be_synced_is_not_synced_again_by_a_close() {
+    if Command::new("strace").arg("-V").output().is_err() {
+        println!("strace is not installed: no call was made to fail");
+        return;
+    }
+    let mut ends: BTreeMap<String, u32> = BTreeMap::new();
+    for error in ["EIO", "ENOSPC"] {
+        for nth in 1..CALLS_MAX {
+            let (_above, log, said) = synced_badly(error, nth);
+            let mut calls = log.lines().skip_while(|line| !line.ends_with("(INJECTED)"));
+            let Some(failed) = calls.next() else { break };
+            let more: Vec<&str> = calls.filter(|line| line.contains("sync(")).collect();
+            let end = if said.lines().any(|line| line == "not opened") { "not opened" } else { "opened" };
+            assert!(more.is_empty(), "{error} at sync {nth}, {end}:\n{failed}\n{}", more.join("\n"));
+            *ends.entry(end.to_owned()).or_default() += 1;
+        }
+    }
+    // The header of a new log, its first record, and bringing it into the file; after that it is the writer who ends the program.
+    assert!(ends.get("not opened") == Some(&6) && ends.get("opened").is_some_and(|count| *count > 10), "{ends:?}");
+}
+
+/// The log of strace and what the victim said, whose syncs of the log, counted by thread, fail at the nth.
+fn synced_badly(error: &str, nth: u64) -> (tempfile::TempDir, String, String) {
+    let (above, directory) = place();
+    let log = above.path().join("strace");
+    let output = Command::new("strace")
+        .args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-P"])
+        .arg(directory.join("converger.db-wal"))
+        .args(["-e", &format!("inject=fsync,fdatasync:error={error}:when={nth}"), "-o"])
+        .arg(&log)
+        .arg(env::current_exe().expect("this test"))
+        .args(["--exact", NAME, "--nocapture"])
+        .env(DIRECTORY, &directory)
+        .output()
+        .expect("starts");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    (above, std::fs::read_to_string(&log).expect("a log"), said)
+}
