@@ -10,6 +10,8 @@ pub use table::{Entry, TABLE};
 /// What failed. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
+    /// This side of the connection cannot be made ready.
+    ClientSetup,
     /// No endpoint answers.
     EndpointUnreachable,
     /// The certificate is from nobody who is trusted.

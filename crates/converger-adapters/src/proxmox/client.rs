@@ -147,6 +147,18 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Whether it is what was configured that cannot be used, and not this machine.
+    #[must_use]
+    pub fn is_of_the_configuration(&self) -> bool {
+        match self {
+            Self::Trust { source, .. } => !matches!(source, TrustError::Setup(_)),
+            Self::Token => true,
+            Self::Setup { .. } => false,
+        }
+    }
+}
+
 /// The client of one endpoint.
 #[derive(Debug)]
 pub struct Client {

@@ -92,11 +92,12 @@ fn texts(failures: &[Failure]) -> Vec<String> {
 }
 
 impl ProxmoxError {
-    /// The code of the failure, where it is one of the environment and not of its configuration.
+    /// The code of the failure; that nothing is configured is none.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::NoEndpoint | Self::Client(_) | Self::Runtime(_) => None,
+            Self::NoEndpoint => None,
+            Self::Client(_) | Self::Runtime(_) => Some(Code::ClientSetup),
             Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
@@ -226,5 +227,46 @@ impl Observer for Proxmox {
             return Err(ObserveError::OtherEnvironment { place, found, wanted });
         }
         self.report(scope).map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::{Fingerprint, Secret, TokenId, Trust};
+    use super::*;
+
+    fn environment(trust: Trust) -> Environment {
+        let token = Token {
+            id: TokenId::new("svc@pve!probe").expect("an id"),
+            secret: Secret::new("f3b1c8de-0000-4000-8000-123456789abc").expect("a secret"),
+        };
+        let endpoint = Endpoint::new("https://127.0.0.1:1", trust).expect("an address");
+        Environment {
+            name: EnvironmentName::new("lab").expect("a name"),
+            cluster: None,
+            endpoints: vec![endpoint],
+            token,
+            bounds: Bounds::default(),
+        }
+    }
+
+    #[test]
+    fn a_connection_that_cannot_be_made_ready_has_a_code_and_a_remedy() {
+        let gone = Trust::CaFile("no/such/file.pem".into());
+        let observer = Proxmox::new(environment(gone)).expect("nothing is read yet");
+        let error = observer.report(&Scope::new(vec![])).expect_err("nobody is trusted");
+        assert!(matches!(&error, ProxmoxError::Client(client) if client.is_of_the_configuration()), "{error}");
+        let limits = ProxmoxError::Runtime(std::io::Error::other("too many open files"));
+        for error in [error, limits] {
+            assert_eq!(error.code(), Some(Code::ClientSetup), "{error}");
+            assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
+        }
+    }
+
+    #[test]
+    fn that_nothing_is_configured_is_no_failure() {
+        let nowhere = Environment { endpoints: vec![], ..environment(Trust::Fingerprints([Fingerprint::of(b"x")].into())) };
+        let error = Proxmox::new(nowhere).expect_err("nowhere to ask");
+        assert_eq!((error.code(), error.remedy()), (None, None));
     }
 }

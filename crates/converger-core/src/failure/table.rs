@@ -25,7 +25,14 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 33] = [
+pub static TABLE: [Entry; 34] = [
+    entry(
+        Code::ClientSetup,
+        "client-setup",
+        "the connection cannot be made ready on this machine",
+        "Before anybody is asked, the authorities that are trusted, the token and this machine's network and TLS must be ready. One of them is not, so that nothing was read and nothing was sent.",
+        "Mend what the message names: the file in `ca`, the id in `token`, or the limits of this process, such as that of open files.",
+    ),
     entry(
         Code::EndpointUnreachable,
         "endpoint-unreachable",

@@ -136,7 +136,7 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
 pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<Proxmox, Stop> {
     let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
     let opened = connection.open(environment).map_err(Stop::input)?;
-    Proxmox::new(opened).map_err(|error| Stop::failed(files::plain(&error.to_string())))
+    Proxmox::new(opened).map_err(|error| unread(&error))
 }
 
 /// Takes a reading of the environment, and tells what people should know about it.
@@ -152,9 +152,12 @@ pub(super) fn take(proxmox: Proxmox, environment: &EnvironmentName, scope: &Scop
 fn unread(error: &ProxmoxError) -> Stop {
     let stop = match error {
         // What converger.toml names cannot be used: nobody was asked yet.
-        ProxmoxError::NoEndpoint | ProxmoxError::Client(_) => Stop::input(error.to_string()),
-        _ => Stop::failed(error.to_string()).code(error.code()),
+        ProxmoxError::NoEndpoint => Stop::input(error.to_string()),
+        ProxmoxError::Client(client) if client.is_of_the_configuration() => Stop::input(files::plain(&error.to_string())),
+        ProxmoxError::Client(_) | ProxmoxError::Runtime(_) => Stop::failed(files::plain(&error.to_string())),
+        _ => Stop::failed(error.to_string()),
     };
+    let stop = stop.code(error.code());
     match (error.code(), error.remedy()) {
         (Some(code), Some(remedy)) => stop.help(format!("{remedy} (`converger explain {}` says more)", code.word())),
         _ => stop,
