@@ -38,6 +38,10 @@ pub enum Code {
     AnswerTooSlow,
     /// The connection broke before the answer was whole.
     AnswerInterrupted,
+    /// The answers of one reading are together larger than is read.
+    ReadingTooLarge,
+    /// One reading takes longer than is waited.
+    ReadingTooSlow,
     /// The node cannot say anything about its cluster.
     ClusterDown,
     /// Another cluster answered.

@@ -105,7 +105,7 @@ impl Endpoint {
     }
 }
 
-/// How much an exchange may take.
+/// How much an exchange may take, and a reading of many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Bytes of a body.
@@ -114,12 +114,22 @@ pub struct Bounds {
     pub connect: Duration,
     /// Time until the answer is whole, however slowly it drips.
     pub deadline: Duration,
+    /// Bytes of all bodies of one reading.
+    pub reading_bytes_max: u64,
+    /// Time after which a reading asks for nothing more.
+    pub reading: Duration,
 }
 
 impl Default for Bounds {
-    /// A list of 10,000 guests is 4 MiB; Proxmox itself gives up on a node after 30 s.
+    /// A list of 10,000 guests is 4 MiB, and all of them in full are 50 MiB; Proxmox itself gives up on a node after 30 s.
     fn default() -> Self {
-        Self { body_bytes_max: 64 << 20, connect: Duration::from_secs(10), deadline: Duration::from_secs(60) }
+        Self {
+            body_bytes_max: 64 << 20,
+            connect: Duration::from_secs(10),
+            deadline: Duration::from_secs(60),
+            reading_bytes_max: 512 << 20,
+            reading: Duration::from_secs(15 * 60),
+        }
     }
 }
 

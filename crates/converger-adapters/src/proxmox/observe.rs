@@ -130,7 +130,11 @@ pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) ->
     let mut reading = Reading::new(question, &before, resources);
     reading.read_details(session).await;
     reading.prove_absences(session).await;
-    match cluster(session, question).await {
+    let after = cluster(session, question).await;
+    if let Some(failure) = session.exhausted() {
+        return Err(failed(session, question, "the whole environment", failure));
+    }
+    match after {
         Ok(after) if after.known_as() != before.known_as() => return Err(other_cluster(session, after.known_as(), before.known_as())),
         Ok(after) => reading.close(&before, &after),
         Err(unread @ Unread::OtherCluster { .. }) => return Err(unread),

@@ -57,6 +57,11 @@ impl Way {
     fn client(&self) -> Result<Client, ClientError> {
         Client::new(self.endpoint.clone(), &self.token, self.bounds)
     }
+
+    /// For one reading.
+    fn session(&self) -> Result<Session<Client>, ClientError> {
+        self.client().map(|client| Session::for_reading(client, self.bounds))
+    }
 }
 
 /// Why an environment cannot be read.
@@ -184,7 +189,7 @@ impl Proxmox {
         let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Vec::new() };
         let ways = self.ways.iter().map(|way| {
             let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
-            doctor::Way { place, trust, session: way.client().map(Session::new).map_err(|error| error.to_string()) }
+            doctor::Way { place, trust, session: way.session().map_err(|error| error.to_string()) }
         });
         let ways: Vec<doctor::Way<Client>> = ways.collect();
         let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope };
@@ -195,7 +200,7 @@ impl Proxmox {
     async fn take(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.ways {
-            let session = Session::new(way.client()?);
+            let session = way.session()?;
             let token = way.token.id.as_str();
             let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
             match observe::read(&session, &question).await {

@@ -1,6 +1,7 @@
 //! The Proxmox client, put before answers that this directory makes: in process for what a reading says, over HTTPS on the loopback
 //! for what the wire does.
 
+mod allowance;
 mod answers;
 mod conformance;
 mod desk;

@@ -161,7 +161,7 @@ pub(crate) fn token() -> Token {
 
 /// Small enough for tests of what is too much, large enough for a busy machine.
 pub(crate) fn bounds() -> Bounds {
-    Bounds { body_bytes_max: 1 << 20, connect: Duration::from_secs(20), deadline: Duration::from_secs(20) }
+    Bounds { body_bytes_max: 1 << 20, connect: Duration::from_secs(20), deadline: Duration::from_secs(20), ..Bounds::default() }
 }
 
 #[derive(Clone)]

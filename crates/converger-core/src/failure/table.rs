@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 34] = [
+pub static TABLE: [Entry; 36] = [
     entry(
         Code::ClientSetup,
         "client-setup",
@@ -123,6 +123,20 @@ pub static TABLE: [Entry; 34] = [
         "the connection broke before the answer was whole",
         "What arrived of an answer is not used: half a list looks like a list.",
         "Run it again; if it stays so, look at pveproxy on the node and at what is in between.",
+    ),
+    entry(
+        Code::ReadingTooLarge,
+        "reading-too-large",
+        "the answers of one reading are together larger than is read",
+        "Each answer is within its bound, and all of them together are beyond `reading_mib` (512 where nothing is said): ten thousand guests in full take a tenth of that. No half of a reading is used.",
+        "Check what is behind the address. Where the environment is just large, raise `reading_mib`, or declare its guests in several files.",
+    ),
+    entry(
+        Code::ReadingTooSlow,
+        "reading-too-slow",
+        "one reading takes longer than is waited",
+        "Each answer came in time, and all of them together took longer than `reading_timeout` (900 s where nothing is said). What was read first would be too old to be trusted. No half of a reading is used.",
+        "Look at the load of the nodes. Where the environment is just slow, raise `reading_timeout`, or declare its guests in several files.",
     ),
     entry(
         Code::ClusterDown,

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -31,6 +32,8 @@ pub(super) struct Written {
     cluster: Option<Spanned<String>>,
     mode: Option<Mode>,
     timeout: Option<Spanned<u64>>,
+    reading_timeout: Option<Spanned<u64>>,
+    reading_mib: Option<Spanned<u64>>,
     clock: Option<Spanned<Clock>>,
     #[serde(default)]
     pub(super) protect: super::Protect,
@@ -101,7 +104,13 @@ pub(crate) struct Connection {
 }
 
 /// An answer takes at least a second, and nobody waits longer than ten minutes.
-const TIMEOUT_SECS: std::ops::RangeInclusive<u64> = 1..=600;
+const TIMEOUT_SECS: RangeInclusive<u64> = 1..=600;
+
+/// A reading that is a day old says nothing about today.
+const READING_SECS: RangeInclusive<u64> = 1..=86_400;
+
+/// A recording may not be larger either.
+const READING_MIB: RangeInclusive<u64> = 1..=1024;
 
 /// The connection that is written, if one is. Paths are those of `room`, the directory of the file.
 pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<Connection>, Fault> {
@@ -130,8 +139,9 @@ impl Written {
     fn has_any(&self) -> bool {
         let trust = self.ca.is_some() || self.fingerprints.is_some();
         let place = self.url.is_some() || self.endpoints.is_some();
-        let rest = self.token.is_some() || self.secret.is_some() || self.timeout.is_some() || self.clock.is_some();
-        trust || place || rest || self.cluster.is_some() || self.mode.is_some()
+        let bounds = self.timeout.is_some() || self.reading_timeout.is_some() || self.reading_mib.is_some();
+        let rest = self.token.is_some() || self.secret.is_some() || self.clock.is_some();
+        trust || place || bounds || rest || self.cluster.is_some() || self.mode.is_some()
     }
 
     fn files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
@@ -143,13 +153,16 @@ impl Written {
 
     fn bounds(&self) -> Result<Bounds, Fault> {
         let mut bounds = Bounds::default();
-        let Some(timeout) = &self.timeout else { return Ok(bounds) };
-        let seconds = *timeout.get_ref();
-        if !TIMEOUT_SECS.contains(&seconds) {
-            return Err(Fault::at(timeout, format!("`timeout` must be between 1 and 600 seconds, not {seconds}")));
+        if let Some(seconds) = within("timeout", "seconds", self.timeout.as_ref(), TIMEOUT_SECS)? {
+            bounds.deadline = Duration::from_secs(seconds);
+            bounds.connect = bounds.connect.min(bounds.deadline);
         }
-        bounds.deadline = Duration::from_secs(seconds);
-        bounds.connect = bounds.connect.min(bounds.deadline);
+        if let Some(seconds) = within("reading_timeout", "seconds", self.reading_timeout.as_ref(), READING_SECS)? {
+            bounds.reading = Duration::from_secs(seconds);
+        }
+        if let Some(mib) = within("reading_mib", "MiB", self.reading_mib.as_ref(), READING_MIB)? {
+            bounds.reading_bytes_max = mib << 20;
+        }
         Ok(bounds)
     }
 
@@ -189,6 +202,16 @@ impl Written {
         }
         list.get_ref().iter().map(|own| endpoint(&own.url, own.ca.as_ref(), own.fingerprints.as_ref(), room)).collect()
     }
+}
+
+/// A number that is written, if it is one that can be meant.
+fn within(key: &str, unit: &str, written: Option<&Spanned<u64>>, range: RangeInclusive<u64>) -> Result<Option<u64>, Fault> {
+    let Some(written) = written else { return Ok(None) };
+    let number = *written.get_ref();
+    if range.contains(&number) {
+        return Ok(Some(number));
+    }
+    Err(Fault::at(written, format!("`{key}` must be between {} and {} {unit}, not {number}", range.start(), range.end())))
 }
 
 fn endpoint(url: &Spanned<String>, ca: Option<&Spanned<PathBuf>>, pins: Option<&Pins>, room: &Path) -> Result<Endpoint, Fault> {

@@ -1,5 +1,5 @@
 //! A session: one endpoint for the length of one reading or operation, so that views of several are never mixed, and never more
-//! than two requests at once for one node.
+//! than two requests at once for one node. A session that is for a reading asks for nothing more once its answers are too much together.
 //!
 //! Proxmox handles calls one after the other in three workers per node; who asks for more at once waits, and so does everybody
 //! else.
@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use converger_core::guest::NodeName;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
-use super::{Exchange, Watch};
-use crate::proxmox::codec::{self, Cause, Command, Delivery, Event, Failure};
+use super::{Bounds, Exchange, Watch};
+use crate::proxmox::codec::{self, Cause, Command, Delivery, Event, Failure, HttpAnswer};
 
 /// Requests that may be under way at once for one node.
 pub const REQUESTS_PER_NODE_MAX: usize = 2;
@@ -25,12 +26,29 @@ pub struct Session<E> {
     local: OnceLock<NodeName>,
     lanes: Mutex<BTreeMap<Option<NodeName>, Arc<Semaphore>>>,
     requests: AtomicU64,
+    allowance: Option<Allowance>,
+}
+
+/// What a reading may take, all its answers together, and what it took.
+#[derive(Debug)]
+struct Allowance {
+    bounds: Bounds,
+    began: Instant,
+    bytes: AtomicU64,
+    /// What was said when nothing more was asked for.
+    exhausted: OnceLock<Failure>,
 }
 
 impl<E: Exchange> Session<E> {
-    /// A session over this way.
+    /// A session over this way, for as long as there is something to do.
     pub fn new(exchange: E) -> Self {
-        Self { exchange, local: OnceLock::new(), lanes: Mutex::default(), requests: AtomicU64::new(0) }
+        Self { exchange, local: OnceLock::new(), lanes: Mutex::default(), requests: AtomicU64::new(0), allowance: None }
+    }
+
+    /// A session for one reading, which begins now.
+    pub fn for_reading(exchange: E, bounds: Bounds) -> Self {
+        let allowance = Allowance { bounds, began: Instant::now(), bytes: AtomicU64::new(0), exhausted: OnceLock::new() };
+        Self { allowance: Some(allowance), ..Self::new(exchange) }
     }
 
     /// Who is asked.
@@ -48,6 +66,11 @@ impl<E: Exchange> Session<E> {
         self.requests.load(Ordering::Relaxed)
     }
 
+    /// Why something was not asked for any more: what was read until then is no whole reading.
+    pub fn exhausted(&self) -> Option<Failure> {
+        self.allowance.as_ref()?.exhausted.get().cloned()
+    }
+
     /// Sends a command once, when its node's lane has room, and reads the answer.
     ///
     /// # Errors
@@ -56,9 +79,15 @@ impl<E: Exchange> Session<E> {
         let lane = self.lane(command.node());
         let closed = |_| Failure::lost(Delivery::NotDelivered, Cause::Other, "the session is closed");
         let _permit = lane.acquire().await.map_err(closed)?;
+        if let Some(allowance) = &self.allowance {
+            allowance.check(self.place())?;
+        }
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let answer = self.exchange.exchange(&codec::encode(command)).await?;
-        let event = codec::decode(command, &answer)?;
+        let came = self.exchange.exchange(&codec::encode(command)).await;
+        if let Some(allowance) = &self.allowance {
+            allowance.count(&came);
+        }
+        let event = codec::decode(command, &came?)?;
         if let Event::Cluster(cluster) = &event
             && let Some(local) = &cluster.local
         {
@@ -72,5 +101,30 @@ impl<E: Exchange> Session<E> {
         let node = node.or_else(|| self.local.get().cloned());
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
         lanes.entry(node).or_insert_with(|| Arc::new(Semaphore::new(REQUESTS_PER_NODE_MAX))).clone()
+    }
+}
+
+impl Allowance {
+    fn check(&self, place: &str) -> Result<(), Failure> {
+        let Bounds { reading_bytes_max, reading, .. } = self.bounds;
+        let spent = if self.bytes.load(Ordering::Relaxed) > reading_bytes_max {
+            (Cause::ReadingTooLarge, format!("the answers of one reading are together larger than {} MiB", reading_bytes_max >> 20))
+        } else if self.began.elapsed() > reading {
+            (Cause::ReadingTooSlow, format!("one reading took longer than {} s", reading.as_secs()))
+        } else {
+            return Ok(());
+        };
+        let failure = Failure::lost(Delivery::NotDelivered, spent.0, format!("{place}: {}", spent.1));
+        Err(self.exhausted.get_or_init(|| failure).clone())
+    }
+
+    /// What is too large by itself was read up to its bound.
+    fn count(&self, came: &Result<HttpAnswer, Failure>) {
+        let bytes = match came {
+            Ok(answer) => answer.body.len(),
+            Err(failure) if failure.cause == Cause::TooLarge => self.bounds.body_bytes_max,
+            Err(_) => 0,
+        };
+        self.bytes.fetch_add(u64::try_from(bytes).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 }

@@ -24,6 +24,10 @@ pub enum Cause {
     TooSlow,
     /// The answer is larger than anything that is read.
     TooLarge,
+    /// The answers of one reading are together larger than is read.
+    ReadingTooLarge,
+    /// One reading takes longer than is waited.
+    ReadingTooSlow,
     /// The answer is compressed, which was not asked for.
     Compressed,
     /// The token was not accepted.
@@ -102,6 +106,8 @@ impl Cause {
             Self::PinMismatch => Code::PinMismatch,
             Self::TooSlow => Code::AnswerTooSlow,
             Self::TooLarge => Code::AnswerTooLarge,
+            Self::ReadingTooLarge => Code::ReadingTooLarge,
+            Self::ReadingTooSlow => Code::ReadingTooSlow,
             Self::Compressed => Code::AnswerCompressed,
             Self::Unauthenticated => Code::TokenRejected,
             Self::Forbidden => Code::TokenForbidden,
@@ -222,6 +228,8 @@ impl Cause {
             Self::PinMismatch => "pin-mismatch",
             Self::NotTls => "not-tls",
             Self::TooSlow => "too-slow",
+            Self::ReadingTooLarge => "reading-too-large",
+            Self::ReadingTooSlow => "reading-too-slow",
             Self::TooLarge => "too-large",
             Self::Compressed => "compressed",
             Self::Unauthenticated => "unauthenticated",
