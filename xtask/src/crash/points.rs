@@ -71,9 +71,9 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Whether a sync of the log fails.
-    pub(crate) fn fails_to_sync_the_log(self) -> bool {
-        self.place.scope == Scope::Log && ["fsync", "fdatasync"].contains(&self.place.call) && self.fault != Fault::Kill
+    /// Whether a sync fails.
+    pub(crate) fn fails_to_sync(self) -> bool {
+        ["fsync", "fdatasync"].contains(&self.place.call) && self.fault != Fault::Kill
     }
 }
 

@@ -114,7 +114,7 @@ impl Stage {
             planned: planned(who),
             told: told(&victim.said),
             has_ended_well: victim.code == Some(0),
-            was_unsynced: point.fails_to_sync_the_log() && trace::has_gone_on(&self.log())?,
+            was_unsynced: point.fails_to_sync() && trace::has_gone_on(&self.log())?,
             was_killed: victim.is_killed,
             journal_then,
             sent_then,
@@ -126,8 +126,13 @@ impl Stage {
         })))
     }
 
+    /// What it leaves names a state directory; here each command names its own (`at_home`).
     fn lab(&self) -> Result<Lab, Failure> {
-        Lab::start(shell::command(&self.converger, &[]), &[WORLD], &self.room, Time::Real(SPEED))
+        let lab = Lab::start(shell::command(&self.converger, &[]), &[WORLD], &self.room, Time::Real(SPEED))?;
+        let config = self.room.join("converger.toml");
+        let text = fs::read_to_string(&config).map_err(|error| failed(&config, &error))?;
+        fs::write(&config, without_store(&text)).map_err(|error| failed(&config, &error))?;
+        Ok(lab)
     }
 
     fn prepare(&self, memory: Memory) -> Result<Lab, Failure> {
@@ -225,6 +230,22 @@ impl Stage {
     }
 }
 
+/// A converger.toml without its section about the store.
+fn without_store(text: &str) -> String {
+    let mut is_kept = true;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.starts_with('[') {
+            is_kept = line.trim_end() != "[store]";
+        }
+        if is_kept {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+    }
+    kept
+}
+
 fn emptied(room: &Path) -> Result<(), Failure> {
     let gone = if room.exists() { fs::remove_dir_all(room) } else { Ok(()) };
     gone.and_then(|()| fs::create_dir_all(room)).map_err(|error| failed(room, &error))
@@ -310,6 +331,14 @@ mod tests {
         let terminal = "\r107 lxc box-1 config.set: done              ⠙ 101 qemu web-1 start: under way 0s      \r";
         assert_eq!(told(terminal), [ended(107, "config.set", "done")]);
         assert_eq!(told("101 qemu web-1 start: do"), []);
+    }
+
+    /// With it every command would use one directory, and there would be neither a store before the run nor a copy of what it left.
+    #[test]
+    fn the_state_directory_is_the_one_that_the_command_names() {
+        let text = "# a\n[environments.lab]\nmode = \"solo\"\n\n[store]\ndirectory = \"state\"\n\n[limits]\nguests = 5\n";
+        assert_eq!(without_store(text), "# a\n[environments.lab]\nmode = \"solo\"\n\n[limits]\nguests = 5\n");
+        assert_eq!(without_store("[environments.lab]\n"), "[environments.lab]\n");
     }
 
     #[test]

@@ -10,6 +10,9 @@ use std::process::Command;
 use super::points::{CALLS, Fault, Point, Scope};
 use crate::shell::Failure;
 
+/// The end of the log's name in a line.
+const LOG: &str = "/converger.db-wal>";
+
 /// A call that a thread made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
@@ -89,13 +92,15 @@ pub(crate) fn has_struck(log: &Path, fault: Fault) -> Result<bool, Failure> {
     })
 }
 
-/// Whether calls were made after the one that failed.
+/// Whether the call that failed was one on the log of the store, and others on the log came after it.
 pub(crate) fn has_gone_on(log: &Path) -> Result<bool, Failure> {
     read(log).map(|text| goes_on(&text))
 }
 
 fn goes_on(text: &str) -> bool {
-    text.lines().skip_while(|line| !line.ends_with("(INJECTED)")).any(|line| !line.ends_with("(INJECTED)") && call(line).is_some())
+    let mut own = text.lines().filter(|line| line.contains(LOG));
+    let has_failed = own.by_ref().any(|line| line.ends_with("(INJECTED)"));
+    has_failed && own.any(|line| !line.ends_with("(INJECTED)") && call(line).is_some())
 }
 
 fn read(log: &Path) -> Result<String, Failure> {
@@ -109,10 +114,15 @@ mod tests {
 
     #[test]
     fn calls_after_the_one_that_failed_are_seen() {
-        let failed = "7 fsync(4</w>) = 0\n7 fsync(4</w>) = -1 EIO (Input/output error) (INJECTED)\n";
-        assert!(goes_on(&format!("{failed}7 fsync(4</w>) = 0\n")));
+        let own = |rest: &str| format!("7 fsync(4</s/converger.db-wal>){rest}\n");
+        let failed = own(" = 0") + &own(" = -1 EIO (Input/output error) (INJECTED)");
+        assert!(goes_on(&format!("{failed}{}", own(" = 0"))));
+        assert!(goes_on(&format!("{failed}8 fsync(5</s/result.json>) = 0\n{}", own(" <unfinished ...>"))));
+        assert!(!goes_on(&format!("{failed}8 fsync(5</s/result.json>) = 0\n")), "another file");
         assert!(!goes_on(&format!("{failed}7 --- SIGABRT {{si_signo=SIGABRT}} ---\n7 +++ killed by SIGABRT +++\n")));
-        assert!(!goes_on("7 fsync(4</w>) = 0\n"));
+        assert!(!goes_on(&own(" = 0")));
+        let other = "7 fsync(4</s/converger.db>) = -1 EIO (Input/output error) (INJECTED)\n";
+        assert!(!goes_on(&format!("{other}{}", own(" = 0"))), "another file failed");
     }
 
     #[test]
