@@ -55,6 +55,8 @@ pub struct Item {
     pub is_power: bool,
     /// Whether it follows from the declared state, so that a newer one may take its place.
     pub is_convergent: bool,
+    /// Whether it was found in the journal: it only reads, and what became of it is found out whatever else happens.
+    pub is_recovered: bool,
 }
 
 impl Item {
@@ -69,6 +71,7 @@ impl Item {
             wait: operation.step.wait.clone(),
             is_power: operation.step.change.leads_to().is_some(),
             is_convergent: operation.source == Source::Convergent,
+            is_recovered: false,
         }
     }
 
@@ -80,7 +83,7 @@ impl Item {
 
     /// Nothing newer takes its place either: what became of it must be found out.
     fn recovered(self) -> Self {
-        Self { wait: Box::new([]), is_convergent: false, ..self }
+        Self { wait: Box::new([]), is_convergent: false, is_recovered: true, ..self }
     }
 }
 
@@ -96,7 +99,7 @@ pub enum Event {
         /// How.
         end: End,
     },
-    /// Nothing new is begun from now on; what is under way goes on to its end.
+    /// Nothing new is begun from now on; what is under way goes on to its end, and what was found in the journal is still found out.
     Stop(Code),
 }
 
@@ -215,7 +218,7 @@ pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
 
 impl State {
     fn submit(&mut self, items: Vec<Item>, commands: &mut Vec<Command>) {
-        let new: Vec<Item> = items.into_iter().filter(|item| !self.places.contains_key(&item.id)).collect();
+        let mut new: Vec<Item> = items.into_iter().filter(|item| !self.places.contains_key(&item.id)).collect();
         let refusal = match self.stopped {
             Some(code) => Some(code),
             None if self.entries.len() + new.len() > QUEUE_MAX => Some(Code::QueueFull),
@@ -223,8 +226,7 @@ impl State {
         };
         if let Some(code) = refusal {
             let not_run = |item: Item| Command::NotRun { id: item.id, code, evidence: Evidence::default() };
-            commands.extend(new.into_iter().map(not_run));
-            return;
+            commands.extend(new.extract_if(.., |item| !item.is_recovered).map(not_run));
         }
         self.supersede(&new, commands);
         let first = self.made;
@@ -302,7 +304,7 @@ impl State {
             return;
         };
         let Some(entry) = self.forget(place) else { return };
-        let Item { node, vmid, run, .. } = entry.item;
+        let Item { node, vmid, run, is_recovered, .. } = entry.item;
         self.busy_overall = self.busy_overall.saturating_sub(1);
         if let Some(count) = self.busy.get_mut(&node) {
             *count = count.saturating_sub(1);
@@ -314,7 +316,8 @@ impl State {
             self.release(place);
         } else {
             self.halt(place, vmid, &run, commands);
-            if self.on_failure == OnFailure::Stop {
+            // What an earlier run left is no step of this one.
+            if self.on_failure == OnFailure::Stop && !is_recovered {
                 self.stop(Code::RunStopped, commands);
             }
         }
@@ -371,7 +374,7 @@ impl State {
 
     fn stop(&mut self, code: Code, commands: &mut Vec<Command>) {
         self.stopped.get_or_insert(code);
-        let queued = self.entries.iter().filter(|(_, entry)| !entry.is_begun);
+        let queued = self.entries.iter().filter(|(_, entry)| !entry.is_begun && !entry.item.is_recovered);
         let drops = queued.map(|(place, _)| Drop::new(*place, code)).collect();
         self.drop_queued(drops, commands);
     }

@@ -63,7 +63,8 @@ impl Reported {
 /// The run was left while it was under way, or before its turn.
 fn left(state: &State) -> Outcome {
     match state.phase() {
-        Phase::Waiting => Outcome::not_run(Code::RunStopped, Evidence::default()),
+        // What was found in the journal was begun by whoever wrote it there.
+        Phase::Waiting if !state.is_recovered() => Outcome::not_run(Code::RunStopped, Evidence::default()),
         _ => {
             let evidence = Evidence::default().with("cause", "run-left").with("said", "the run was left while this was under way");
             Outcome::held(Code::OutcomeUnread, Release::Reading, Findings { evidence, ..Findings::default() })

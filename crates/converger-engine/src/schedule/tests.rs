@@ -23,6 +23,7 @@ fn item(run: &str, guest: u32, number: u32) -> Item {
         wait: Box::new([]),
         is_power: true,
         is_convergent: true,
+        is_recovered: false,
     }
 }
 
@@ -186,6 +187,19 @@ fn what_a_person_asked_for_once_takes_nobodys_place() {
     story.check_submit(&[Item { is_convergent: false, ..item("o", 100, 0) }], &[]);
     story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
     story.check_end("r-100-1", End::Done, &["begin o-100-0"]);
+}
+
+#[test]
+fn s17_no_stop_and_no_failure_keeps_what_was_found_in_the_journal_from_being_found_out() {
+    let recovered = |guest| item("old", guest, 0).recovered();
+    let mut story = Story(Some(State::new(Limits { per_node: 1, overall: 1 }, OnFailure::Stop)));
+    story.check_submit(&[recovered(100), recovered(101), recovered(102)], &["begin old-100-0"]);
+    story.check_submit(&[item("r", 103, 0)], &[]);
+    story.check_end("old-100-0", End::Held, &["begin old-101-0"]);
+    story.check(Event::Stop(Code::RunStopped), &["r-103-0 run-stopped"]);
+    story.check_end("old-101-0", End::Failed, &["begin old-102-0"]);
+    story.check_submit(&[recovered(104), item("r", 105, 0)], &["r-105-0 run-stopped"]);
+    story.check_end("old-102-0", End::Done, &["begin old-104-0"]);
 }
 
 #[test]

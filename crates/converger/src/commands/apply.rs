@@ -27,9 +27,9 @@ use converger_core::moment;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
-use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
+use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal};
 use converger_engine::schedule::OnFailure;
-use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore};
+use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
 use futures_util::future::select;
 use tokio::sync::watch;
 
@@ -106,7 +106,9 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
         [] => report,
         _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
     };
-    let remembered = memory.remembered(&environment)?;
+    let mut remembered = memory.remembered(&environment)?;
+    // Whatever could not be found out, because the run is being left, keeps its guest.
+    remembered.held.extend(memory.wait(memory.store.open_operations(environment.clone())).map_err(|error| memory::failed(&error))?);
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     if let Some(saved) = saved {
         let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
@@ -230,7 +232,10 @@ fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, 
     let board = Board::new(Subject::Steps);
     let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
     let driven = engine.apply(plan, run.clone(), ids, Vec::new(), signal.clone(), |notice| board.notice(&notice));
-    memory.wait(driven).map_err(|error| Stop::failed(error.to_string()))
+    memory.wait(driven).map_err(|error| match error {
+        EngineError::Store(error) => memory::failed(&error),
+        EngineError::NoIds | EngineError::Unwritable(_) => Stop::failed(error.to_string()),
+    })
 }
 
 /// How many guests are refused and left out.

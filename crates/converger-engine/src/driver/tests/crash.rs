@@ -75,6 +75,33 @@ fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
     assert!(recovered > 20, "only {recovered} operations were found open");
 }
 
+/// What was sent was sent: nobody may say that it was not run, and nothing that only concerns this run keeps it from being found out.
+#[test]
+fn s17_what_was_left_is_found_out_whatever_is_said_meanwhile_and_is_never_called_not_run() {
+    let settings = Settings { limits: Limits { per_node: 1, overall: 1 }, on_failure: OnFailure::Stop, ..Settings::default() };
+    let mut several = 0;
+    for number in 1..=40 {
+        for signal in [Signal::GoOn, Signal::Drain, Signal::Quit] {
+            let (world, store) = killed_at(number);
+            let (says, hears) = watch::channel(Signal::GoOn);
+            says.send(signal).expect("somebody listens");
+            let engine = engine(&world, &store, settings);
+            let found = block(engine.unsettled(&environment())).expect("readable");
+            several += usize::from(found.len() > 1);
+            let count = found.len();
+            let report = block(engine.recover(found, hears, |_| ()));
+            assert_eq!(report.operations().len(), count);
+            let is_found_out = |reported: &Reported| reported.is_recorded && reported.outcome.end() != End::NotRun;
+            let is_left = |reported: &Reported| {
+                reported.outcome.code().is_some_and(|code| code.to_string() == "outcome-unread") && !reported.is_recorded
+            };
+            let is_so = |reported: &Reported| if signal == Signal::Quit { is_left(reported) } else { is_found_out(reported) };
+            assert!(report.operations().iter().all(is_so), "request {number}, {signal:?}: {:?}", shown(&report));
+        }
+    }
+    assert!(several > 20, "only {several} times more than one was left");
+}
+
 #[test]
 fn a_lost_answer_at_any_send_is_found_out_by_reading() {
     for number in 1..=6 {

@@ -43,11 +43,13 @@ pub(super) enum Planted {
     RecoversNothing,
     /// It is, after the new plan.
     RecoversLast,
+    /// A stop gives up what was found in the journal too.
+    GivesUpTheRecovered,
 }
 
 impl Planted {
     /// Each of them, and what is to be said of the rule that it breaks.
-    const ALL: [(Self, &str); 21] = [
+    const ALL: [(Self, &str); 22] = [
         (Self::ForgetsBusy, "is under way on its guest"),
         (Self::OneTooManyOnANode, "beyond the limits"),
         (Self::OneTooManyInAll, "beyond the limits"),
@@ -69,6 +71,7 @@ impl Planted {
         (Self::SupersedesWhatWasAskedForOnce, "superseded without a reason"),
         (Self::RecoversNothing, "before it is known what became of"),
         (Self::RecoversLast, "before it is known what became of"),
+        (Self::GivesUpTheRecovered, "is not found out"),
     ];
 
     pub(super) fn new_state(self, limits: Limits, on_failure: OnFailure) -> State {
@@ -124,6 +127,7 @@ impl Planted {
             }
             (Self::ForgetsWhoWaits, Event::Ended { end, .. }) if *end != End::Done => state.waiters.clear(),
             (Self::ForgetsTheDrainWhenAPlanComes, Event::Submit(_)) => state.stopped = None,
+            (Self::GivesUpTheRecovered, Event::Stop(_)) => state.entries.values_mut().for_each(|entry| entry.item.is_recovered = false),
             _ => {}
         }
     }
