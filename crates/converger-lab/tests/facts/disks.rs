@@ -127,6 +127,42 @@ fn a_template_cannot_be_started_and_is_the_base_of_linked_clones() {
 }
 
 #[test]
+fn a_linked_clone_is_of_a_template_and_stays_on_its_storage() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let clone = format!("{GUEST}/clone");
+        assert_eq!(
+            lab.error("POST", &clone, "newid=300&full=0"),
+            "500 Linked clone feature is not supported for 'tank:vm-100-disk-0' (scsi0)"
+        );
+        lab.done("POST", &format!("{GUEST}/template"), "");
+        assert_eq!(lab.error("POST", &clone, "newid=300&full=0&storage=local"), "400 Parameter verification failed.");
+        lab.done("POST", &clone, "newid=300&full=0");
+        lab.done("POST", &clone, "newid=301&full=1&storage=local");
+        let disk = |lab: &mut Lab, vmid: u32| lab.get(&format!("/nodes/pve1/qemu/{vmid}/config"))["scsi0"].as_str().map(str::to_owned);
+        assert!(disk(&mut lab, 300).is_some_and(|disk| disk.starts_with("tank:")));
+        assert!(disk(&mut lab, 301).is_some_and(|disk| disk.starts_with("local:")));
+    });
+}
+
+#[test]
+fn a_clone_on_another_node_takes_disks_that_both_nodes_reach() {
+    in_every_release(|| {
+        let mut lab = Lab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
+        let clone = format!("{GUEST}/clone");
+        let error = lab.error("POST", &clone, "newid=300&target=pve2&full=1&storage=local");
+        assert_eq!(error, "500 can't clone to non-shared storage 'local'");
+        lab.done("POST", &clone, "newid=300&target=pve2&full=1");
+        assert_eq!(lab.row(300)["node"], "pve2");
+        lab.done("POST", &clone, "newid=301&full=1&storage=local");
+        let error = lab.error("POST", "/nodes/pve1/qemu/301/clone", "newid=302&target=pve2");
+        assert_eq!(error, "500 can't clone VM to node 'pve2' (VM uses local storage)");
+        let error = lab.error("POST", &clone, "newid=303&target=pve9");
+        assert_eq!(error, "500 no such cluster node 'pve9'");
+    });
+}
+
+#[test]
 fn a_storage_lists_disks_and_files_by_what_they_are() {
     in_every_release(|| {
         let mut lab = Lab::new(&SMALL.replace("path: /var/lib/vz", "path: /var/lib/vz, files: [vztmpl/debian.tar.zst, iso/debian.iso]"));

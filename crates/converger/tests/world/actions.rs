@@ -3,7 +3,7 @@
 //! What never enters: how the client itself finds that out.
 
 use converger_adapters::proxmox::codec::{
-    Basis, CloneDisks, ConfigSet, DiskKey, DiskSize, Event, GuestConfig, GuestPath, Migration, Read, SnapshotName, Write,
+    Basis, CloneDisks, ConfigSet, DiskKey, DiskSize, Event, GuestConfig, GuestPath, Migration, Read, SnapshotName, StorageName, Write,
 };
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind};
@@ -25,6 +25,12 @@ pub(crate) enum Action {
     SnapshotDelete,
     SnapshotRollback,
     Clone,
+    /// A copy that shares the disks of a template.
+    CloneLinked,
+    /// A copy whose disks are on another storage.
+    CloneElsewhere,
+    /// A copy that is on another node.
+    CloneAway,
     MigrateStopped,
     MigrateRunning,
     Grow,
@@ -34,7 +40,7 @@ pub(crate) enum Action {
 use Action as A;
 
 impl Action {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 16] = [
         A::Start,
         A::Shutdown,
         A::Stop,
@@ -44,6 +50,9 @@ impl Action {
         A::SnapshotDelete,
         A::SnapshotRollback,
         A::Clone,
+        A::CloneLinked,
+        A::CloneElsewhere,
+        A::CloneAway,
         A::MigrateStopped,
         A::MigrateRunning,
         A::Grow,
@@ -75,10 +84,15 @@ pub(crate) fn prepared(flavour: Flavour, kind: Kind, action: Action) -> Way<()> 
     setting.guests.push(guest(kind, action));
     let way = Way::new(&setting, "pve2", ());
     way.lab().pass(20_000);
+    if action == A::CloneLinked {
+        // A template has no snapshots.
+        post(&way, kind, "template", "");
+        return way;
+    }
     // The later snapshot is where it stands; going back to the first is a change that can be seen.
     for (name, cores) in [("first", "2"), ("later", "4")] {
         way.lab().act(Act::Set(100, "cores".to_owned(), cores.to_owned()));
-        take_snapshot(&way, kind, name);
+        post(&way, kind, "snapshot", &format!("snapname={name}"));
     }
     way
 }
@@ -93,10 +107,10 @@ fn guest(kind: Kind, action: Action) -> GuestSetting {
     guest
 }
 
-fn take_snapshot(way: &Way<()>, kind: Kind, name: &str) {
-    let form = format!("snapname={name}");
-    let path = format!("/api2/json/nodes/pve1/{}/100/snapshot", kind.word());
-    let request = converger_lab::Request::new("POST", &path).token("root@pam!lab=lab").form(&form);
+/// Somebody else does this to the guest.
+fn post(way: &Way<()>, kind: Kind, what: &str, form: &str) {
+    let path = format!("/api2/json/nodes/pve1/{}/100/{what}", kind.word());
+    let request = converger_lab::Request::new("POST", &path).token("root@pam!lab=lab").form(form);
     let mut lab = way.lab();
     let now_ms = lab.now_ms;
     let answer = lab.world.answer_at(now_ms, "pve1", &request);
@@ -118,10 +132,10 @@ pub(crate) fn write(way: &Way<()>, kind: Kind, action: Action) -> Write {
         A::SnapshotCreate => Write::SnapshotCreate { guest, name: snapshot("another"), description: "a=b; c".into() },
         A::SnapshotDelete => Write::SnapshotDelete { guest, name: snapshot("first") },
         A::SnapshotRollback => Write::SnapshotRollback { guest, name: snapshot("first") },
-        A::Clone => {
-            let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
-            Write::Clone { guest, to: vmid(200), name, target: None, disks: CloneDisks::Full(None) }
-        }
+        A::Clone => clone(guest, None, CloneDisks::Full(None)),
+        A::CloneLinked => clone(guest, None, CloneDisks::Linked),
+        A::CloneElsewhere => clone(guest, None, CloneDisks::Full(Some(storage("local")))),
+        A::CloneAway => clone(guest, Some("pve3"), CloneDisks::Full(None)),
         A::MigrateStopped => {
             let mode = if kind == Kind::Qemu { Migration::QemuOffline } else { Migration::LxcOffline };
             Write::Migrate { node: guest.node, vmid: guest.vmid, target, mode }
@@ -137,6 +151,16 @@ pub(crate) fn write(way: &Way<()>, kind: Kind, action: Action) -> Write {
         }
         A::Delete => Write::Delete(guest),
     }
+}
+
+/// A copy of a guest under the number 200.
+pub(crate) fn clone(guest: GuestPath, target: Option<&str>, disks: CloneDisks) -> Write {
+    let name = GuestName::new("copy").unwrap_or_else(|| panic!("a name"));
+    Write::Clone { guest, to: vmid(200), name, target: target.map(node), disks }
+}
+
+pub(crate) fn storage(name: &str) -> StorageName {
+    StorageName::new(name).unwrap_or_else(|| panic!("{name} is no storage"))
 }
 
 fn config(way: &Way<()>, guest: &GuestPath) -> GuestConfig {
@@ -155,7 +179,11 @@ fn config_set(way: &Way<()>, guest: GuestPath) -> ConfigSet {
 pub(crate) fn is_done(action: Action, before: &World, after: &World) -> bool {
     let old = before.truth(100).unwrap_or_else(|| panic!("the guest is there before"));
     let Some(now) = after.truth(100) else { return action == A::Delete };
-    let is_copied = || after.truth(200).is_some_and(|copy| copy.name.as_deref() == Some("copy") && !copy.config.contains_key("lock"));
+    let is_copied = |on: &str, disk: &str| {
+        let is_there = |copy: &Truth| copy.name.as_deref() == Some("copy") && !copy.config.contains_key("lock") && copy.node == on;
+        let has_disk = |copy: &Truth| [text(copy, "scsi0"), text(copy, "rootfs")].into_iter().any(|own| own.starts_with(disk));
+        after.truth(200).is_some_and(|copy| is_there(&copy) && has_disk(&copy) && !copy.config.contains_key("template"))
+    };
     match action {
         A::Start => now.process.is_some(),
         A::Shutdown | A::Stop => now.process.is_none(),
@@ -164,7 +192,9 @@ pub(crate) fn is_done(action: Action, before: &World, after: &World) -> bool {
         A::SnapshotCreate => now.snapshots.iter().any(|name| name == "another"),
         A::SnapshotDelete => now.snapshots.iter().all(|name| name != "first"),
         A::SnapshotRollback => text(&now, "cores") == "2" && text(&now, "parent") == "first",
-        A::Clone => is_copied(),
+        A::Clone | A::CloneLinked => is_copied("pve1", "tank:"),
+        A::CloneElsewhere => is_copied("pve1", "local:"),
+        A::CloneAway => is_copied("pve3", "tank:"),
         A::MigrateStopped => now.node == "pve3" && now.process.is_none(),
         A::MigrateRunning => now.node == "pve3" && now.process.is_some(),
         A::Grow => text(&now, "scsi0").contains("size=2G") || text(&now, "rootfs").contains("size=2G"),

@@ -1,14 +1,16 @@
 //! Every change that the client can ask for, in every release, done and undone by fate: whatever answers and tasks say, the promise is judged as the
 //! lab knows it to be.
 
-use converger_adapters::proxmox::codec::{Accepted, Cause, Command, Delivery, Event, Failure, Read, TaskSource, TaskState, Write};
+use converger_adapters::proxmox::codec::{
+    Accepted, Cause, CloneDisks, Command, Delivery, Event, Failure, Read, TaskSource, TaskState, Write,
+};
 use converger_core::apply::promise::Kept;
 use converger_core::guest::Kind;
 use converger_lab::{Act, Flavour, RequestFault, TaskFault, TaskTwist, Twist};
 
-use crate::actions::{Action, is_done, prepared, write};
+use crate::actions::{Action, clone, is_done, prepared, storage, write};
 use crate::claims::Tally;
-use crate::spine::{Pledge, ask, call};
+use crate::spine::{Pledge, ask, call, path};
 use crate::way::{Checked, Way};
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
@@ -281,6 +283,34 @@ fn a_second_snapshot_of_one_name_a_rollback_to_where_it_stands_and_a_copy_over_a
             assert!(matches!(judge().0, Kept::Yes(_)), "{flavour:?} {kind} {action:?}");
             let (kept, accepted) = judge();
             assert!(matches!(kept, Kept::No(_) | Kept::Unclear(_)), "{flavour:?} {kind} {action:?}: {kept:?} {accepted:?}");
+        }
+    }
+}
+
+#[test]
+fn a_copy_that_proxmox_does_not_make_is_promised_by_nobody() {
+    for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| Kind::ALL.map(|kind| (flavour, kind))) {
+        let way = prepared(flavour, kind, Action::Clone);
+        let guest = || path("pve1", kind, 100);
+        // Linked to what is no template, on another node with disks that only this one reaches, and to where nobody is.
+        for (write, said) in [
+            (clone(guest(), None, CloneDisks::Linked), "Linked clone feature"),
+            (clone(guest(), Some("pve3"), CloneDisks::Full(Some(storage("local")))), "non-shared storage 'local'"),
+            (clone(guest(), None, CloneDisks::Full(Some(storage("nowhere")))), "storage 'nowhere' does not exist"),
+            (clone(guest(), Some("pve9"), CloneDisks::Full(None)), "no such cluster node 'pve9'"),
+        ] {
+            let pledge = Pledge::of(&way, &write);
+            let refused = call(&way, Command::Write(write.clone())).expect_err("Proxmox says no at once");
+            assert_eq!(refused.delivery, Delivery::No, "{flavour:?} {kind}: {refused}");
+            assert!(refused.text.contains(said), "{flavour:?} {kind}: {refused}");
+            way.lab().pass(60_000);
+            let kept = pledge.kept(&way, &write);
+            // Nobody can be asked at a node that is not there: then nothing is claimed.
+            assert!(
+                matches!(kept, Kept::No(_)) || said.contains("pve9") && matches!(kept, Kept::Unclear(_)),
+                "{flavour:?} {kind}: {kept:?}"
+            );
+            assert!(way.lab().world.truth(200).is_none(), "{flavour:?} {kind}: {said}");
         }
     }
 }

@@ -59,6 +59,12 @@ fn may_take(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Res
     cards.try_for_each(|(key, value)| update::resources(world, call, guest.kind, key, value))
 }
 
+/// Whether anything of a guest is where only its own node gets at it, a CD in its drive as well.
+fn uses_local(world: &World, guest: &Guest) -> bool {
+    let is_shared = |name: &str| world.storages.all.get(name).is_some_and(|storage| storage.shared);
+    drives(guest.kind, &guest.main).any(|(_, drive)| drive.storage().is_some_and(|name| !is_shared(name)))
+}
+
 fn may_clone(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Result<(), Fail> {
     if let Some(snapshot) = cloning.snapshot.as_ref().filter(|snapshot| !guest.snapshots.contains_key(*snapshot)) {
         return Err(Fail::died(format!("snapshot '{snapshot}' does not exist")));
@@ -66,12 +72,20 @@ fn may_clone(world: &World, call: &Call, guest: &Guest, cloning: &Cloning) -> Re
     if !cloning.full && cloning.storage.is_some() {
         return Err(Fail::param("storage", "parameter 'storage' not allowed for linked clones"));
     }
+    let is_away = cloning.node != call.node;
     if let Some(storage) = &cloning.storage {
-        world.storages.find(storage).map_err(Fail::died)?;
+        let found = world.storages.find(storage).map_err(Fail::died)?;
+        if is_away && !found.shared {
+            return Err(Fail::died(format!("can't clone to non-shared storage '{storage}'")));
+        }
     }
     may_take(world, call, guest, cloning)?;
     if !world.nodes.contains_key(&cloning.node) {
         return Err(Fail::died(format!("no such cluster node '{}'", cloning.node)));
+    }
+    if is_away && uses_local(world, guest) {
+        let word = call.kind.word();
+        return Err(Fail::died(format!("can't clone {word} to node '{}' ({word} uses local storage)", cloning.node)));
     }
     let mut disks = drives(guest.kind, &guest.main).filter(|(_, drive)| !drive.is_cdrom());
     match disks.find(|(_, drive)| !cloning.full && !name(&drive.file).starts_with("base")) {
