@@ -19,6 +19,12 @@ use super::{AclSetting, GuestSetting, NodeSetting, START_MS, Scalar, Setting, St
 
 /// The world that a setting describes.
 pub(crate) fn build(setting: &Setting) -> Result<World, String> {
+    if setting.start_ms > START_MS_MAX {
+        return Err(format!(
+            "`start_ms` is {}, which leaves no time to live in; it is milliseconds since 1970, at most {START_MS_MAX}",
+            setting.start_ms
+        ));
+    }
     let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
     world.cluster.clone_from(&setting.cluster);
     world.pace = setting.pace.clone();
@@ -42,6 +48,9 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     Ok(world)
 }
 
+/// The end of the year 9999: there is no way to write a later time, and every sum of a world's times stays within its numbers.
+const START_MS_MAX: u64 = 253_402_300_799_999;
+
 fn faults(world: &mut World, setting: &Setting) -> Result<(), String> {
     let faults = setting.faults.spelled_out(setting);
     for (number, moment) in (1..).zip(&faults.moments) {
@@ -60,11 +69,21 @@ fn nodes(world: &mut World, setting: &Setting) -> Result<(), String> {
         (1, _) | (_, Some(_)) => {}
         (count, None) => return Err(format!("{count} nodes need a `cluster` name")),
     }
+    if let Some(name) = setting.nodes.keys().find(|name| !is_node_name(name)) {
+        let shown = name.escape_debug();
+        return Err(format!("`{shown}` is not the name of a node: letters, digits and `-`, neither first nor last, at most 63"));
+    }
     for (number, (name, node)) in (1..).zip(&setting.nodes) {
         let built = node_of(world, name, number, node);
         world.nodes.insert(name.clone(), built);
     }
     Ok(())
+}
+
+/// A node's name is its host's, and stands in paths and in the ids of tasks.
+fn is_node_name(name: &str) -> bool {
+    let fits = (1..=63).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+    fits && !name.starts_with('-') && !name.ends_with('-')
 }
 
 fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) -> Node {

@@ -25,6 +25,33 @@ fn what_cannot_be_is_refused_with_its_name() {
 }
 
 #[test]
+fn a_node_has_the_name_of_a_host() {
+    let long = "x".repeat(64);
+    for name in ["../x", "", " ", "a/b", "a.b", "-a", "a-", "é", "a b", "a:b", "a\\n", &long] {
+        let error = refused(&format!("nodes: {{ \"{name}\": {{}} }}\n"));
+        assert!(error.contains("is not the name of a node"), "{name:?}: {error}");
+    }
+    for name in ["pve1", "PVE-1", "3com", &long[1..]] {
+        let setting = Setting::from_yaml(&format!("nodes: {{ \"{name}\": {{}} }}\n")).expect("a setting");
+        assert!(World::new(&setting).is_ok(), "{name}");
+    }
+}
+
+#[test]
+fn a_world_begins_at_a_time_that_can_be_written() {
+    let at = |start_ms: u64| format!("start_ms: {start_ms}\n{SMALL}");
+    for start_ms in [u64::MAX, u64::MAX - 1, 253_402_300_800_000] {
+        let error = refused(&at(start_ms));
+        assert!(error.contains(&start_ms.to_string()) && error.contains("milliseconds since 1970"), "{error}");
+    }
+    for start_ms in [0, 253_402_300_799_999] {
+        let mut lab = Lab::new(&at(start_ms));
+        lab.pass(3_600_000);
+        assert_eq!(lab.row(100)["name"], "web", "{start_ms}");
+    }
+}
+
+#[test]
 fn a_guest_in_a_file_needs_little() {
     let mut lab = Lab::new(
         "nodes: { pve1: {} }\ntokens: { root@pam!t: { secret: s, full: true } }\nguests: [{ vmid: 100, kind: qemu, node: pve1 }]\n",
