@@ -203,6 +203,19 @@ fn g12_a_change_that_waits_and_is_not_understood_still_waits_when_it_is_read_bac
 }
 
 #[test]
+fn g1_a_guard_in_the_list_that_is_null_is_not_off() {
+    for key in ["lock", "tags", "hastate", "template"] {
+        let listed = guest(100, "n1").listed.map(|row| row.replace("\"template\":0", &format!("\"{key}\":null")));
+        let desk = Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]);
+        let reading = check(&desk, &Needs::Declared([].into()), key);
+        assert_eq!(reading.guests[0].status, Status::Unknown(Some("answer-malformed".into())), "{key}");
+    }
+    let current = guest(100, "n1").current.replace("\"ha\"", "\"lock\":null,\"ha\"");
+    let reading = check(&Desk::with(ALONE, [(100, Guest { current, ..guest(100, "n1") })]), &Needs::Everything, "lock");
+    assert_eq!(reading.guests[0].status, Status::Unknown(Some("answer-malformed".into())));
+}
+
+#[test]
 fn a_number_beyond_what_can_be_written_makes_no_sense() {
     let listed = guest(100, "n1").listed.map(|row| row.replace("536870912", "9007199254740992"));
     let desk = Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]);

@@ -147,7 +147,7 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         return Err(Failure { cause: Cause::TooLarge, ..Failure::malformed(effect, answer.status, text) });
     }
     let envelope: Envelope<'_, T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
-    if envelope.success != Scalar::Other && envelope.success.flag().is_none() {
+    if !envelope.success.is_nothing() && envelope.success.flag().is_none() {
         return Err(Failure::malformed(effect, answer.status, "the answer does not say whether it is a yes or a no"));
     }
     if envelope.success.flag() == Some(false) {

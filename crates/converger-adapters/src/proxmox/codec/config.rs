@@ -73,14 +73,20 @@ pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
 /// A key whose value is no value, is no flag where one belongs, or stands there twice: what guards a guest is then not known.
 fn strange<'i>(kind: Kind, items: &'i [Item<'_>]) -> Option<&'i str> {
     let mut seen: BTreeSet<&'i str> = BTreeSet::new();
-    let is_no_flag = |item: &Item<'_>| is_guard(&item.key) && item.value != Scalar::Other && item.value.flag().is_none();
+    let is_no_flag = |item: &Item<'_>| is_flag(&item.key) && item.value != Scalar::Absent && item.value.flag().is_none();
+    let is_no_guard = |item: &Item<'_>| is_guard(&item.key) && item.value.is_no_guard();
     let is_no_value = |item: &Item<'_>| item.value == Scalar::Strange && is_read(kind, &item.key);
-    let mut keys = items.iter().map(|item| (&*item.key, is_no_flag(item) || is_no_value(item)));
+    let mut keys = items.iter().map(|item| (&*item.key, is_no_flag(item) || is_no_guard(item) || is_no_value(item)));
     keys.find_map(|(key, is_strange)| (!seen.insert(key) || is_strange).then_some(key))
 }
 
-fn is_guard(key: &str) -> bool {
+fn is_flag(key: &str) -> bool {
     matches!(key, "protection" | "template")
+}
+
+/// Whether a step on the guest hangs on it.
+fn is_guard(key: &str) -> bool {
+    is_flag(key) || matches!(key, "lock" | "tags")
 }
 
 /// Whether anything is made of the value of this key.
@@ -97,7 +103,7 @@ fn net_number(key: &str) -> Option<u32> {
 fn waiting(kind: Kind, item: &Item<'_>) -> Option<Pending> {
     let other = || Pending::Other(item.key.clone());
     // Something waits, and nobody can say what: then it is somebody else's.
-    if item.delete == Scalar::Strange || item.pending == Scalar::Strange {
+    if item.delete.is_no_guard() || item.pending.is_no_guard() {
         return Some(other());
     }
     let is_removed = item.delete.text().is_some_and(|text| text != "0" && !text.is_empty());
@@ -309,15 +315,21 @@ mod tests {
 
     #[test]
     fn g3_a_guard_that_is_not_understood_is_not_off() {
-        for value in ["[1]", "{}", "\"yes\"", "2", "\"true\"", "-1"] {
+        for value in ["[1]", "{}", "\"yes\"", "2", "\"true\"", "-1", "null"] {
             for key in ["protection", "template"] {
                 let json = format!(r#"[{{"key": "cores", "value": 1}}, {{"key": "{key}", "value": {value}}}]"#);
                 assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
             }
         }
-        for (key, value) in
-            [("tags", r#"["prod"]"#), ("lock", r#"{"x": "backup"}"#), ("cores", r#"["2"]"#), ("smbios1", "[]"), ("net0", "{}")]
-        {
+        for (key, value) in [
+            ("tags", r#"["prod"]"#),
+            ("tags", "null"),
+            ("lock", "null"),
+            ("lock", r#"{"x": "backup"}"#),
+            ("cores", r#"["2"]"#),
+            ("smbios1", "[]"),
+            ("net0", "{}"),
+        ] {
             let json = format!(r#"[{{"key": "{key}", "value": {value}}}]"#);
             assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
         }
@@ -325,7 +337,7 @@ mod tests {
             let json = format!(r#"[{{"key": "{key}", "value": 1}}, {{"key": "{key}", "value": 0}}]"#);
             assert_eq!(of_list(Kind::Qemu, &json).config, Err(key.into()), "{json}");
         }
-        for value in ["0", "\"0\"", "false", "\"\"", "null"] {
+        for value in ["0", "\"0\"", "false", "\"\""] {
             let guest = of_list(Kind::Qemu, &format!(r#"[{{"key": "protection", "value": {value}}}]"#));
             assert!(guest.config.is_ok() && !guest.protection, "{value}");
         }
@@ -333,7 +345,9 @@ mod tests {
 
     #[test]
     fn g12_a_change_that_waits_in_an_odd_form_still_waits() {
-        for part in [r#""pending": [8]"#, r#""pending": {}"#, r#""delete": {}"#, r#""delete": [1]"#] {
+        for part in
+            [r#""pending": null"#, r#""delete": null"#, r#""pending": [8]"#, r#""pending": {}"#, r#""delete": {}"#, r#""delete": [1]"#]
+        {
             let guest = of_list(Kind::Qemu, &format!(r#"[{{"key": "cores", "value": 2, {part}}}]"#));
             assert_eq!(*guest.pending, [Pending::Other("cores".into())], "{part}");
         }

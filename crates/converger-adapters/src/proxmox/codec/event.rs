@@ -236,7 +236,7 @@ fn of_guest<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer, guest: &GuestPath) -
 
 /// `data: null` is success too: some calls act before they answer.
 fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
-    let Some(data) = answer::data::<Scalar<'_>>(effect, answer)?.filter(|data| *data != Scalar::Other) else {
+    let Some(data) = answer::data::<Scalar<'_>>(effect, answer)?.filter(|data| !data.is_nothing()) else {
         return Ok(Accepted::Done);
     };
     let upid = data.text().and_then(|text| Upid::new(&text));
@@ -370,11 +370,13 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
     })
 }
 
-/// Lists and maps where a word belongs, a template that is neither one nor none, and memory that no number of ours can hold.
+/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
 fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
-    let words = [("status", &row.status), ("name", &row.name), ("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
-    let is_no_flag = row.template != Scalar::Other && row.template.flag().is_none();
+    let words = [("status", &row.status), ("name", &row.name)];
+    let guards = [("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
+    let is_no_flag = row.template != Scalar::Absent && row.template.flag().is_none();
     let word = words.into_iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| key);
+    let word = word.or_else(|| guards.into_iter().find(|(_, value)| value.is_no_guard()).map(|(key, _)| key));
     let is_too_much = row.maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
     word.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
 }
@@ -412,12 +414,12 @@ struct StatusRow<'a> {
 }
 
 fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, Failure> {
-    if row.vmid != Scalar::Other && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
+    if !row.vmid.is_nothing() && row.vmid.number().and_then(Vmid::new) != Some(guest.vmid) {
         return Err(Failure::malformed(Effect::None, answer.status, "the answer is about another guest"));
     }
     let odd = |text: &str| Failure::malformed(Effect::None, answer.status, text);
-    if [&row.qmpstatus, &row.name, &row.lock].into_iter().any(|value| *value == Scalar::Strange) {
-        return Err(odd("the answer holds a list or a map where a word belongs"));
+    if [&row.qmpstatus, &row.name].into_iter().any(|value| *value == Scalar::Strange) || row.lock.is_no_guard() {
+        return Err(odd("the answer holds a list, a map or `null` where a word belongs"));
     }
     // Every release says it of every guest; where it is not said, high availability may have the guest.
     let is_managed = row.ha.get("managed").and_then(Scalar::flag);

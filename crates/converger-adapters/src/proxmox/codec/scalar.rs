@@ -11,9 +11,11 @@ use serde::{Deserialize, Deserializer};
 /// and is none must not pass for absent, or a guard that is written oddly would be a guard that is off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Scalar<'a> {
-    /// Null, or not there.
+    /// Not there.
     #[default]
-    Other,
+    Absent,
+    /// `null`: there, and nothing. Proxmox leaves out what a guest does not have, so that of a guard this says nothing.
+    Null,
     /// A list or a map.
     Strange,
     /// A whole number, or a flag: true is 1 and false is 0.
@@ -26,7 +28,7 @@ pub(super) enum Scalar<'a> {
 impl Scalar<'_> {
     pub(super) fn text(&self) -> Option<Cow<'_, str>> {
         match self {
-            Self::Other | Self::Strange => None,
+            Self::Absent | Self::Null | Self::Strange => None,
             Self::Number(number) => Some(number.to_string().into()),
             Self::Text(text) => Some(Cow::Borrowed(text)),
         }
@@ -37,6 +39,16 @@ impl Scalar<'_> {
         self.text().filter(|text| !text.is_empty()).map(Into::into)
     }
 
+    /// Whether there is nothing, said or not.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Absent | Self::Null)
+    }
+
+    /// Whether something is there that says nothing where a guard belongs.
+    pub(super) fn is_no_guard(&self) -> bool {
+        matches!(self, Self::Null | Self::Strange)
+    }
+
     /// Whether it is this text.
     pub(super) fn is(&self, word: &str) -> bool {
         matches!(self, Self::Text(text) if text == word)
@@ -45,7 +57,7 @@ impl Scalar<'_> {
     /// A whole number that is not negative.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
-            Self::Other | Self::Strange => None,
+            Self::Absent | Self::Null | Self::Strange => None,
             Self::Number(number) => Some(*number),
             Self::Text(text) => whole(text),
         }
@@ -111,11 +123,11 @@ impl<'de> Visitor<'de> for AnyScalar {
     }
 
     fn visit_unit<E>(self) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Other)
+        Ok(Scalar::Null)
     }
 
     fn visit_none<E>(self) -> Result<Scalar<'de>, E> {
-        Ok(Scalar::Other)
+        Ok(Scalar::Null)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Scalar<'de>, A::Error> {
@@ -152,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_neither_stays_neither() {
-        assert_eq!(scalar("null"), Scalar::Other);
+        assert_eq!((scalar("null"), scalar("null").flag(), scalar("null").text()), (Scalar::Null, None, None));
         for json in ["[1,[2]]", "{\"a\":{\"b\":1}}", "[]", "{}"] {
             assert_eq!(scalar(json), Scalar::Strange, "{json}");
             assert_eq!((scalar(json).text(), scalar(json).number(), scalar(json).flag()), (None, None, None), "{json}");
