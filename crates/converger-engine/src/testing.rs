@@ -145,7 +145,7 @@ pub(crate) fn sent_task() -> Answer {
 }
 
 pub(crate) fn ended() -> Answer {
-    Answer::Task(TaskState::Ended { warnings: 0 })
+    Answer::Task(TaskState::Ended { warnings: 0, age_secs: None })
 }
 
 pub(crate) fn seen(name: &str, started_secs: u64, has_ended: bool) -> TaskSeen {

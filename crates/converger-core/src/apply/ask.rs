@@ -194,6 +194,8 @@ pub enum TaskState {
     Ended {
         /// So many warnings.
         warnings: u32,
+        /// It was begun so many seconds ago, by the environment's own time. None where that time was not heard.
+        age_secs: Option<u64>,
     },
     /// It ended with an error.
     Failed(Cause),

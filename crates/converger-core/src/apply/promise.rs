@@ -40,6 +40,8 @@ pub struct After<'r> {
     pub uptime_before_secs: Option<u64>,
     /// At least so many seconds have gone by since that was read.
     pub passed_secs: u64,
+    /// Its own task ended well, and was begun so many seconds ago or a little more, by the environment's time.
+    pub task_age_secs: Option<u64>,
 }
 
 /// What must be read to tell whether a promise is kept.
@@ -89,7 +91,10 @@ pub fn kept(operation: &Operation, after: After<'_>) -> Kept {
             runs_as(live, change.leads_to()).and(|| applied(operation, config))
         }
         (Change::Reboot { .. }, Some(live), config) => runs_as(live, Some(RunState::Running))
-            .and(|| fresh(live, after.uptime_before_secs, after.passed_secs))
+            .and(|| match after.uptime_before_secs {
+                Some(_) => fresh(live, after.uptime_before_secs, after.passed_secs),
+                None => started_since(live, after.task_age_secs),
+            })
             .and(|| applied(operation, config)),
         _ => Kept::Unclear(Evidence::default().with("unread", operation.step.change.word())),
     }
@@ -140,6 +145,16 @@ fn fresh(live: &Live, before_secs: Option<u64>, passed_secs: u64) -> Kept {
     // One second is lost to rounding on each side.
     let is_fresh = now.saturating_add(2) <= before.saturating_add(passed_secs) || now < before;
     if is_fresh { Kept::Yes(seen) } else { Kept::No(seen) }
+}
+
+/// A guest that has been up for less time than its task is old was started after the task began. The other way round nothing is shown:
+/// clocks of nodes differ.
+fn started_since(live: &Live, task_age_secs: Option<u64>) -> Kept {
+    let (Some(now), Some(age)) = (live.uptime_secs, task_age_secs) else {
+        return Kept::Unclear(Evidence::default().with("unread", "uptime"));
+    };
+    let seen = Evidence::default().with("task_age_secs", age).with("uptime_secs", now);
+    if now < age { Kept::Yes(seen) } else { Kept::Unclear(seen) }
 }
 
 /// Nothing of what the restart was for still waits.

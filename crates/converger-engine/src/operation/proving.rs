@@ -25,8 +25,8 @@ const MOVES_MAX: u32 = 3;
 pub(super) enum Why {
     /// The environment says that it is done.
     Sent,
-    /// Its task ended well.
-    TaskEnded { warnings: u32 },
+    /// Its task ended well; it was begun so long ago.
+    TaskEnded { warnings: u32, age_secs: Option<u64> },
     /// Its task ended with an error.
     TaskFailed(Cause),
     /// Nobody knows how its task ended.
@@ -56,6 +56,14 @@ enum Read {
 }
 
 impl Proving {
+    /// How old the task is that ended well.
+    fn task_age_secs(&self) -> Option<u64> {
+        match self.why {
+            Why::TaskEnded { age_secs, .. } => age_secs,
+            Why::Sent | Why::TaskFailed(_) | Why::TaskLost(_) | Why::Unknown { .. } => None,
+        }
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         self.waiting
     }
@@ -175,6 +183,7 @@ impl State {
             config,
             uptime_before_secs: self.uptime_before_secs,
             passed_secs: self.passed_ms / 1000,
+            task_age_secs: proving.task_age_secs(),
         };
         match promise::kept(&self.operation, after) {
             Kept::Yes(seen) => self.kept(&proving.why, seen, now_ms),
@@ -182,7 +191,7 @@ impl State {
             Kept::Unclear(seen) if promise::is_idempotent(&self.operation.step.change) => {
                 self.not_proved(proving, &Cause::new(Trouble::Other, "unclear", &shown(&seen)), now_ms)
             }
-            // A reboot of which nothing from before is known cannot be told from none, however often it is read.
+            // A reboot that is not shown by what was read cannot be told from none, however often it is read.
             Kept::Unclear(seen) => self.unclear(&proving.why, seen, now_ms),
         }
     }
@@ -191,8 +200,8 @@ impl State {
         let is_idempotent = promise::is_idempotent(&self.operation.step.change);
         let evidence = self.with_task(self.evidence.clone());
         let evidence = match why {
-            Why::Sent | Why::TaskEnded { warnings: 0 } => evidence,
-            Why::TaskEnded { warnings } => evidence.with("warnings", u64::from(*warnings)),
+            Why::Sent | Why::TaskEnded { warnings: 0, .. } => evidence,
+            Why::TaskEnded { warnings, .. } => evidence.with("warnings", u64::from(*warnings)),
             Why::TaskFailed(cause) => evidence.with("task_error", &*cause.text),
             Why::TaskLost(_) | Why::Unknown { .. } if !is_idempotent => return self.unclear(why, observed, now_ms),
             Why::TaskLost(cause) => evidence.with("task_lost", cause.word.as_str()),

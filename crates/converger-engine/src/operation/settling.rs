@@ -43,7 +43,7 @@ impl State {
     pub(super) fn settled(&mut self, settling: Settling, answer: Answer, now_ms: u64) -> Option<Command> {
         match answer {
             Answer::Task(TaskState::Running) => self.go_on(Settling { unread: 0, ..settling }, now_ms),
-            Answer::Task(TaskState::Ended { warnings }) => self.prove(Why::TaskEnded { warnings }),
+            Answer::Task(TaskState::Ended { warnings, age_secs }) => self.prove(Why::TaskEnded { warnings, age_secs }),
             Answer::Task(TaskState::Failed(cause)) => self.prove(Why::TaskFailed(cause)),
             Answer::Task(TaskState::Lost(cause)) => self.prove(Why::TaskLost(cause)),
             other => {

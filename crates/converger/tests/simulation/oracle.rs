@@ -332,6 +332,9 @@ impl Case {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
             Outcome::Done(_) if !self.is_shown(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
+            Outcome::Done(_) if self.is_once() && self.task.is_none() && self.ended.is_none() => {
+                Some(("S17", "done, and no task shows that it was this and nobody else".into()))
+            }
             Outcome::Refused { .. } if self.sends > 0 && !self.is_rejected => {
                 Some(("S17", "refused, and it was sent and not turned down".into()))
             }

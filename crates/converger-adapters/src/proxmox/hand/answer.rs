@@ -25,7 +25,7 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, now_secs
         (Ask::Status(_), Ok(Event::GuestStatus(status))) => Answer::Status(live(status)),
         (Ask::Config(place), Ok(Event::Config(config))) => config_read(place, *config),
         (Ask::Where(vmid), Ok(Event::Resources(rows))) => found(*vmid, &rows),
-        (Ask::Task(_), Ok(Event::Task(state))) => Answer::Task(task_state(state)),
+        (Ask::Task(task), Ok(Event::Task(state))) => Answer::Task(task_state(state, age_secs(task, now_secs))),
         (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => {
             let ages: Vec<Aged<'_>> = tasks.iter().map(|task| Aged::new(task, now_secs)).collect();
             listed(&ages, *age_secs_max, |upid| is_ours(caller, place, change, upid))
@@ -169,10 +169,15 @@ fn workers(kind: Kind, change: &Change) -> &'static [&'static str] {
     }
 }
 
-fn task_state(state: codec::TaskState) -> TaskState {
+/// How long ago a task was begun, by the clock of the endpoint.
+fn age_secs(task: &TaskId, now_secs: Option<u64>) -> Option<u64> {
+    Some(now_secs?.saturating_sub(Upid::new(task.as_str())?.started_at()))
+}
+
+fn task_state(state: codec::TaskState, age_secs: Option<u64>) -> TaskState {
     match state {
         codec::TaskState::Running => TaskState::Running,
-        codec::TaskState::Ended { warnings } => TaskState::Ended { warnings },
+        codec::TaskState::Ended { warnings } => TaskState::Ended { warnings, age_secs },
         codec::TaskState::Failed { cause: codec::Cause::TaskKilled, text } => {
             TaskState::Lost(Cause::new(Trouble::Other, codec::Cause::TaskKilled.word(), &text))
         }

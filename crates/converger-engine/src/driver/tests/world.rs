@@ -181,7 +181,7 @@ impl Inner {
                 Some(own) if self.deaf.contains(&own.vmid) => TaskState::Failed(testing::cause(Trouble::ShutdownTimeout)),
                 Some(own) if own.is_failed => TaskState::Failed(testing::cause(Trouble::Other)),
                 Some(_) => TaskState::Running,
-                None => TaskState::Ended { warnings: 0 },
+                None => TaskState::Ended { warnings: 0, age_secs: None },
             }),
             Ask::Tasks { place, .. } => {
                 let ours = self.tasks.iter().filter(|task| task.vmid == place.vmid.get());

@@ -140,6 +140,45 @@ fn a_reboot_of_which_nothing_is_known_is_for_a_person() {
     assert_eq!(end(&play(fresh("reboot"), &[&sent[..], &done].concat()).0), "held outcome-unclear (person)");
 }
 
+fn ended_of_age(age_secs: u64) -> Answer {
+    Answer::Task(TaskState::Ended { warnings: 0, age_secs: Some(age_secs) })
+}
+
+/// Its own task ended well, and the guest has been up for less time than the task is old: it was restarted, and by this. What was read
+/// before the crash is not needed for that.
+#[test]
+fn a_reboot_whose_task_is_known_is_proven_by_a_guest_that_came_up_since() {
+    let up = |secs| Answer::Status(live("running", secs));
+    let story = [ended_of_age(60), up(59), config(4)];
+    let state = check_recovery(open("reboot", Some("T1")), &story, "task, status, config, commit ended, -", "done");
+    let observed = &state.ended().expect("ended").findings().observed;
+    assert_eq!((observed.get("uptime_secs"), observed.get("task_age_secs")), (Some(&Fact::from(59)), Some(&Fact::from(60))));
+    let found = [tasks(&[seen("T1", AT_SECS, true)]), ended_of_age(60), up(3), config(4)];
+    check_recovery(open("reboot", None), &found, RECOVERED, "done");
+}
+
+/// Up for as long as its task is old or longer, or without the environment's time, it is not shown to have been restarted; without a
+/// task it may have been somebody else; after a lost or failed one nobody knows what comes.
+#[test]
+fn a_reboot_that_nothing_proves_is_still_for_a_person() {
+    let up = |secs| Answer::Status(live("running", secs));
+    let told = "task, status, config, commit ended, -";
+    let tasked = || open("reboot", Some("T1"));
+    for story in [[ended_of_age(60), up(60), config(4)], [ended_of_age(60), up(1000), config(4)], [ended(), up(3), config(4)]] {
+        check_recovery(tasked(), &story, told, "held outcome-unclear (person)");
+    }
+    let nobodys = [tasks(&[]), up(3), config(4)];
+    check_recovery(open("reboot", None), &nobodys, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
+    let lost = Answer::Task(TaskState::Lost(cause(Trouble::Other)));
+    check_recovery(tasked(), &[lost, up(3), config(4)], told, "held task-lost (person)");
+    let failed = Answer::Task(TaskState::Failed(cause(Trouble::Other)));
+    check_recovery(tasked(), &[failed, up(3), config(4)], told, "held outcome-unclear (person)");
+    let mut waiting = vec![ended_of_age(60)];
+    waiting.extend(std::iter::repeat_n([up(3), config_waiting()], 200).flatten());
+    let state = State::recover(tasked(), Patience::default()).expect("open");
+    assert_eq!(end(&play(state, &waiting).0), "failed promise-broken", "what the restart was for still waits");
+}
+
 #[test]
 fn another_guest_under_the_same_id_says_nothing_about_ours() {
     let other = changed(|config| config.identity = Identity::Qemu { uuid: Some("other".into()), ctime: None });

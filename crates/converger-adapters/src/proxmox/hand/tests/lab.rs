@@ -111,6 +111,8 @@ impl Lab {
         for _ in 0..100 {
             match self.ask(&Ask::Task(task.clone())) {
                 Answer::Task(TaskState::Running) => self.pass(1_000),
+                // How old it is depends on how long it took; the next test looks at that.
+                Answer::Task(TaskState::Ended { warnings, .. }) => return TaskState::Ended { warnings, age_secs: None },
                 Answer::Task(state) => return state,
                 other => panic!("{other:?}"),
             }
@@ -148,7 +150,18 @@ fn dns() -> Place {
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
-const OK: TaskState = TaskState::Ended { warnings: 0 };
+const OK: TaskState = TaskState::Ended { warnings: 0, age_secs: None };
+
+/// By the cluster's own clock, whatever is here: a guest that has been up for less was started by it or since.
+#[test]
+fn a_task_that_ended_is_as_old_as_it_is() {
+    let mut lab = Lab::new(Flavour::V9);
+    let Sent::Task(task) = lab.send(&web(), Change::Start) else { panic!("a task") };
+    assert_eq!(lab.end_of(&task), OK);
+    lab.pass(100_000);
+    let Answer::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.ask(&Ask::Task(task)) else { panic!("it has ended") };
+    assert!((100..=110).contains(&age_secs), "{age_secs} s");
+}
 
 #[test]
 fn every_change_does_what_it_says_in_every_release() {
@@ -311,7 +324,7 @@ fn how_tasks_end() {
         }
         lab.end_of(&task)
     };
-    assert_eq!(ends(TaskTwist::Warnings(3), None), TaskState::Ended { warnings: 3 });
+    assert_eq!(ends(TaskTwist::Warnings(3), None), TaskState::Ended { warnings: 3, age_secs: None });
     let failed = ends(TaskTwist::Fail("start failed: QEMU exited with code 1".into()), None);
     assert!(matches!(&failed, TaskState::Failed(cause) if cause.text.contains("QEMU exited")), "{failed:?}");
     let killed = ends(TaskTwist::Hang, Some(Act::KillTask(100)));
