@@ -105,7 +105,7 @@ impl Code {
         match self {
             Self::GuestHeld if has("by") => "Ask whoever the evidence names; `converger release` ends the hold.",
             Self::GuestHeld if has("operation") => {
-                "Look at the operation with `converger ops show`, then say what became of it with `converger ops resolve`."
+                "Look at the operation with `converger ops show`: the next apply reads it again, or say what became of it with `converger ops resolve`."
             }
             code => code.entry().remedy,
         }

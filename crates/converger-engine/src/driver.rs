@@ -161,10 +161,11 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         Ok(found)
     }
 
-    /// Finds out what became of these, by reading only.
+    /// Finds out what became of these, by reading only. Whatever is still at work is held until the next reading: nobody waits for one
+    /// guest before the others are looked at (L4).
     pub async fn recover(&self, unsettled: Vec<History>, signal: watch::Receiver<Signal>, notice: impl FnMut(Notice<'_>) + Send) -> Report {
         let mut work = Work::new(self, notice, signal);
-        work.recover(unsettled);
+        work.recover(unsettled, self.settings.patience.brief());
         work.go().await
     }
 
@@ -184,7 +185,7 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         self.begin(&plan, &run).await?;
         let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
         let mut work = Work::new(self, notice, signal);
-        work.recover(unsettled);
+        work.recover(unsettled, self.settings.patience);
         let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
         for (operation, terms) in operations {
             work.add(operation::State::new(operation, terms, self.settings.patience));
@@ -260,8 +261,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         work
     }
 
-    fn recover(&mut self, unsettled: Vec<History>) {
-        let patience = self.engine.settings.patience;
+    fn recover(&mut self, unsettled: Vec<History>, patience: Patience) {
         let states: Vec<operation::State> =
             unsettled.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
         let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();

@@ -5,10 +5,12 @@ use converger_core::action::Change;
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For the task of a start or a stop; zero: no task is waited for, whatever it does.
+    /// For the task of a start or a stop.
     pub task_ms: u64,
     /// For the task of a shutdown or reboot beyond the time that the guest was given.
     pub slack_ms: u64,
+    /// For any task, at most: whoever comes back after a crash does not wait for one guest before looking at the others.
+    pub task_ms_max: u64,
     /// For the guest to be as promised, once the task has ended.
     pub verify_ms: u64,
     /// For a guest to come up again after a reboot: its task ends when it is down.
@@ -30,6 +32,7 @@ impl Default for Patience {
         Self {
             task_ms: 600_000,
             slack_ms: 60_000,
+            task_ms_max: u64::MAX,
             verify_ms: 10_000,
             reboot_ms: 120_000,
             unread_ms: 60_000,
@@ -39,6 +42,14 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// For whoever comes back after a crash and has to know where everything stands: what is still at work keeps its guest until the
+    /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready; only a guest
+    /// that is on its way up again is given the time that it needs.
+    pub(crate) fn brief(self) -> Self {
+        let short = |ms: u64| ms.min(1_000);
+        Self { task_ms_max: short(self.task_ms_max), verify_ms: short(self.verify_ms), unread_ms: short(self.unread_ms), ..self }
+    }
+
     /// For what was found in the journal: the connection of whoever sent it is gone, so that what arrived has arrived. The sum is
     /// well below the two seconds in which a restart must be ready.
     pub(super) fn for_recovery(self) -> Self {
@@ -47,18 +58,18 @@ impl Patience {
 
     /// For what was held until it can be read: it is read now, or stays held. Nobody waits for it a second time.
     pub(super) fn for_held(self) -> Self {
-        Self { task_ms: 0, slack_ms: 0, unread_ms: 1_000, ..self.for_recovery() }
+        Self { task_ms_max: 0, ..self.brief().for_recovery() }
     }
 
     /// How long the task of a change may take.
     pub(super) fn of_task(&self, change: &Change) -> u64 {
-        match change {
-            _ if self.task_ms == 0 => 0,
+        let ms = match change {
             Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } => {
                 u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms)
             }
             Change::ConfigSet(_) | Change::Start | Change::Stop => self.task_ms,
-        }
+        };
+        ms.min(self.task_ms_max)
     }
 
     /// How long a guest may take to be as promised.

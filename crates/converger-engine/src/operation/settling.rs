@@ -10,16 +10,13 @@ use super::patience::next_ms;
 use super::proving::Why;
 use super::{Command, Stage, State, cause_of};
 
-/// How often in a row a task may be unreadable.
-const UNREAD_MAX: u32 = 12;
-
 /// A task that is asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Settling {
     task: TaskId,
     waited_ms: u64,
-    /// Readings in a row that gave nothing.
-    unread: u32,
+    /// What was waited because readings in a row gave nothing; zero: the last one gave something.
+    unread_ms: u64,
     waiting: bool,
 }
 
@@ -31,7 +28,7 @@ impl Settling {
 
 impl State {
     pub(super) fn settle(&mut self, task: TaskId) -> Option<Command> {
-        self.poll(Settling { task, waited_ms: 0, unread: 0, waiting: true })
+        self.poll(Settling { task, waited_ms: 0, unread_ms: 0, waiting: true })
     }
 
     pub(super) fn poll(&mut self, settling: Settling) -> Option<Command> {
@@ -42,14 +39,14 @@ impl State {
 
     pub(super) fn settled(&mut self, settling: Settling, answer: Answer, now_ms: u64) -> Option<Command> {
         match answer {
-            Answer::Task(TaskState::Running) => self.go_on(Settling { unread: 0, ..settling }, now_ms),
+            Answer::Task(TaskState::Running) => self.go_on(Settling { unread_ms: 0, ..settling }, now_ms),
             Answer::Task(TaskState::Ended { warnings, age_secs }) => self.prove(Why::TaskEnded { warnings, age_secs }),
             Answer::Task(TaskState::Failed(cause)) => self.prove(Why::TaskFailed(cause)),
             Answer::Task(TaskState::Lost(cause)) => self.prove(Why::TaskLost(cause)),
             other => {
-                let unread = settling.unread + 1;
-                if unread < UNREAD_MAX {
-                    return self.go_on(Settling { unread, ..settling }, now_ms);
+                if settling.unread_ms < self.patience.unread_ms {
+                    let unread_ms = settling.unread_ms.saturating_add(next_ms(settling.waited_ms));
+                    return self.go_on(Settling { unread_ms, ..settling }, now_ms);
                 }
                 let evidence = cause_of(&other).onto(self.with_task(self.evidence.clone()));
                 self.hold(Code::OutcomeUnread, evidence, now_ms)
@@ -61,7 +58,7 @@ impl State {
         let ms = next_ms(settling.waited_ms);
         let patience_ms = self.patience.of_task(&self.operation.step.change);
         if settling.waited_ms >= patience_ms {
-            let code = if settling.unread > 0 { Code::OutcomeUnread } else { Code::TaskOverdue };
+            let code = if settling.unread_ms > 0 { Code::OutcomeUnread } else { Code::TaskOverdue };
             let evidence = self.with_task(self.evidence.clone()).with("waited_secs", settling.waited_ms / 1000);
             return self.hold(code, evidence, now_ms);
         }

@@ -145,7 +145,9 @@ fn next(release: Release, operation: &Operation) -> String {
     let (environment, id) = (&operation.environment, operation.id.as_str());
     let person = format!("look at the guest, then `converger ops resolve {environment} {id} --as done|failed|not-run --reason \"...\"`");
     match release {
-        Release::Reading => format!("the next apply reads the guest again and finds out; or {person}"),
+        Release::Reading => {
+            format!("the next apply reads the guest again, and settles it where that shows what became of it; otherwise {person}")
+        }
         Release::Person => person,
     }
 }

@@ -209,6 +209,42 @@ fn what_is_still_not_known_stays_held_and_nothing_is_written() {
     assert!(trace.iter().all(|word| matches!(word.as_str(), "config" | "-")), "{trace:?}");
 }
 
+/// What is waited in all until it ends, where every answer is the same.
+fn waited_ms(mut state: State, answer: &Answer) -> (u64, String) {
+    let mut waited = 0;
+    let mut event = Event::Begin;
+    loop {
+        let (next, command) = step(state, event, NOW_MS + waited);
+        state = next;
+        event = match command {
+            Some(Command::Ask(_)) => Event::Answered(answer.clone()),
+            Some(Command::Commit(_)) => Event::Committed,
+            Some(Command::Wait(ms)) => {
+                waited += ms;
+                Event::Woken
+            }
+            None => return (waited, end(&state)),
+        };
+    }
+}
+
+#[test]
+fn l4_who_comes_back_waits_for_no_task_and_no_silent_node_longer_than_a_restart_may_take() {
+    for (answer, ends) in [
+        (Answer::Task(TaskState::Running), "held task-overdue (reading)"),
+        (Answer::Unread(cause(Trouble::Other)), "held outcome-unread (reading)"),
+    ] {
+        for change in ["start", "shutdown", "reboot", "stop"] {
+            let whole = State::recover(open(change, Some("T1")), Patience::default()).expect("open");
+            let (ms, end) = waited_ms(whole, &answer);
+            assert!(ms >= 60_000 && end == ends, "beside others there is time: {change} {ms} {end}");
+            let brief = State::recover(open(change, Some("T1")), Patience::default().brief()).expect("open");
+            let (ms, end) = waited_ms(brief, &answer);
+            assert!((1_000..2_000).contains(&ms) && end == ends, "{change} {ms} {end}");
+        }
+    }
+}
+
 #[test]
 fn the_later_reading_releases_what_did_not_come_about() {
     let timeout = Answer::Task(TaskState::Failed(cause(Trouble::ShutdownTimeout)));
