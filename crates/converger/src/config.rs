@@ -1,4 +1,4 @@
-//! converger.toml: environments, protection, limits and freeze. Strict: an unknown key is an error, because a misspelt limit is
+//! converger.toml: environments, protection, limits, how much at once, and freeze. Strict: an unknown key is an error, because a misspelt limit is
 //! none.
 
 mod connection;
@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
+use converger_engine::schedule::Limits as AtOnce;
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -29,6 +30,8 @@ pub(crate) struct Config {
     pub(crate) origin: String,
     pub(crate) rules: Rules,
     pub(crate) limits: Limits,
+    /// How much is under way at once.
+    pub(crate) at_once: AtOnce,
     pub(crate) circumstances: Circumstances,
     /// How the environment is reached, where that is written.
     pub(crate) connection: Option<Connection>,
@@ -42,6 +45,8 @@ struct File {
     #[serde(default)]
     environments: BTreeMap<String, Spanned<connection::Written>>,
     limits: Option<LimitsTable>,
+    #[serde(default)]
+    apply: ApplyTable,
     #[serde(default)]
     freeze: Freeze,
     #[serde(default)]
@@ -71,6 +76,13 @@ struct LimitsTable {
     guests: Option<u32>,
     percent: Option<Spanned<u32>>,
     stops: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApplyTable {
+    at_once: Option<Spanned<u32>>,
+    at_once_per_node: Option<Spanned<u32>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -152,6 +164,7 @@ fn built_in() -> Config {
         origin: "built-in rules".into(),
         rules: Rules::default(),
         limits: Limits::default(),
+        at_once: AtOnce::default(),
         circumstances: Circumstances::default(),
         connection: None,
         state: None,
@@ -178,6 +191,7 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         origin: file.limits.as_ref().map_or("built-in limits".into(), |_| files::shown(path)),
         rules: rules(protect)?,
         limits: limits(&file.limits.unwrap_or_default())?,
+        at_once: at_once(&file.apply)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: file.store.directory.map(|directory| room(path).join(directory)),
@@ -228,6 +242,24 @@ fn limits(table: &LimitsTable) -> Result<Limits, Fault> {
     Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
 }
 
+/// The most that may be asked for: a cluster whose nodes each start so many guests does nothing else.
+const AT_ONCE_MAX: u32 = 1_000;
+
+fn at_once(table: &ApplyTable) -> Result<AtOnce, Fault> {
+    let within = |written: &Option<Spanned<u32>>, key: &str, default: u32| match written {
+        Some(written) if !(1..=AT_ONCE_MAX).contains(written.get_ref()) => {
+            Err(Fault::at(written, format!("`apply.{key}` must be between 1 and {AT_ONCE_MAX}, not {}", written.get_ref())))
+        }
+        Some(written) => Ok(*written.get_ref()),
+        None => Ok(default),
+    };
+    let default = AtOnce::default();
+    Ok(AtOnce {
+        per_node: within(&table.at_once_per_node, "at_once_per_node", default.per_node)?,
+        overall: within(&table.at_once, "at_once", default.overall)?,
+    })
+}
+
 fn freeze(freeze: Freeze) -> Result<Option<String>, Fault> {
     let Some(on) = freeze.on.filter(|on| *on.get_ref()) else { return Ok(None) };
     match freeze.reason {
@@ -263,6 +295,8 @@ mod tests {
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
             ("[limits]\npercent = 101", "between 0 and 100"),
             ("[freeze]\non = true", "needs a `freeze.reason`"),
+            ("[apply]\nat_once = 0", "`apply.at_once` must be between 1 and 1000, not 0"),
+            ("[apply]\nat_once_per_node = 1001", "`apply.at_once_per_node` must be between 1 and 1000"),
             ("[environments.lab.protect]\nids = [5]", "not the id"),
             ("[environments.lab.protect]\ntags = [\"\"]", "is not a tag"),
             ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
@@ -292,6 +326,7 @@ mod tests {
         let config = check("[limits]\nstops = 0").expect("accepted");
         assert_eq!(config.limits, Limits { stops: 0, ..Limits::default() });
         assert_eq!((config.circumstances.freeze, config.origin.as_str()), (None, "room/converger.toml"));
-        assert_eq!(check("").expect("accepted").origin, "built-in limits");
+        let own = check("[apply]\nat_once_per_node = 2").expect("accepted");
+        assert_eq!((own.at_once, own.origin.as_str()), (AtOnce { per_node: 2, ..AtOnce::default() }, "built-in limits"));
     }
 }

@@ -25,7 +25,12 @@ pub(crate) enum End {
 
 impl End {
     pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(match self {
+        ExitCode::from(self.number())
+    }
+
+    /// The same as a number.
+    pub(crate) fn number(self) -> u8 {
+        match self {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Input => 2,
@@ -33,7 +38,7 @@ impl End {
             Self::ChangesPending => 4,
             Self::Held => 5,
             Self::Broken => 6,
-        })
+        }
     }
 }
 

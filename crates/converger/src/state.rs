@@ -2,13 +2,14 @@
 //!
 //! What never enters here: what is written into the store.
 
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use converger_core::failure::Code;
 use converger_store::{OpenError, Settings, SqliteStore};
 
-/// The exit code of a failure.
-const FAILED: u8 = 1;
+use crate::exit::End;
 
 /// The state directory: as configured, or where the system keeps such things for this user.
 ///
@@ -35,9 +36,14 @@ pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
         directory,
         Settings::new(|cause| {
             // At once, and without tidying up: whatever is written from here on could be taken for true.
-            eprintln!("error[journal-unwritable]: the disk of the state is in doubt ({cause}); the program ends now");
-            eprintln!("help: look at the disk and make room on it; the next apply finds out what became of what was under way");
-            std::process::exit(i32::from(FAILED));
+            // Standard error may be gone too, and that must not keep it from ending.
+            let code = Code::JournalUnwritable.word();
+            let _ = writeln!(io::stderr(), "error[{code}]: the disk of the state is in doubt ({cause}); the program ends now");
+            let _ = writeln!(
+                io::stderr(),
+                "help: look at the disk and make room on it; the next apply finds out what became of what was under way"
+            );
+            std::process::exit(i32::from(End::Failed.number()));
         }),
     )
 }

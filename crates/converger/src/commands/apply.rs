@@ -28,7 +28,7 @@ use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal};
-use converger_engine::schedule::OnFailure;
+use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
 use futures_util::future::select;
 use tokio::sync::watch;
@@ -93,7 +93,8 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
-    let engine = engine(hand, &memory, arguments, pace.clone());
+    let at_once = ground.config.at_once;
+    let engine = engine(hand, &memory, arguments, at_once, pace.clone());
     let signal = signals(&memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
@@ -120,7 +121,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let (digest, left_out) = (approved.digest(), left_out(&approved));
     let run = run_id()?;
     let report = carry_out(&engine, &memory, approved, &run, &signal)?;
-    let told = Told { environment: &environment, plan: digest, run: &run, recovered: &recovered, report: &report, left_out };
+    let told = Told { environment: &environment, plan: digest, run: &run, at_once, recovered: &recovered, report: &report, left_out };
     told.write(arguments)?;
     // What was left of an earlier run and is settled by now does not speak about this one.
     let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
@@ -145,9 +146,9 @@ impl Hand for Live {
 
 type Driver = Engine<Live, SqliteStore, Pace>;
 
-fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, pace: Pace) -> Driver {
+fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, limits: Limits, pace: Pace) -> Driver {
     let on_failure = if arguments.fail_fast { OnFailure::Stop } else { OnFailure::GoOn };
-    let settings = Settings { on_failure, ..Settings::default() };
+    let settings = Settings { limits, on_failure, ..Settings::default() };
     Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(pace), settings)
 }
 

@@ -9,6 +9,7 @@ use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use converger_core::moment;
 use converger_engine::driver::{Report, Reported};
+use converger_engine::schedule::Limits;
 use serde_json::{Value as Json, json};
 
 use super::super::Stop;
@@ -24,6 +25,8 @@ pub(super) struct Told<'r> {
     pub(super) environment: &'r EnvironmentName,
     pub(super) plan: Digest,
     pub(super) run: &'r RunId,
+    /// How much was under way at once, at most.
+    pub(super) at_once: Limits,
     /// What was left of earlier runs.
     pub(super) recovered: &'r Report,
     pub(super) report: &'r Report,
@@ -55,6 +58,7 @@ impl Told<'_> {
             "recovered": self.recovered.operations().iter().map(row).collect::<Vec<_>>(),
             "steps": self.report.operations().iter().map(row).collect::<Vec<_>>(),
             "end": self.report.end().word(), "left_out": self.left_out,
+            "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
         })
     }
 

@@ -54,8 +54,9 @@ pub(super) fn result() -> Json {
         }),
     );
     let mut schema = object(
-        &["end", "environment", "left_out", "plan", "recovered", "run", "schema", "steps"],
+        &["at_once", "end", "environment", "left_out", "plan", "recovered", "run", "schema", "steps"],
         json!({
+            "at_once": object(&["overall", "per_node"], json!({ "overall": count(), "per_node": count() })),
             "end": words(&End::ALL.map(End::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
