@@ -227,6 +227,8 @@ struct Held {
     ended_ms: Option<u64>,
     /// Its turn never came, for this reason.
     not_run: Option<Outcome>,
+    /// What it does once there is room for it on the node that its guest moved to.
+    parked: Option<operation::Command>,
 }
 
 /// A run under way.
@@ -273,7 +275,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
 
     fn add(&mut self, state: operation::State) {
         let id = state.operation().id.clone();
-        let held = Held { state: Some(state), began_ms: None, ended_ms: None, not_run: None };
+        let held = Held { state: Some(state), began_ms: None, ended_ms: None, not_run: None, parked: None };
         if self.held.insert(id.clone(), held).is_none() {
             self.order.push(id);
         }
@@ -303,6 +305,11 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         for command in commands {
             match command {
                 schedule::Command::Begin(id) => self.feed(&id, operation::Event::Begin),
+                schedule::Command::Resume(id) => {
+                    if let Some(command) = self.held.get_mut(&id).and_then(|held| held.parked.take()) {
+                        self.carry_out(id, command);
+                    }
+                }
                 schedule::Command::NotRun { id, code, evidence } => self.not_run(&id, code, evidence),
             }
         }
@@ -331,9 +338,15 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         }
         let end = state.ended().map(Outcome::end);
         held.ended_ms = end.map(|_| now_ms);
+        let moved = self.schedule.as_ref().and_then(|schedule| state.moved_from(schedule.node_of(id)?));
         held.state = Some(state);
-        if let Some(command) = command {
-            self.carry_out(id.clone(), command);
+        match (command, moved) {
+            (Some(command), Some(node)) => {
+                held.parked = Some(command);
+                self.schedule(schedule::Event::Moved { id: id.clone(), node });
+            }
+            (Some(command), None) => self.carry_out(id.clone(), command),
+            (None, _) => {}
         }
         if self.is_journal_lost {
             self.schedule(schedule::Event::Stop(Code::JournalUnwritable));
@@ -401,7 +414,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         self.under_way.abort_all();
         let mut reported = Vec::with_capacity(self.order.len());
         for id in std::mem::take(&mut self.order) {
-            let Some(Held { state: Some(state), began_ms, ended_ms, not_run }) = self.held.remove(&id) else { continue };
+            let Some(Held { state: Some(state), began_ms, ended_ms, not_run, .. }) = self.held.remove(&id) else { continue };
             reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
         }
         Report { reported }

@@ -28,6 +28,7 @@ use converger_core::apply::{
     Revision, Sent, TaskId, Terms, Trouble,
 };
 use converger_core::failure::Code;
+use converger_core::guest::NodeName;
 use converger_core::refusal::Refusal;
 
 use checking::Checking;
@@ -219,6 +220,13 @@ impl State {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// The node that it works on, where that is another one than it was counted on and nothing was sent yet.
+    #[must_use]
+    pub fn moved_from(&self, counted: &NodeName) -> Option<NodeName> {
+        let is_before = matches!(self.stage, Stage::Checking(_));
+        (is_before && self.place.node != *counted).then(|| self.place.node.clone())
     }
 
     /// Whether it was found in the journal, so that it only reads.

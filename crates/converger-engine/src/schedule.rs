@@ -99,6 +99,13 @@ pub enum Event {
         /// How.
         end: End,
     },
+    /// An operation that was begun found its guest on another node, and has not sent anything: it waits for room there.
+    Moved {
+        /// Which.
+        id: OperationId,
+        /// Where its guest is.
+        node: NodeName,
+    },
     /// Nothing new is begun from now on; what is under way goes on to its end, and what was found in the journal is still found out.
     Stop(Code),
 }
@@ -108,6 +115,8 @@ pub enum Event {
 pub enum Command {
     /// Its turn has come.
     Begin(OperationId),
+    /// There is room for it on the node that its guest is on: it goes on.
+    Resume(OperationId),
     /// Its turn will never come.
     NotRun {
         /// Which.
@@ -155,6 +164,8 @@ struct Entry {
     /// How many operations of other guests it still waits for.
     waits: usize,
     is_begun: bool,
+    /// It was begun, and waits for room on another node.
+    is_parked: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -196,6 +207,12 @@ impl State {
         self.busy_overall
     }
 
+    /// The node that an operation is counted on, while it waits or is under way.
+    #[must_use]
+    pub fn node_of(&self, id: &OperationId) -> Option<&NodeName> {
+        self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
+    }
+
     /// Whether nothing new is begun any more.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -210,6 +227,7 @@ pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
     match event {
         Event::Submit(items) => state.submit(items, &mut commands),
         Event::Ended { id, end } => state.ended(&id, end, &mut commands),
+        Event::Moved { id, node } => state.moved(&id, node),
         Event::Stop(code) => state.stop(code, &mut commands),
     }
     state.begin_what_fits(&mut commands);
@@ -260,7 +278,7 @@ impl State {
         self.places.insert(item.id.clone(), place);
         self.lanes.entry(item.vmid).or_default().queue.push_back(place);
         *self.left.entry(item.node.clone()).or_default() += 1;
-        self.entries.insert(place, Entry { item, waits: 0, is_begun: false });
+        self.entries.insert(place, Entry { item, waits: 0, is_begun: false, is_parked: false });
     }
 
     /// Each step that waits for a guest waits for the power steps of that guest in the same submission. That those are not
@@ -300,14 +318,11 @@ impl State {
     }
 
     fn ended(&mut self, id: &OperationId, end: End, commands: &mut Vec<Command>) {
-        let Some(place) = self.places.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun)) else {
-            return;
-        };
+        let Some(place) = self.begun(id) else { return };
         let Some(entry) = self.forget(place) else { return };
         let Item { node, vmid, run, is_recovered, .. } = entry.item;
-        self.busy_overall = self.busy_overall.saturating_sub(1);
-        if let Some(count) = self.busy.get_mut(&node) {
-            *count = count.saturating_sub(1);
+        if !entry.is_parked {
+            self.make_room(&node);
         }
         if let Some(lane) = self.lanes.get_mut(&vmid) {
             lane.busy = false;
@@ -322,6 +337,38 @@ impl State {
             }
         }
         self.offer(vmid);
+    }
+
+    /// The place of an operation that was begun.
+    fn begun(&self, id: &OperationId) -> Option<u64> {
+        self.places.get(id).copied().filter(|place| self.entries.get(place).is_some_and(|entry| entry.is_begun))
+    }
+
+    fn make_room(&mut self, node: &NodeName) {
+        self.busy_overall = self.busy_overall.saturating_sub(1);
+        if let Some(count) = self.busy.get_mut(node) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    /// It gives its room back and waits for room where its guest is, before whatever else waits there. What comes behind it in its lane
+    /// is counted there from the start.
+    fn moved(&mut self, id: &OperationId, node: NodeName) {
+        let Some(place) = self.begun(id) else { return };
+        let Some(entry) = self.entries.get_mut(&place).filter(|entry| entry.item.node != node && !entry.is_parked) else { return };
+        entry.is_parked = true;
+        let (old, vmid) = (entry.item.node.clone(), entry.item.vmid);
+        self.make_room(&old);
+        let behind: Vec<u64> = self.lanes.get(&vmid).into_iter().flat_map(|lane| lane.queue.iter().copied()).collect();
+        for own in std::iter::once(place).chain(behind) {
+            let Some(entry) = self.entries.get_mut(&own).filter(|entry| entry.item.node == old) else { continue };
+            entry.item.node = node.clone();
+            if let Some(left) = self.left.get_mut(&old) {
+                *left = left.saturating_sub(1);
+            }
+            *self.left.entry(node.clone()).or_default() += 1;
+        }
+        self.ready.entry(node).or_default().insert(place);
     }
 
     /// Whoever waited for it waits for one less.
@@ -409,13 +456,17 @@ impl State {
             && let Some(place) = self.ready.get_mut(&node).and_then(BTreeSet::pop_first)
         {
             let Some(entry) = self.entries.get_mut(&place) else { continue };
+            self.busy_overall += 1;
+            *self.busy.entry(node).or_default() += 1;
+            if std::mem::take(&mut entry.is_parked) {
+                commands.push(Command::Resume(entry.item.id.clone()));
+                continue;
+            }
             entry.is_begun = true;
             if let Some(lane) = self.lanes.get_mut(&entry.item.vmid) {
                 lane.queue.pop_front();
                 lane.busy = true;
             }
-            self.busy_overall += 1;
-            *self.busy.entry(node).or_default() += 1;
             commands.push(Command::Begin(entry.item.id.clone()));
         }
     }

@@ -37,7 +37,12 @@ fn started() -> World {
 
 /// The approved plan of these guests in this world, as a person at a terminal has it.
 fn approved(guests: &[Json], world: &World) -> ApprovedPlan {
-    let plan = testing::plan(guests, &world.rows());
+    approved_on(guests, &world.rows())
+}
+
+/// The same, of this reading.
+fn approved_on(guests: &[Json], rows: &[Json]) -> ApprovedPlan {
+    let plan = testing::plan(guests, rows);
     let Judged::Safe(safe) = judge(plan, policy::Limits::default(), Circumstances::default()) else { panic!("refused") };
     let admission = Admission {
         mode: Mode::Solo,

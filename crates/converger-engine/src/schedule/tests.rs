@@ -38,6 +38,7 @@ fn after(guests: &[u32], item: Item) -> Item {
 fn shown(command: &Command) -> String {
     match command {
         Command::Begin(id) => format!("begin {id}"),
+        Command::Resume(id) => format!("resume {id}"),
         Command::NotRun { id, code, .. } => format!("{id} {}", code.word()),
     }
 }
@@ -90,6 +91,49 @@ fn limits_hold_per_node_and_overall() {
     story.check_submit(&items, &["begin r-100-0", "begin r-101-0", "begin r-200-0"]);
     story.check_end("r-200-0", End::Done, &["begin r-201-0"]);
     story.check_end("r-100-0", End::Done, &["begin r-102-0"]);
+}
+
+fn moved(id: &str, node: &str) -> Event {
+    Event::Moved { id: OperationId::new(id).expect("an id"), node: NodeName::new(node).expect("a node") }
+}
+
+/// A node was emptied after the plan was made: all its guests are on the other one, which takes no more at once for that.
+#[test]
+fn a_guest_that_moved_is_counted_where_it_is() {
+    let mut story = Story::new(1, 9);
+    let items = [item("r", 100, 0), item("r", 101, 0), on("pve2", item("r", 200, 0)), on("pve2", item("r", 201, 0))];
+    story.check_submit(&items, &["begin r-100-0", "begin r-200-0"]);
+    story.check(moved("r-100-0", "pve2"), &["begin r-101-0"]);
+    story.check(moved("r-101-0", "pve2"), &[]);
+    story.check_end("r-200-0", End::Done, &["resume r-100-0"]);
+    story.check_end("r-100-0", End::Done, &["resume r-101-0"]);
+    story.check_end("r-101-0", End::Done, &["begin r-201-0"]);
+    story.check_end("r-201-0", End::Done, &[]).check_idle();
+}
+
+/// Its intent is in the journal: it is not dropped, its guest is not touched by anything else, and it goes on to its end.
+#[test]
+fn what_waits_for_room_elsewhere_is_under_way_all_the_same() {
+    let mut story = Story::new(1, 9);
+    let items = [item("r", 100, 0), item("r", 100, 1), on("pve2", item("r", 200, 0)), after(&[100], on("pve3", item("r", 300, 0)))];
+    story.check_submit(&items, &["begin r-100-0", "begin r-200-0"]);
+    story.check(moved("r-100-0", "pve2"), &[]);
+    story.check(moved("r-100-0", "pve3"), &[]);
+    story.check_submit(&[item("s", 100, 0)], &["r-100-1 superseded", "r-300-0 dependency-not-done"]);
+    story.check(Event::Stop(Code::RunStopped), &["s-100-0 run-stopped"]);
+    story.check_end("r-200-0", End::Done, &["resume r-100-0"]);
+    story.check_end("r-100-0", End::Failed, &[]).check_idle();
+}
+
+#[test]
+fn where_there_is_room_it_goes_on_at_once_and_what_is_not_begun_does_not_move() {
+    let mut story = Story::new(1, 9);
+    story.check_submit(&[item("r", 100, 0), item("r", 100, 1), item("r", 101, 0)], &["begin r-100-0"]);
+    story.check(moved("r-101-0", "pve2"), &[]);
+    story.check(moved("r-100-0", "pve1"), &[]);
+    story.check(moved("r-100-0", "pve2"), &["resume r-100-0", "begin r-101-0"]);
+    // The next step of the guest is counted where the guest is: there is room on that node although none on the other.
+    story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
 }
 
 #[test]
@@ -247,6 +291,8 @@ fn what_is_not_under_way_cannot_end_and_what_is_known_is_not_taken_twice() {
 #[derive(Default)]
 struct Witness {
     under_way: BTreeMap<OperationId, (Vmid, NodeName)>,
+    /// Begun, and waiting for room on another node.
+    parked: BTreeMap<OperationId, Vmid>,
     begun: BTreeSet<OperationId>,
     closed: BTreeSet<OperationId>,
     done: BTreeSet<OperationId>,
@@ -254,10 +300,14 @@ struct Witness {
 }
 
 impl Witness {
-    fn saw(&mut self, commands: &[Command], limits: Limits) {
+    fn saw(&mut self, commands: &[Command], state: &State, limits: Limits) {
         for command in commands {
             match command {
-                Command::Begin(id) => self.begins(id),
+                Command::Begin(id) => self.begins(id, state.node_of(id).expect("a node")),
+                Command::Resume(id) => {
+                    let vmid = self.parked.remove(id).unwrap_or_else(|| panic!("{id} did not wait for room"));
+                    self.under_way.insert(id.clone(), (vmid, state.node_of(id).expect("a node").clone()));
+                }
                 Command::NotRun { id, .. } => assert!(self.closed.insert(id.clone()) && !self.begun.contains(id), "{id} has ended before"),
             }
         }
@@ -280,15 +330,28 @@ impl Witness {
         Some(Event::Ended { id, end })
     }
 
-    fn begins(&mut self, id: &OperationId) {
+    /// The guest of one of them is found elsewhere.
+    fn lets_one_move(&mut self, rng: &mut Rng) -> Option<Event> {
+        let under_way: Vec<OperationId> = self.under_way.keys().cloned().collect();
+        let id = rng.pick(&under_way)?.clone();
+        let node = NodeName::new(rng.word(&["pve1", "pve2", "pve3"])).expect("a node");
+        if self.under_way[&id].1 != node {
+            let (vmid, _) = self.under_way.remove(&id)?;
+            self.parked.insert(id.clone(), vmid);
+        }
+        Some(Event::Moved { id, node })
+    }
+
+    fn begins(&mut self, id: &OperationId, node: &NodeName) {
         let item = &self.items[id];
         assert!(self.begun.insert(id.clone()) && !self.closed.contains(id), "{id} begins twice");
-        assert!(self.under_way.values().all(|(vmid, _)| *vmid != item.vmid), "two operations of guest {}", item.vmid);
+        let mut others = self.under_way.values().map(|(vmid, _)| vmid).chain(self.parked.values());
+        assert!(others.all(|vmid| *vmid != item.vmid), "two operations of guest {}", item.vmid);
         for wait in &item.wait {
             let mut powers = self.items.values().filter(|own| own.vmid == *wait && own.run == item.run && own.is_power);
             assert!(powers.all(|own| self.done.contains(&own.id)), "{id} begins before guest {wait} is done");
         }
-        self.under_way.insert(id.clone(), (item.vmid, item.node.clone()));
+        self.under_way.insert(id.clone(), (item.vmid, node.clone()));
     }
 }
 
@@ -332,13 +395,17 @@ fn any_schedule(rng: &mut Rng) {
             Event::Submit(plan)
         } else if rng.one_in(100) {
             Event::Stop(Code::RunStopped)
+        } else if rng.one_in(6)
+            && let Some(event) = witness.lets_one_move(rng)
+        {
+            event
         } else {
             let Some(event) = witness.lets_one_end(rng) else { break };
             event
         };
         let (next, commands) = step(state, event);
         state = next;
-        witness.saw(&commands, limits);
+        witness.saw(&commands, &state, limits);
     }
     assert!(state.is_idle(), "something waits for ever");
     assert_eq!(witness.closed.len(), witness.items.len(), "something was lost");

@@ -44,6 +44,8 @@ pub(crate) struct Life<'l> {
     schedule: schedule::State,
     waiting: BTreeMap<OperationId, operation::State>,
     running: BTreeMap<OperationId, operation::State>,
+    /// What waits for room on the node that its guest moved to.
+    parked: BTreeMap<OperationId, Command>,
     /// What is under way.
     shapes: BTreeMap<OperationId, Arc<Operation>>,
     sent: BTreeMap<OperationId, bool>,
@@ -71,6 +73,7 @@ impl<'l> Life<'l> {
             schedule: schedule::State::new(scene.limits, scene.on_failure),
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
+            parked: BTreeMap::new(),
             shapes: BTreeMap::new(),
             sent: BTreeMap::new(),
             queue: BTreeMap::new(),
@@ -138,6 +141,11 @@ impl<'l> Life<'l> {
         for command in commands {
             match command {
                 schedule::Command::Begin(id) => self.begin(&id)?,
+                schedule::Command::Resume(id) => {
+                    if let Some(command) = self.parked.remove(&id) {
+                        self.carry(&id, command)?;
+                    }
+                }
                 schedule::Command::NotRun { id, code, .. } => {
                     let is_stop = code == Code::RunStopped && self.bug == Some(Bug::IgnoreStop);
                     if is_stop {
@@ -191,21 +199,30 @@ impl<'l> Life<'l> {
         let (state, command) = operation::step(state, event, self.clock());
         let outcome = state.ended().cloned();
         let is_recorded = state.is_recorded();
+        let moved = self.schedule.node_of(id).and_then(|counted| state.moved_from(counted));
         self.running.insert(id.clone(), state);
+        match (command, moved, outcome) {
+            (Some(command), Some(node), _) => {
+                self.parked.insert(id.clone(), command);
+                self.scheduled(schedule::Event::Moved { id: id.clone(), node })
+            }
+            (Some(command), None, _) => self.carry(id, command),
+            (None, _, Some(outcome)) => self.ended(id, &outcome, is_recorded),
+            (None, _, None) => Ok(()),
+        }
+    }
+
+    fn carry(&mut self, id: &OperationId, command: Command) -> Result<(), Died> {
         match command {
-            Some(Command::Commit(record)) => self.commit(id, *record),
-            Some(Command::Ask(ask)) => match self.shapes.get(id).cloned() {
+            Command::Commit(record) => self.commit(id, *record),
+            Command::Ask(ask) => match self.shapes.get(id).cloned() {
                 Some(operation) => self.ask(id, &operation, ask),
                 None => Ok(()),
             },
-            Some(Command::Wait(ms)) => {
+            Command::Wait(ms) => {
                 self.later(self.stage.now_ms + ms, id, Event::Woken);
                 Ok(())
             }
-            None => match outcome {
-                Some(outcome) => self.ended(id, &outcome, is_recorded),
-                None => Ok(()),
-            },
         }
     }
 

@@ -26,6 +26,26 @@ fn a_drain_that_was_said_before_the_run_lets_nothing_begin() {
     }
 }
 
+/// Two nodes with two guests each, of which one was emptied after the plan was made: the other one is asked for no more at once than it
+/// would have been, and everything is done.
+#[test]
+fn a_node_that_took_the_guests_of_another_has_one_limit_for_all_of_them() {
+    let ids = [100, 101, 102, 103];
+    let (world, store) = (World::new(&ids.map(|vmid| (vmid, "stopped"))), MemoryStore::new());
+    let wanted = ids.map(|vmid| json!({ "vmid": vmid, "kind": "qemu", "name": "web", "state": "running" }));
+    let mut rows = world.rows();
+    rows[2]["node"] = json!("pve2");
+    rows[3]["node"] = json!("pve2");
+    let plan = approved_on(&wanted, &rows);
+    world.move_all_to("pve2");
+    let engine = engine(&world, &store, Settings { limits: Limits { per_node: 1, overall: 9 }, ..Settings::default() });
+    let id = |number: usize| OperationId::new(&format!("r1-{number}"));
+    let run = engine.apply(plan, RunId::new("r1").expect("an id"), id, Vec::new(), quiet(), |_| ());
+    let report = block(run).expect("the run begins");
+    assert_eq!(shown(&report), ids.map(|vmid| format!("{vmid} start: done")));
+    assert_eq!((world.sends(), world.most_tasks()), (ids.map(|vmid| (vmid, 1)).into(), 1));
+}
+
 #[test]
 fn what_is_left_in_the_middle_is_found_out_at_the_next_start_and_not_sent_again() {
     let (world, store) = (started(), MemoryStore::new());

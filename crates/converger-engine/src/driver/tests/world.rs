@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use converger_core::action::{Change, FieldChange};
-use converger_core::apply::{Answer, Ask, ConfigRead, Live, Sent, TaskId, TaskState, Trouble};
-use converger_core::guest::RunState;
+use converger_core::apply::{Answer, Ask, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble};
+use converger_core::guest::{Kind, NodeName, RunState};
 use converger_core::normalize::{Field, Value};
 use converger_core::observe::{Config, Pending};
 use serde_json::{Value as Json, json};
@@ -47,6 +47,10 @@ struct Inner {
     dies_at: Option<u64>,
     /// The answer to the sends with these numbers is lost.
     lost: Vec<usize>,
+    /// Where all guests are by now; they were planned on where their rows say.
+    home: Option<NodeName>,
+    /// The most tasks that were at work at once.
+    most_tasks: usize,
 }
 
 /// The world; clones share it.
@@ -111,6 +115,15 @@ impl World {
         self.lock().asked
     }
 
+    /// All guests are on this node from now on.
+    pub(super) fn move_all_to(&self, node: &str) {
+        self.lock().home = NodeName::new(node);
+    }
+
+    pub(super) fn most_tasks(&self) -> usize {
+        self.lock().most_tasks
+    }
+
     /// The answer to the send with this number is lost, after it was carried out.
     pub(super) fn loses_answer(&self, number: usize) {
         self.lock().lost.push(number);
@@ -171,6 +184,16 @@ impl Inner {
 
     fn answer(&mut self, ask: &Ask) -> Answer {
         self.settle();
+        match (ask, self.home.clone()) {
+            (Ask::Status(place) | Ask::Config(place), Some(home)) if place.node != home => {
+                Answer::NotThere(testing::cause(Trouble::NotThere))
+            }
+            (Ask::Where(vmid), Some(node)) => Answer::Where(Some(Place { node, kind: Kind::Qemu, vmid: *vmid })),
+            _ => self.answer_here(ask),
+        }
+    }
+
+    fn answer_here(&mut self, ask: &Ask) -> Answer {
         match ask {
             Ask::Cluster => testing::cluster(),
             Ask::Status(place) => Answer::Status(self.live(place.vmid.get())),
@@ -215,6 +238,7 @@ impl Inner {
                 let id = testing::task_id(&format!("T{number}"));
                 let is_failed = self.broken.contains(&vmid) || (self.deaf.contains(&vmid) && matches!(change, Change::Shutdown { .. }));
                 self.tasks.push(Task { id: id.clone(), vmid, change: change.clone(), began_ms: self.now_ms, is_failed });
+                self.most_tasks = self.most_tasks.max(self.tasks.len());
                 Sent::Task(id)
             }
         };

@@ -164,6 +164,7 @@ impl Lanes {
         for command in commands {
             match command {
                 Command::Begin(id) => self.begin(&mut world, &id)?,
+                Command::Resume(id) => return Err(format!("{id} goes on, and its guest did not move")),
                 Command::NotRun { id, code, .. } => self.not_run(&mut world, &id, code)?,
             }
         }
