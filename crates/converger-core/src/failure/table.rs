@@ -233,8 +233,8 @@ pub static TABLE: [Entry; 36] = [
         Code::JournalUnwritable,
         "journal-unwritable",
         "the journal cannot be written",
-        "Nothing is changed that was not written down before. What was under way is found out by reading at the next start.",
-        "Make the state directory writable, with room on its disk, then run it again.",
+        "Nothing is changed that was not written down before. What was under way is found out by reading at the next start. The evidence says whether the file could not be written, or whether the journal turned a record down because it has something else than this run wrote.",
+        "Make the state directory writable, with room on its disk. If a record was turned down, see to it that nobody restores or replaces the store during a run. Then run it again.",
     ),
     entry(
         Code::LaneHalted,

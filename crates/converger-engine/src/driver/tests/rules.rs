@@ -1,7 +1,7 @@
 //! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
 //! restart, and guests that do not listen.
 
-use converger_core::apply::{IdempotencyKey, Resolution, Source, Terms};
+use converger_core::apply::{Findings, IdempotencyKey, Resolution, Source, Terms};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 
@@ -44,6 +44,24 @@ fn a_node_that_took_the_guests_of_another_has_one_limit_for_all_of_them() {
     let report = block(run).expect("the run begins");
     assert_eq!(shown(&report), ids.map(|vmid| format!("{vmid} start: done")));
     assert_eq!((world.sends(), world.most_tasks()), (ids.map(|vmid| (vmid, 1)).into(), 1));
+}
+
+/// Somebody restored a store in which the operation has ended: nothing that this run writes can be relied on, and nothing more is sent.
+#[test]
+fn a_journal_that_turns_a_record_down_stops_the_run_and_says_why() {
+    let (world, store) = (started(), MemoryStore::new());
+    let other = store.clone();
+    world.on_first_send(move || {
+        let id = OperationId::new("r1-0").expect("an id");
+        let outcome = Outcome::failed(Code::TaskFailed, Findings::default());
+        let _ = other.commit_now(Record::Ended { id, outcome, at_ms: NOW_MS }.into()).expect("taken");
+    });
+    let report = apply(&world, &store, "r1", one_at_a_time(), quiet()).expect("the run begins");
+    assert_eq!(shown(&report)[0], "100 start: held journal-unwritable");
+    let said = report.operations()[0].outcome.findings().evidence.get("said");
+    assert_eq!(said, Some(&Fact::from("operation `r1-0`: it has ended already: failed")));
+    assert!(shown(&report)[1..].iter().all(|line| line.ends_with("not-run journal-unwritable")), "{:?}", shown(&report));
+    assert_eq!(world.sends(), [(100, 1)].into());
 }
 
 #[test]
