@@ -316,6 +316,19 @@ impl Oracle {
         self.demand(open.is_none(), "L3", || format!("{open:?} has no end although everything has healed"));
     }
 
+    /// Whether a task of ours is in no record although its operation was sent, and it was said that nothing of it was carried out: it
+    /// came after it was given up, by a living process or by a restart (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
+    pub(crate) fn came_late(&self, task: &str) -> Option<&'static str> {
+        if self.cases.values().any(|case| case.task.as_ref().is_some_and(|own| own.as_str() == task)) {
+            return None;
+        }
+        let is_of = |case: &&Case| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
+        let is_given_up =
+            |case: &&Case| case.ended.as_ref().is_some_and(|end| end.code().is_some_and(|code| code.as_str() == "not-carried-out"));
+        let case = self.cases.values().filter(|case| case.sends > 0).filter(is_given_up).find(is_of)?;
+        Some(if case.is_recovered { "a change came after a restart gave it up" } else { "a change came after it was given up" })
+    }
+
     pub(crate) fn broken_by(&mut self, rule: &'static str, text: String) {
         self.broken(rule, text);
     }

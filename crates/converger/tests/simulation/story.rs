@@ -338,12 +338,22 @@ impl Story {
             // Nothing was sent and nothing is held: this is how it stays.
             if self.oracle.sends == sends && self.held().is_empty() {
                 self.oracle.settled();
+                self.count_late();
                 return self.rests();
             }
             self.stage().pass(60_000);
         }
         if !self.is_broken() && !self.is_any_hopeless() {
             self.oracle.broken_by("L1", format!("still at work after {RUNS_MAX} runs, although everything has healed"));
+        }
+    }
+
+    /// Known, and not forbidden yet: how often it happens is told.
+    fn count_late(&mut self) {
+        let Some(stage) = self.stage.as_mut() else { return };
+        for vmid in self.scene.wanted.keys() {
+            let late: Vec<&'static str> = stage.world.tasks_about(*vmid).filter_map(|(upid, _)| self.oracle.came_late(upid)).collect();
+            stage.seen.extend(late);
         }
     }
 
