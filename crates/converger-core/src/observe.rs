@@ -32,6 +32,12 @@ pub const CAUSE_NOT_LISTED: &str = "not-listed";
 /// The cause of an unknown guest that an observer lists twice.
 pub const CAUSE_LISTED_TWICE: &str = "listed-twice";
 
+/// The cause of an unknown guest whose run-state is neither running nor stopped, such as one that is paused.
+pub const CAUSE_RUN_STATE_UNCLEAR: &str = "run-state-unclear";
+
+/// The cause of an unknown guest whose run-state nobody has told, or not yet.
+pub const CAUSE_NOT_REPORTED: &str = "status-not-reported";
+
 /// One reading of an environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
@@ -173,7 +179,10 @@ impl ObservedGuest {
     fn settle(&mut self) {
         let Status::Known(state) = self.status else { return };
         if let Some(word) = self.run_state.as_deref().filter(|word| *word != state.word()) {
-            self.status = Status::Unknown(Some(word.into()));
+            self.status = match Status::of_word(word) {
+                Status::Known(_) => Status::Unknown(Some(CAUSE_RUN_STATE_UNCLEAR.into())),
+                unknown => unknown,
+            };
         }
     }
 }
@@ -185,6 +194,21 @@ pub enum Status {
     Known(RunState),
     /// It is not known, for this cause.
     Unknown(Option<Box<str>>),
+}
+
+impl Status {
+    /// What a platform's own word for a run-state amounts to; the one place where that is decided.
+    ///
+    /// A guest that is paused or in trouble has its process and its memory and does nothing: it neither runs nor is it stopped.
+    #[must_use]
+    pub fn of_word(word: &str) -> Self {
+        match word {
+            "running" => Self::Known(RunState::Running),
+            "stopped" => Self::Known(RunState::Stopped),
+            "unknown" | "" => Self::Unknown(Some(CAUSE_NOT_REPORTED.into())),
+            _ => Self::Unknown(Some(CAUSE_RUN_STATE_UNCLEAR.into())),
+        }
+    }
 }
 
 /// The high-availability manager's hold on a guest.

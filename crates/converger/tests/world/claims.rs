@@ -114,7 +114,7 @@ fn run_state(observation: &Observation, row: &ObservedGuest, witness: &Witness) 
     }
     if let Status::Known(state) = row.status {
         let is = |word: &str| match state {
-            RunState::Running => matches!(word, "running" | "paused" | "suspended"),
+            RunState::Running => word == "running",
             RunState::Stopped => word == "stopped",
         };
         claims.push(claim(state.word(), source, was(&is)));

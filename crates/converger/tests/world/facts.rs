@@ -273,7 +273,7 @@ fn guests_of_a_node_that_is_down_are_unknown_whatever_the_list_remembers() {
 
 #[test]
 fn a_guest_that_is_paused_or_in_trouble_is_neither_running_nor_stopped_for_a_plan() {
-    for (word, cause) in [("paused", "paused"), ("io-error", "run-state-unclear"), ("prelaunch", "run-state-unclear")] {
+    for (word, cause) in [("paused", "run-state-unclear"), ("io-error", "run-state-unclear"), ("prelaunch", "run-state-unclear")] {
         in_every_release(LAB, |way| {
             way.lab().act(Act::Say(102, word.to_owned()));
             let scope = Scope::new(vec![vmid(102)]);

@@ -3,7 +3,7 @@
 
 use converger_core::action::Change;
 use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Sent, TaskId, TaskSeen, TaskState, Trouble};
-use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::guest::{Kind, Vmid};
 use converger_core::observe::{Ha, Status};
 
 use super::{Caller, revision};
@@ -75,16 +75,10 @@ fn membership(caller: &Caller, cluster: Cluster) -> Answer {
     Answer::Cluster(Membership { quorate: cluster.quorate, nodes: cluster.nodes })
 }
 
-/// A guest that is paused or in trouble has its process and does nothing: it is neither running nor stopped.
 pub(super) fn live(status: GuestStatus) -> Live {
     let word = status.qmp_status.unwrap_or(status.status);
-    let state = match &*word {
-        "running" => Status::Known(RunState::Running),
-        "stopped" => Status::Known(RunState::Stopped),
-        _ => Status::Unknown(Some(Reason::RunStateUnclear.word().into())),
-    };
     let ha = status.ha.map(|state| Ha { state });
-    Live { status: state, word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
+    Live { status: Status::of_word(&word), word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
 }
 
 pub(super) fn config_read(place: &Place, config: GuestConfig) -> Answer {

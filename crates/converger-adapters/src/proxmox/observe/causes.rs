@@ -69,8 +69,8 @@ impl Reason {
         match self {
             Self::NodeOffline => "node-offline",
             Self::NodeSilent => "node-silent",
-            Self::NotReported => "status-not-reported",
-            Self::RunStateUnclear => "run-state-unclear",
+            Self::NotReported => observe::CAUSE_NOT_REPORTED,
+            Self::RunStateUnclear => observe::CAUSE_RUN_STATE_UNCLEAR,
             Self::NotPermitted => "not-permitted",
             Self::Moved => "moved-while-read",
             Self::Gone => "gone-while-read",

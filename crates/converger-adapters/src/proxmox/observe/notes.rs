@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use converger_core::guest::Vmid;
-use converger_core::observe::{Node, ObservedGuest, Status};
+use converger_core::observe::{Node, ObservedGuest};
 
 use super::causes::{Note, Reason};
 use super::rows::unknown;
@@ -37,15 +37,11 @@ pub(super) fn of_rows<'r>(rows: impl Iterator<Item = &'r ObservedGuest>, nodes: 
     notes
 }
 
-/// A guest of which the platform has a word that is neither running nor stopped. One that is paused is such a guest, though it has its memory.
+/// A guest of which the platform has a word that is neither running nor stopped.
 fn unclear(row: &ObservedGuest) -> Option<Note> {
     let word = row.run_state.as_deref()?;
-    let is_unclear = match &row.status {
-        Status::Known(state) => word != state.word(),
-        status => *status == unknown(Reason::RunStateUnclear),
-    };
     let text = || format!("guest {}: Proxmox calls its state `{}`", row.vmid, Shown(word));
-    is_unclear.then(|| Note::of_guest(row.vmid, Reason::RunStateUnclear, text()))
+    (row.status == unknown(Reason::RunStateUnclear)).then(|| Note::of_guest(row.vmid, Reason::RunStateUnclear, text()))
 }
 
 /// "guests 101 and 102", "guest 101", "guests 101, 102 and 14 more".

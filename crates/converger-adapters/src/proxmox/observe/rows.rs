@@ -2,7 +2,7 @@
 //!
 //! What the list says of a run-state is a cache; lock, tags and place in it come from the config. What was not read stays unread.
 
-use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::guest::{Kind, Vmid};
 use converger_core::observe::{Ha, ObservedGuest, Reading, Status};
 
 use super::causes::{Note, Reason};
@@ -17,13 +17,12 @@ pub(super) struct Detailed {
 
 /// A guest as the list shows it. `node` is the index of its node, which answers or does not.
 pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> ObservedGuest {
-    let status = match run_state(&resource.status) {
+    let status = match Status::of_word(&resource.status) {
         _ if !is_online => unknown(Reason::NodeOffline),
         _ if resource.strange.is_some() => unknown(Reason::Malformed),
         // A run-state without a name is none that pvestatd reported.
-        Some(Ok(state)) if resource.name.is_some() => Status::Known(state),
-        Some(Ok(_)) | None => unknown(Reason::NotReported),
-        Some(Err(())) => unknown(Reason::RunStateUnclear),
+        Status::Known(_) if resource.name.is_none() => unknown(Reason::NotReported),
+        status => status,
     };
     // Of a guest that is not known nothing is claimed, though its config may be.
     let is_known = matches!(status, Status::Known(_));
@@ -54,16 +53,6 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
 pub(super) fn strange(resource: &Resource) -> Option<Note> {
     let text = |key| format!("guest {}: the list has a value of `{key}` that is none", resource.vmid);
     resource.strange.map(|key| Note::of_guest(resource.vmid, Reason::Malformed, text(key)))
-}
-
-/// Running, stopped, neither (`Err`), or not reported (`None`). A paused guest has its process and its memory: it runs.
-fn run_state(raw: &str) -> Option<Result<RunState, ()>> {
-    match raw {
-        "running" | "paused" | "suspended" => Some(Ok(RunState::Running)),
-        "stopped" => Some(Ok(RunState::Stopped)),
-        "unknown" | "" => None,
-        _ => Some(Err(())),
-    }
 }
 
 /// The guest cannot be said to run or to be stopped, for this reason.
@@ -108,11 +97,7 @@ fn doubt(row: &mut ObservedGuest, reason: Reason) -> Reason {
 /// What the guest's own node says of its run-state counts more than the list.
 fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
     let raw = status.qmp_status.unwrap_or(status.status);
-    row.status = match run_state(&raw) {
-        Some(Ok(state)) => Status::Known(state),
-        Some(Err(())) => unknown(Reason::RunStateUnclear),
-        None => unknown(Reason::NotReported),
-    };
+    row.status = Status::of_word(&raw);
     row.run_state = Some(raw);
     // The guest's own node knows best: the list tells what the manager was at a while ago. Where the node does not say, nothing is known.
     row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
