@@ -5,6 +5,10 @@
 //!
 //! [`Observation`]: converger_core::observe::Observation
 
+// The wire between client and lab is one for the tests inside and outside of this crate, and names it.
+#[cfg(test)]
+extern crate self as converger_adapters;
+
 pub mod proxmox;
 pub mod replay;
 

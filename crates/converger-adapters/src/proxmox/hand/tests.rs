@@ -14,6 +14,8 @@ use crate::proxmox::client::{Exchange, Session, TokenId};
 use crate::proxmox::codec::{self, Cause, Command, Delivery, Failure, HttpAnswer, HttpRequest};
 
 mod lab;
+#[path = "../../../tests/lab/wire.rs"]
+mod wire;
 
 const TOKEN: &str = "root@pam!bot";
 const DIGEST: &str = "90c9867238def2fe4d646be13e412474af227aee";

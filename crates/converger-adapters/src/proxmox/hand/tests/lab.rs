@@ -6,16 +6,17 @@ use converger_core::apply::{Answer, Ask, ConfigRead, Live, Place, Sent, TaskId, 
 use converger_core::guest::{Kind, NodeName, RunState, Vmid};
 use converger_core::normalize::{Effect, Field, Value};
 use converger_core::observe::Status;
-use converger_lab::{
-    Act, Fate, Flavour, Request, RequestFault, Setting, TaskFault, TaskTwist, Twist, World, verify_answer, verify_request,
-};
+use converger_lab::{Act, Flavour, Request, RequestFault, Setting, TaskFault, TaskTwist, Twist, World};
 
 use super::super::{Caller, answer, command};
-use super::cores;
+use super::{cores, wire};
 use crate::proxmox::client::TokenId;
-use crate::proxmox::codec::{self, Cause, Command, Delivery, Failure, HttpAnswer, Method};
+use crate::proxmox::codec::{self, Command, Failure};
 
 const TOKEN: &str = "root@pam!bot";
+
+/// As long as the client waits where nothing else is said.
+const DEADLINE_MS: u64 = 60_000;
 
 const WORLD: &str = "
 cluster: lab
@@ -55,20 +56,13 @@ impl Lab {
     }
 
     fn call(&mut self, command: &Command) -> Result<codec::Event, Failure> {
-        let request = codec::encode(command);
-        let made = Request::new(request.method().word(), request.path()).token(&format!("{TOKEN}=s3cret"));
-        let made =
-            request.form().map_or_else(|| made.clone(), |form| made.clone().form(form).header("Content-Length", &form.len().to_string()));
+        let sent = codec::encode(command);
+        let request = wire::request(&format!("{TOKEN}=s3cret"), &sent);
         self.sent += 1;
-        verify_request(self.world.flavour(), &made).expect("a request of the API");
-        let answer = self.world.answer_at(self.now_ms, "pve1", &made);
-        verify_answer(self.world.flavour(), &made, &answer).expect("an answer of the API");
-        self.pass(answer.delay_ms);
-        if answer.fate != Fate::Deliver {
-            let delivery = if request.method() == Method::Get { Delivery::NotDelivered } else { Delivery::MayHaveRun };
-            return Err(Failure::lost(delivery, Cause::Interrupted, "the connection broke"));
-        }
-        codec::decode(command, &HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body })
+        let answer = self.world.answer_at(self.now_ms, "pve1", &request);
+        wire::verify(self.world.flavour(), &request, &answer);
+        self.pass(answer.delay_ms.min(DEADLINE_MS));
+        codec::decode(command, &wire::received("pve1:8006", &sent, answer, DEADLINE_MS)?)
     }
 
     fn pass(&mut self, ms: u64) {
