@@ -424,6 +424,74 @@ fn what_is_not_a_file_is_never_replaced_by_one() {
     check_stop(&output, 1, &["cannot write pipe"]);
 }
 
+/// Nobody may ever write to a pipe, and a device has no end.
+#[cfg(unix)]
+#[test]
+fn a_recording_is_a_file_and_nothing_that_is_waited_for() {
+    let room = room();
+    assert!(Command::new("mkfifo").arg(room.path().join("pipe")).status().expect("mkfifo runs").success());
+    for place in ["pipe", "/dev/zero"] {
+        for command in ["audit", "plan"] {
+            let output = run(&room, &[command, "desired.yaml", "--replay", place]);
+            check_stop(&output, 2, &[&format!("cannot read {place}: it is a pipe, a socket or a device, and not a regular file")]);
+        }
+    }
+    let piped = with_input(program(&room, &["audit", "desired.yaml", "--replay", "/dev/stdin", "--json"]), current("stopped").as_bytes());
+    assert_eq!(piped.status.code(), Some(4), "{}", stderr(&piped));
+}
+
+/// A converger.toml that leads to an environment on another machine, with the secret in a credential of systemd.
+fn with_credential(room: &TempDir, secret: &str) {
+    let config = "[environments.lab]\nurl = \"https://pve1.invalid:8006\"\ntoken = \"svc@pve!main\"\nsecret = { credential = \"pve\" }\n";
+    fs::write(room.path().join("converger.toml"), config).expect("written");
+    fs::create_dir(room.path().join("credentials")).expect("made");
+    fs::write(room.path().join("credentials/pve"), secret).expect("written");
+}
+
+#[test]
+fn a_credential_is_never_written_over() {
+    let room = room();
+    with_credential(&room, "f3b1c8de-0000-4000-8000-123456789abc\n");
+    for command in ["plan", "observe"] {
+        let mut program = program(&room, &[command, "desired.yaml", "--replay", "current.json", "--out", "credentials/pve"]);
+        let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
+        check_stop(&output, 2, &["would be written over", "credentials/pve"]);
+    }
+    let kept = fs::read_to_string(room.path().join("credentials/pve")).expect("read");
+    assert_eq!(kept, "f3b1c8de-0000-4000-8000-123456789abc\n");
+}
+
+#[test]
+fn a_secret_that_could_not_be_kept_out_of_messages_is_not_used() {
+    let room = room();
+    with_credential(&room, "hunter2\n");
+    for command in ["audit", "plan"] {
+        let mut program = program(&room, &[command, "desired.yaml"]);
+        let output = program.env("CREDENTIALS_DIRECTORY", room.path().join("credentials")).output().expect("the program runs");
+        check_stop(&output, 2, &["the systemd credential `pve` holds a secret of less than 12 characters", "those of Proxmox have 36"]);
+        assert!(!stderr(&output).contains("hunter2"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn each_command_offers_only_what_it_has() {
+    let room = room();
+    let commands: [&[&str]; 5] = [
+        &["hold", "lab", "100", "--reason", "x"],
+        &["release", "lab", "100"],
+        &["freeze", "lab", "--reason", "x"],
+        &["thaw", "lab"],
+        &["doctor", "desired.yaml"],
+    ];
+    fs::write(room.path().join("converger.toml"), "[limits]\nguests = 5\n").expect("written");
+    for command in commands {
+        let output = run(&room, command);
+        check_stop(&output, 2, &["[environments.lab]"]);
+        assert!(!stderr(&output).contains("--replay"), "{command:?}: {}", stderr(&output));
+    }
+    check_stop(&run(&room, &["audit", "desired.yaml"]), 2, &["[environments.lab]", "--replay"]);
+}
+
 /// Canonical JSON is one line: a fault in the recording of a large fleet must not take minutes to be shown. The limit is
 /// of processor seconds, and a hundred times what a hundred short snippets take.
 #[cfg(target_os = "linux")]

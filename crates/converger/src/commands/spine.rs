@@ -122,12 +122,22 @@ pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, 
         let observation = live(environment, scope, config, needs)?;
         return Ok(Seen { observation, provenance: Provenance::Live });
     };
-    let replay = if recording == Path::new("-") { Replay::Stdin } else { Replay::File(recording.clone()) };
+    let replay = if recording == Path::new("-") {
+        Replay::Stdin
+    } else {
+        // A pipe would be waited for without a word, and a device has no end.
+        files::answers(recording).map_err(|error| unreadable(&files::shown(recording), &error))?;
+        Replay::File(recording.clone())
+    };
     let observation = replay.observe(environment, scope).map_err(|error| unobserved(&error))?;
     Ok(Seen { observation, provenance: Provenance::Replay })
 }
 
 fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Needs) -> Result<Scoped, Stop> {
+    if config.connection.is_none() {
+        // Whoever only looks can do so on a recording.
+        return Err(unconfigured(environment).help(format!("{}\nor name a recorded observation with --replay", configure(environment))));
+    }
     let proxmox = connect(environment, config)?;
     take(proxmox.with_needs(needs), environment, scope).map(|(_, report)| report.reading)
 }
@@ -169,9 +179,11 @@ pub(super) const HOW_TO_CONFIGURE: &str = "put it into converger.toml:\n  [envir
     token = \"converger@pve!main\"\n  secret = { env = \"PVE_SECRET\" }";
 
 pub(super) fn unconfigured(environment: &EnvironmentName) -> Stop {
-    let how = HOW_TO_CONFIGURE.replace("environments.lab", &format!("environments.{environment}"));
-    Stop::input(format!("nothing says how the environment `{environment}` is reached"))
-        .help(format!("{how}\nor name a recorded observation with --replay"))
+    Stop::input(format!("nothing says how the environment `{environment}` is reached")).help(configure(environment))
+}
+
+fn configure(environment: &EnvironmentName) -> String {
+    HOW_TO_CONFIGURE.replace("environments.lab", &format!("environments.{environment}"))
 }
 
 /// The environment of that name.

@@ -147,7 +147,11 @@ impl Written {
     fn files(&self, room: &Path, secret: &SecretSource) -> Vec<PathBuf> {
         let endpoints = self.endpoints.iter().flat_map(|list| list.get_ref()).flat_map(|own| &own.ca);
         let authorities = self.ca.iter().chain(endpoints).map(|ca| room.join(ca.get_ref()));
-        let secret = if let SecretSource::File(path) = secret { Some(path.clone()) } else { None };
+        let secret = match secret {
+            SecretSource::File(path) => Some(path.clone()),
+            SecretSource::Credential(name) => std::env::var_os("CREDENTIALS_DIRECTORY").map(|room| Path::new(&room).join(name)),
+            SecretSource::Environment(_) => None,
+        };
         authorities.chain(secret).collect()
     }
 
@@ -278,6 +282,14 @@ impl Connection {
                 .map_err(|error| format!("cannot read {}: {error}", files::shown(path)))?;
         }
         let secret = read(&self.secret).map_err(|error| files::plain(&error.to_string()))?;
+        if !secret.can_be_struck() && !self.endpoints.iter().all(Endpoint::is_loopback) {
+            let place = files::plain(&self.secret.to_string());
+            return Err(format!(
+                "{place} holds a secret of less than {} characters, which could not be kept out of messages; those of Proxmox have 36, and \
+                 only a lab on this machine (127.0.0.1) may have a shorter one",
+                Secret::STRUCK_BYTES_MIN
+            ));
+        }
         Ok(Environment {
             name: name.clone(),
             cluster: self.cluster.as_deref().map(Into::into),

@@ -134,14 +134,21 @@ impl Secret {
     }
 }
 
-/// A secret of Proxmox has 36 characters. What is much shorter may be a word of others by chance, and nothing is won by striking it out.
-const STRUCK_BYTES_MIN: usize = 12;
-
 impl Secret {
+    /// A secret of Proxmox has 36 characters. What is much shorter may be a word of others by chance: striking it out would change what they
+    /// said.
+    pub const STRUCK_BYTES_MIN: usize = 12;
+
+    /// Whether it is struck out of what others send; one that is not must not be sent to them.
+    #[must_use]
+    pub fn can_be_struck(&self) -> bool {
+        self.0.len() >= Self::STRUCK_BYTES_MIN
+    }
+
     /// What others sent, without this secret: whoever echoes what was sent must not bring it into messages and files.
     pub(super) fn strike(&self, bytes: Vec<u8>) -> Vec<u8> {
         let own: &str = &self.0;
-        if own.len() < STRUCK_BYTES_MIN {
+        if !self.can_be_struck() {
             return bytes;
         }
         match String::from_utf8(bytes) {
