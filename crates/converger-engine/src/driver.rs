@@ -19,14 +19,14 @@ use converger_core::apply::{
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, LIST_MAX, Receipt, Refused, Standing, Store, StoreError, Write};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::operation::{self, NotCommitted, Patience, Phase};
+use crate::operation::{self, NotCleared, NotCommitted, Patience, Phase};
 use crate::schedule::{self, Item, Limits, OnFailure};
 
 pub use report::{Report, Reported};
@@ -363,6 +363,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 let store = Arc::clone(store);
                 self.under_way.spawn(async move { Came::Event(id, committed(&*store, *record).await) });
             }
+            operation::Command::Clear => self.clear(id),
             operation::Command::Ask(ask) if ask.is_mutation() && self.is_journal_lost => {
                 let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
                 self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(Answer::Sent(Sent::NotDelivered(cause)))) });
@@ -379,6 +380,19 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 });
             }
         }
+    }
+
+    /// The last word before a change is sent: what people and signals said since its intent was taken. The second half of a restart
+    /// goes on after a stop: without it the guest would stay down.
+    fn clear(&mut self, id: OperationId) {
+        let Some(operation) = self.held.get(&id).and_then(|held| held.state.as_ref()).map(operation::State::operation) else { return };
+        let stopped = self.schedule.as_ref().and_then(schedule::State::stopped).filter(|_| !schedule::completes(operation));
+        if let Some(code) = stopped {
+            self.under_way.spawn(async move { Came::Event(id, operation::Event::NotCleared(NotCleared::Stopped(code))) });
+            return;
+        }
+        let (store, environment, vmid) = (Arc::clone(&self.engine.store), operation.environment.clone(), operation.guest.vmid);
+        self.under_way.spawn(async move { Came::Event(id, cleared(&*store, environment, vmid).await) });
     }
 
     fn listen(&mut self, mut signal: watch::Receiver<Signal>) {
@@ -418,6 +432,20 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
             reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
         }
         Report { reported }
+    }
+}
+
+/// What a store says about sending a change to a guest: whether somebody holds it or froze the environment.
+pub async fn cleared(store: &impl Store, environment: EnvironmentName, vmid: Vmid) -> operation::Event {
+    let said = async {
+        let freeze = store.freeze(environment.clone()).await?.map(|freeze| Refusal::frozen(&freeze.reason));
+        let hold = store.holds(environment).await?.into_iter().find(|hold| hold.vmid == vmid);
+        Ok::<_, StoreError>(freeze.or_else(|| hold.map(|hold| Refusal::guest_held_by(&hold.by, &hold.reason))))
+    };
+    match said.await {
+        Ok(None) => operation::Event::Cleared,
+        Ok(Some(refusal)) => operation::Event::NotCleared(NotCleared::Refused(refusal)),
+        Err(error) => operation::Event::NotCleared(NotCleared::Failed(error.to_string().into())),
     }
 }
 

@@ -1,11 +1,12 @@
 //! One operation on its way, as a pure state machine. One external request or one durable commit per transition.
 //!
 //! ```text
-//! recorded -> checked -> sent -> tasked -> settled -> verified -> done | failed | refused | held
+//! recorded -> checked -> cleared -> sent -> tasked -> settled -> verified -> done | failed | refused | held
 //! ```
 //!
 //! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
-//! feed what came of it: `Commit` gives `Committed` or `NotCommitted`, `Ask` gives `Answered`, `Wait` gives `Woken`. Go on
+//! feed what came of it: `Commit` gives `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Ask` gives
+//! `Answered`, `Wait` gives `Woken`. Go on
 //! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
 //! for changes nothing.
 //!
@@ -13,7 +14,8 @@
 //! and a recovered operation never sends it.
 //!
 //! Time: waits are commands, and patience is counted in what was waited. There is no clock here, so that one that jumps, or a
-//! machine that sleeps, ends nothing too early. `now_ms` only dates records.
+//! machine that sleeps, ends nothing too early. `now_ms` dates records, and shows that what was read before a change is too old to
+//! send it: a clock that jumps makes it be read once more.
 //!
 //! What never enters: Proxmox, sockets, clocks, and which operation comes next (`schedule`).
 
@@ -24,14 +26,14 @@ mod settling;
 
 use converger_core::apply::check;
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, Findings, History, Live, Operation, OperationId, Outcome, Place, Record, Release, Resolution,
-    Revision, Sent, TaskId, Terms, Trouble,
+    Answer, Ask, Cause, End, Evidence, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution, Revision,
+    Sent, TaskId, Terms, Trouble,
 };
 use converger_core::failure::Code;
 use converger_core::guest::NodeName;
 use converger_core::refusal::Refusal;
 
-use checking::Checking;
+use checking::{Checking, Clearing};
 use proving::{Proving, Why};
 use settling::Settling;
 
@@ -46,6 +48,10 @@ pub enum Event {
     Committed,
     /// It is not.
     NotCommitted(NotCommitted),
+    /// Nothing that was said meanwhile is against sending it.
+    Cleared,
+    /// Something is.
+    NotCleared(NotCleared),
     /// What came of what was asked.
     Answered(Answer),
     /// The wait is over.
@@ -63,11 +69,24 @@ pub enum NotCommitted {
     Failed(Box<str>),
 }
 
+/// Why a change is not sent although its guest is ready for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotCleared {
+    /// Somebody holds the guest, or froze the environment, since the intent was taken.
+    Refused(Refusal),
+    /// Nothing new is begun any more.
+    Stopped(Code),
+    /// Whether somebody did cannot be read; these are the words for it.
+    Failed(Box<str>),
+}
+
 /// What is to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Make this durable.
     Commit(Box<Record>),
+    /// Look whether anything was said against sending it since the intent was taken: a hold, a freeze, a stop.
+    Clear,
     /// Ask this, once.
     Ask(Ask),
     /// Let so many milliseconds go by.
@@ -102,6 +121,9 @@ pub struct State {
     intent_ms: u64,
     /// When it last heard of anything.
     now_ms: u64,
+    /// When the guest's own readings of the last check were begun, and how often it was checked.
+    checked_ms: u64,
+    checks: u32,
     task: Option<TaskId>,
     uptime_before_secs: Option<u64>,
     /// What was waited since the guest was checked.
@@ -129,6 +151,8 @@ enum Stage {
     Recording,
     /// What it was planned on is read again.
     Checking(Checking),
+    /// It is ready, and the last word about it is waited for.
+    Clearing(Box<Clearing>),
     /// The change is under way to the environment.
     Sending,
     /// The task is being written down.
@@ -181,6 +205,8 @@ impl State {
             moves: 0,
             intent_ms,
             now_ms: intent_ms,
+            checked_ms: intent_ms,
+            checks: 0,
             task,
             uptime_before_secs,
             passed_ms: 0,
@@ -225,7 +251,7 @@ impl State {
     /// The node that it works on, where that is another one than it was counted on and nothing was sent yet.
     #[must_use]
     pub fn moved_from(&self, counted: &NodeName) -> Option<NodeName> {
-        let is_before = matches!(self.stage, Stage::Checking(_));
+        let is_before = matches!(self.stage, Stage::Checking(_) | Stage::Clearing(_));
         (is_before && self.place.node != *counted).then(|| self.place.node.clone())
     }
 
@@ -245,7 +271,7 @@ impl State {
     pub fn phase(&self) -> Phase {
         match &self.stage {
             Stage::New | Stage::Recording => Phase::Waiting,
-            Stage::Checking(_) => Phase::Recorded,
+            Stage::Checking(_) | Stage::Clearing(_) => Phase::Recorded,
             Stage::Sending => Phase::Checked,
             Stage::Tasking(_) => Phase::Sent,
             Stage::Settling(_) => Phase::Tasked,
@@ -275,6 +301,8 @@ impl State {
             (Stage::Recording, Event::NotCommitted(why)) => self.not_recorded(why),
             (Stage::Checking(checking), Event::Answered(answer)) if !checking.is_waiting() => self.checked(checking, answer, now_ms),
             (Stage::Checking(checking), Event::Woken) if checking.is_waiting() => self.check_again(checking),
+            (Stage::Clearing(clearing), Event::Cleared) => self.cleared(*clearing, now_ms),
+            (Stage::Clearing(_), Event::NotCleared(why)) => self.not_cleared(why, now_ms),
             (Stage::Sending, Event::Answered(answer)) => self.sent(answer, now_ms),
             (Stage::Tasking(task), Event::Committed) => self.settle(task),
             (Stage::Tasking(_), Event::NotCommitted(why)) => self.left(&why),
@@ -337,8 +365,8 @@ impl State {
     }
 
     /// The one place from which the change is sent.
-    fn send(&mut self, live: &Live, revision: Option<Revision>) -> Option<Command> {
-        self.uptime_before_secs = live.uptime_secs;
+    fn send(&mut self, uptime_secs: Option<u64>, revision: Option<Revision>) -> Option<Command> {
+        self.uptime_before_secs = uptime_secs;
         self.passed_ms = 0;
         self.stage = Stage::Sending;
         Some(Command::Ask(Ask::Send { place: self.place.clone(), change: self.operation.step.change.clone(), revision }))

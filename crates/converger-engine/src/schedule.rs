@@ -12,9 +12,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use converger_core::action::Change;
 use converger_core::apply::{End, Evidence, Fact, Operation, OperationId, RunId, Source};
 use converger_core::failure::Code;
 use converger_core::guest::{NodeName, Vmid};
+use converger_core::plan::Reason;
 
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,8 @@ pub struct Item {
     pub is_power: bool,
     /// Whether it follows from the declared state, so that a newer one may take its place.
     pub is_convergent: bool,
+    /// Whether it is the second half of a restart: a stop does not keep it from being run once the first half was begun.
+    pub completes: bool,
     /// Whether it was found in the journal: it only reads, and what became of it is found out whatever else happens.
     pub is_recovered: bool,
 }
@@ -71,6 +75,7 @@ impl Item {
             wait: operation.step.wait.clone(),
             is_power: operation.step.change.leads_to().is_some(),
             is_convergent: operation.source == Source::Convergent,
+            completes: completes(operation),
             is_recovered: false,
         }
     }
@@ -85,6 +90,12 @@ impl Item {
     fn recovered(self) -> Self {
         Self { wait: Box::new([]), is_convergent: false, is_recovered: true, ..self }
     }
+}
+
+/// Whether an operation brings a guest up again that the step before it took down.
+#[must_use]
+pub fn completes(operation: &Operation) -> bool {
+    matches!((&operation.step.change, &operation.step.reason), (Change::Start, Reason::RestartForConfig(_)))
 }
 
 /// What happened.
@@ -213,10 +224,10 @@ impl State {
         self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
     }
 
-    /// Whether nothing new is begun any more.
+    /// Whether nothing new is begun any more, and why.
     #[must_use]
-    pub fn is_stopped(&self) -> bool {
-        self.stopped.is_some()
+    pub fn stopped(&self) -> Option<Code> {
+        self.stopped
     }
 }
 
@@ -421,9 +432,16 @@ impl State {
 
     fn stop(&mut self, code: Code, commands: &mut Vec<Command>) {
         self.stopped.get_or_insert(code);
-        let queued = self.entries.iter().filter(|(_, entry)| !entry.is_begun && !entry.item.is_recovered);
+        let queued = self.entries.iter().filter(|(place, entry)| !entry.is_begun && !self.goes_on(**place, &entry.item));
         let drops = queued.map(|(place, _)| Drop::new(*place, code)).collect();
         self.drop_queued(drops, commands);
+    }
+
+    /// What a stop does not touch: what was found in the journal, and the second half of a restart whose first half is before it no
+    /// more.
+    fn goes_on(&self, place: u64, item: &Item) -> bool {
+        let is_next = || self.lanes.get(&item.vmid).is_some_and(|lane| lane.queue.front() == Some(&place));
+        item.is_recovered || (item.completes && is_next())
     }
 
     fn forget(&mut self, place: u64) -> Option<Entry> {

@@ -1,18 +1,27 @@
 //! Before the change is sent: the cluster, the guests that it relies on, its run-state and its config are read anew, and every
 //! precondition must hold.
 //!
+//! What was read is then seconds old at most, or it is read once more: between the readings and the sending the machine may have
+//! slept, a node been slow, a person pressed Ctrl-S. The very last word is the journal's: a hold, a freeze or a stop that came since
+//! the intent keeps the change from being sent.
+//!
 //! A guest that is not where it was is followed once, and checked there from the start. What cannot be read after a few
 //! attempts is refused: reading twice is harmless, and one lost answer is no reason to give up a lane.
 
 use converger_core::apply::check::{self, Ready};
-use converger_core::apply::{Answer, Ask, ConfigRead, Evidence, Findings, Live, Outcome, Place, Reliance};
+use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Evidence, Findings, Live, Outcome, Place, Reliance, Revision, Trouble};
+use converger_core::failure::Code;
 use converger_core::refusal::Refusal;
 
 use super::patience::next_ms;
-use super::{Command, Stage, State, cause_of};
+use super::{Command, NotCleared, Stage, State, cause_of};
 
 /// How often each reading is tried.
 const TRIES_MAX: u32 = 3;
+/// How old the readings of the guest may be when the change is sent.
+const FRESH_MS: u64 = 10_000;
+/// How often a guest is checked anew because its readings were too old.
+const CHECKS_MAX: u32 = 3;
 
 /// What is being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +29,13 @@ pub(super) struct Checking {
     read: Read,
     tries: u32,
     waiting: bool,
+}
+
+/// A change that is ready to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Clearing {
+    uptime_secs: Option<u64>,
+    revision: Option<Revision>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +60,7 @@ impl Checking {
 
 impl State {
     pub(super) fn check(&mut self) -> Option<Command> {
+        self.checks += 1;
         self.ask_for(Checking::of(Read::Cluster))
     }
 
@@ -55,7 +72,10 @@ impl State {
                 // All of them are as they must be.
                 None => return self.ask_for(Checking::of(Read::Status)),
             },
-            Read::Status => Ask::Status(self.place.clone()),
+            Read::Status => {
+                self.checked_ms = self.now_ms;
+                Ask::Status(self.place.clone())
+            }
             Read::Where => Ask::Where(self.place.vmid),
             Read::Config(_) => Ask::Config(self.place.clone()),
         };
@@ -98,7 +118,10 @@ impl State {
         // and if it did, it would be read and not sent.
         let Some(terms) = &self.terms else { return self.resolve(cause_of(&Answer::Where(None))) };
         match check::ready(&self.operation, terms, live, config) {
-            Ready::Go => self.send(live, config.revision.clone()),
+            Ready::Go => {
+                self.stage = Stage::Clearing(Box::new(Clearing { uptime_secs: live.uptime_secs, revision: config.revision.clone() }));
+                Some(Command::Clear)
+            }
             Ready::Refused(refusal) => self.refuse(&refusal, now_ms),
             Ready::AsWanted => {
                 let evidence = Evidence::default().with("found_so", "before anything was sent");
@@ -106,6 +129,28 @@ impl State {
                 self.end(Outcome::Done(Findings { evidence, observed }), now_ms)
             }
         }
+    }
+
+    /// Nothing was said against it. A clock that went back shows nothing about an age, so that it is read anew too.
+    pub(super) fn cleared(&mut self, clearing: Clearing, now_ms: u64) -> Option<Command> {
+        let is_fresh = now_ms.checked_sub(self.checked_ms).is_some_and(|age_ms| age_ms <= FRESH_MS);
+        match clearing {
+            Clearing { uptime_secs, revision } if is_fresh => self.send(uptime_secs, revision),
+            _ if self.checks < CHECKS_MAX => self.check(),
+            _ => self.refuse(
+                &check::unread(&Cause::new(Trouble::Other, "too-slow", "what was read of it was old before it could be sent")),
+                now_ms,
+            ),
+        }
+    }
+
+    pub(super) fn not_cleared(&mut self, why: NotCleared, now_ms: u64) -> Option<Command> {
+        let outcome = match why {
+            NotCleared::Refused(refusal) => Outcome::refused(&refusal),
+            NotCleared::Stopped(code) => Outcome::not_run(code, Evidence::default()),
+            NotCleared::Failed(text) => Outcome::not_run(Code::JournalUnwritable, Evidence::default().with("said", &*text)),
+        };
+        self.end(outcome, now_ms)
     }
 
     /// A guest may have been moved; it is the same guest if its marks say so, which is looked at again there.

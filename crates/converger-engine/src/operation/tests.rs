@@ -23,6 +23,7 @@ pub(super) fn shown(command: Option<&Command>) -> String {
             Record::Resolved { .. } => "commit resolved".into(),
         },
         Some(Command::Ask(ask)) => ask.word().into(),
+        Some(Command::Clear) => "clear".into(),
         Some(Command::Wait(_)) => "wait".into(),
     }
 }
@@ -53,7 +54,7 @@ pub(super) fn feed(mut state: State, events: &[Event]) -> (State, Vec<String>) {
     (state, trace)
 }
 
-/// Answers to each question in turn; commits succeed and waits end by themselves.
+/// Answers to each question in turn; commits succeed, nobody says anything against sending, and waits end by themselves.
 pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
     let (mut state, mut command) = step(state, Event::Begin, NOW_MS);
     let mut answers = answers.iter();
@@ -61,6 +62,7 @@ pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
     while let Some(next) = command {
         let event = match next {
             Command::Commit(_) => Event::Committed,
+            Command::Clear => Event::Cleared,
             Command::Wait(_) => Event::Woken,
             Command::Ask(_) => match answers.next() {
                 Some(answer) => Event::Answered(answer.clone()),
@@ -70,7 +72,7 @@ pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
         let (after, made) = step(state, event, NOW_MS);
         state = after;
         command = made;
-        if !matches!(command, Some(Command::Wait(_))) {
+        if !matches!(command, Some(Command::Wait(_) | Command::Clear)) {
             trace.push(shown(command.as_ref()));
         }
     }
@@ -127,7 +129,9 @@ fn g11_an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
 #[test]
 fn a_config_write_is_synchronous_and_carries_the_revision_that_was_checked() {
     let (state, _) = play(fresh("config.set"), &[cluster(), status("stopped")]);
-    let (_, command) = step(state, Event::Answered(config(2)), NOW_MS);
+    let (state, command) = step(state, Event::Answered(config(2)), NOW_MS);
+    assert_eq!(command, Some(Command::Clear));
+    let (_, command) = step(state, Event::Cleared, NOW_MS);
     let Some(Command::Ask(Ask::Send { revision, .. })) = command else { panic!("{command:?}") };
     assert_eq!(revision.as_ref().map(Revision::as_str), Some("0fe8"));
     let answers = checked("stopped", &[Answer::Sent(Sent::Done), config(4)]);

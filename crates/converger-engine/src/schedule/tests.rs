@@ -23,6 +23,7 @@ fn item(run: &str, guest: u32, number: u32) -> Item {
         wait: Box::new([]),
         is_power: true,
         is_convergent: true,
+        completes: false,
         is_recovered: false,
     }
 }
@@ -244,6 +245,21 @@ fn s17_no_stop_and_no_failure_keeps_what_was_found_in_the_journal_from_being_fou
     story.check_end("old-101-0", End::Failed, &["begin old-102-0"]);
     story.check_submit(&[recovered(104), item("r", 105, 0)], &["r-105-0 run-stopped"]);
     story.check_end("old-102-0", End::Done, &["begin old-104-0"]);
+}
+
+/// A guest that was taken down to come up again is not left down.
+#[test]
+fn the_second_half_of_a_restart_goes_on_after_a_stop_and_one_that_was_not_begun_does_not() {
+    let second = |guest| Item { completes: true, ..item("r", guest, 1) };
+    let mut story = Story::new(1, 1);
+    story.check_submit(&[item("r", 100, 0), second(100), item("r", 101, 0), second(101)], &["begin r-100-0"]);
+    story.check(Event::Stop(Code::RunStopped), &["r-101-0 run-stopped", "r-101-1 run-stopped"]);
+    story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
+    story.check_end("r-100-1", End::Done, &[]).check_idle();
+    let mut story = Story::new(1, 1);
+    story.check_submit(&[item("r", 100, 0), second(100)], &["begin r-100-0"]);
+    story.check(Event::Stop(Code::RunStopped), &[]);
+    story.check_end("r-100-0", End::Failed, &["r-100-1 lane-halted"]).check_idle();
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::error::Error as _;
 use std::io::{self, Write as _};
 use std::pin::pin;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
@@ -30,8 +32,9 @@ use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal};
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
-use futures_util::future::select;
-use tokio::sync::watch;
+use futures_util::future::{Either, select};
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch};
 
 use super::endings::Endings;
 use super::memory::{self, Memory};
@@ -95,7 +98,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
     let at_once = ground.config.at_once;
     let engine = engine(hand, &memory, arguments, at_once, pace.clone());
-    let signal = signals(&memory, arguments.timeout, pace)?;
+    let signal = signals(arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
     if !arguments.json {
@@ -167,25 +170,52 @@ fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLoc
 }
 
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
-fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
+///
+/// They are heard by a thread of its own: whatever the rest of the program waits for, be it an answer or a screen, it can be ended.
+fn signals(timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
-    let _inside = memory.runtime.enter();
-    let mut endings = Endings::listen()?;
-    memory.runtime.spawn(async move {
-        match timeout {
-            Some(seconds) => {
-                select(pin!(pace.after(seconds)), pin!(endings.next())).await;
-            }
-            None => endings.next().await,
-        }
-        let _ = sender.send(Signal::Drain);
-        let _ = writeln!(anstream::stderr(), "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
-        endings.next().await;
-        let _ = sender.send(Signal::Quit);
-        sender.closed().await;
-    });
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
+    let endings = {
+        let _inside = runtime.enter();
+        Endings::listen()?
+    };
+    thread::spawn(move || runtime.block_on(hear(endings, &sender, timeout, pace)));
     Ok(receiver)
 }
+
+async fn hear(mut endings: Endings, sender: &watch::Sender<Signal>, timeout: Option<u64>, pace: Pace) {
+    match timeout {
+        Some(seconds) => {
+            select(pin!(pace.after(seconds)), pin!(endings.next())).await;
+        }
+        None => endings.next().await,
+    }
+    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)").await;
+    let _ = sender.send(Signal::Drain);
+    endings.next().await;
+    let _ = sender.send(Signal::Quit);
+    let leaving = pin!(tokio::time::sleep(LEAVING));
+    if matches!(select(pin!(sender.closed()), leaving).await, Either::Right(_)) {
+        // Being killed costs nothing: the journal knows what was under way.
+        std::process::exit(End::Held.number().into());
+    }
+}
+
+/// Says something before anything follows from it, unless the terminal takes no lines: that keeps nothing from being heard.
+async fn say(line: &'static str) {
+    let (told, is_told) = oneshot::channel();
+    thread::spawn(move || {
+        let _ = writeln!(anstream::stderr(), "{line}");
+        let _ = told.send(());
+    });
+    let _ = tokio::time::timeout(SAYING, is_told).await;
+}
+
+/// How long a line may take to be taken by a terminal.
+const SAYING: Duration = Duration::from_millis(300);
+
+/// How long whoever leaves may take to say what is known.
+const LEAVING: Duration = Duration::from_secs(2);
 
 fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
     let unsettled = memory.wait(engine.unsettled(environment)).map_err(|error| memory::failed(&error))?;

@@ -15,9 +15,11 @@ use converger_core::apply::{
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
 use converger_core::refusal::Refusal;
-use converger_engine::operation::{self, Command, Event, NotCommitted};
+use converger_engine::driver::cleared;
+use converger_engine::operation::{self, Command, Event, NotCleared, NotCommitted};
 use converger_engine::schedule::{self, Item};
-use converger_store::{Fault, MemoryStore, Receipt, Refused, StoreError, Write};
+use converger_store::{Fault, MemoryStore, Receipt, Refused, Store as _, StoreError, Write};
+use futures_util::FutureExt as _;
 
 use super::bugs::{self, Bug};
 use super::harm::{Harm, Kind};
@@ -219,10 +221,25 @@ impl<'l> Life<'l> {
                 Some(operation) => self.ask(id, &operation, ask),
                 None => Ok(()),
             },
+            Command::Clear => {
+                let event = self.cleared(id);
+                self.feed(id, event)
+            }
             Command::Wait(ms) => {
                 self.later(self.stage.now_ms + ms, id, Event::Woken);
                 Ok(())
             }
+        }
+    }
+
+    /// What people and signals say about sending it, as the driver asks for it.
+    fn cleared(&self, id: &OperationId) -> Event {
+        let Some(operation) = self.shapes.get(id) else { return Event::NotCleared(NotCleared::Stopped(Code::RunStopped)) };
+        match self.schedule.stopped().filter(|_| !schedule::completes(operation)) {
+            Some(code) => Event::NotCleared(NotCleared::Stopped(code)),
+            None => cleared(&self.store, operation.environment.clone(), operation.guest.vmid)
+                .now_or_never()
+                .unwrap_or_else(|| panic!("nothing here waits")),
         }
     }
 
@@ -427,8 +444,6 @@ impl<'l> Life<'l> {
     }
 
     fn history(&self, id: &OperationId) -> Option<converger_core::apply::History> {
-        use converger_store::Store as _;
-        use futures_util::FutureExt as _;
         self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten()
     }
 

@@ -12,6 +12,10 @@ static FRESH: LazyLock<Vec<State>> =
     LazyLock::new(|| ["start", "shutdown", "stop", "config.set", "config.set running", "reboot"].map(fresh).into());
 static ANSWERS: LazyLock<Vec<Answer>> = LazyLock::new(answers);
 static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(events);
+static NOT_CLEARED: LazyLock<[NotCleared; 3]> = LazyLock::new(|| {
+    let refused = NotCleared::Refused(converger_core::refusal::Refusal::frozen("audit"));
+    [refused, NotCleared::Stopped(Code::RunStopped), NotCleared::Failed("no store".into())]
+});
 
 /// Every kind of answer, good and bad.
 fn answers() -> Vec<Answer> {
@@ -57,6 +61,8 @@ fn events() -> Vec<Event> {
         Event::NotCommitted(NotCommitted::Refused(Refusal::frozen("audit week"))),
         Event::Woken,
     ];
+    events.push(Event::Cleared);
+    events.extend(NOT_CLEARED.iter().cloned().map(Event::NotCleared));
     events.extend(answers().into_iter().map(Event::Answered));
     events
 }
@@ -80,6 +86,7 @@ impl Witness {
                 self.sends += u32::from(ask.is_mutation());
                 assert!(self.sends <= 1 && !(is_recovered && ask.is_mutation()), "sent twice");
             }
+            Some(Command::Clear) => assert!(self.history.is_some() && !is_recovered, "cleared before the intent was durable"),
             Some(Command::Wait(ms)) => assert!((1..=60_000).contains(ms), "a wait of {ms} ms"),
             None => {}
         }
@@ -111,6 +118,8 @@ fn drive(rng: &mut Rng, mut state: State, witness: &mut Witness) -> State {
             None => rng.pick(&EVENTS).expect("events").clone(),
             Some(Command::Commit(_)) if rng.one_in(12) => Event::NotCommitted(NotCommitted::Failed("disk full".into())),
             Some(Command::Commit(_)) => Event::Committed,
+            Some(Command::Clear) if rng.one_in(8) => Event::NotCleared(rng.pick(&*NOT_CLEARED).expect("reasons").clone()),
+            Some(Command::Clear) => Event::Cleared,
             Some(Command::Wait(_)) => Event::Woken,
             Some(Command::Ask(ask)) => answer_to(rng, &ask),
         };

@@ -219,6 +219,7 @@ fn waited_ms(mut state: State, answer: &Answer) -> (u64, String) {
         event = match command {
             Some(Command::Ask(_)) => Event::Answered(answer.clone()),
             Some(Command::Commit(_)) => Event::Committed,
+            Some(Command::Clear) => panic!("what was found in the journal is never sent"),
             Some(Command::Wait(ms)) => {
                 waited += ms;
                 Event::Woken

@@ -181,3 +181,58 @@ fn what_a_step_relies_on_is_read_again_before_anything_is_sent() {
     let (state, trace) = play(relying(RunState::Running), &[cluster(), status("running"), status("stopped"), config(2)]);
     assert_eq!((end(&state).as_str(), trace.last().map(String::as_str)), ("under way", Some("send")), "{trace:?}");
 }
+
+/// Up to the moment at which everything was read and nothing speaks against it, and what is asked for then.
+fn ready(word: &str, now_ms: u64) -> State {
+    let (mut state, _) = step(fresh(word), Event::Begin, now_ms);
+    for event in [Event::Committed, Event::Answered(cluster()), Event::Answered(status("stopped")), Event::Answered(config(2))] {
+        let (next, command) = step(state, event.clone(), now_ms);
+        assert!(command.is_some(), "{event:?}");
+        state = next;
+    }
+    state
+}
+
+#[test]
+fn g12_what_people_and_signals_say_before_it_is_sent_keeps_it_from_being_sent() {
+    let held = Refusal::guest_held_by("ann", "disk swap");
+    for (why, ends) in [
+        (NotCleared::Refused(held), "refused guest-held"),
+        (NotCleared::Refused(Refusal::frozen("audit")), "refused frozen"),
+        (NotCleared::Stopped(Code::RunStopped), "not-run run-stopped"),
+        (NotCleared::Failed("no store".into()), "not-run journal-unwritable"),
+    ] {
+        let (state, trace) = feed(ready("start", NOW_MS), &[Event::NotCleared(why), Event::Committed]);
+        assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("commit ended, -", ends));
+    }
+}
+
+/// A machine that slept, a slow node, a terminal that was stopped: what was read before is not true of now.
+#[test]
+fn s4_what_was_read_too_long_ago_is_read_again_before_it_is_sent() {
+    let cleared = |now_ms: u64| {
+        let (_, command) = step(ready("start", NOW_MS), Event::Cleared, now_ms);
+        shown(command.as_ref())
+    };
+    assert_eq!(cleared(NOW_MS + 10_000), "send");
+    assert_eq!(cleared(NOW_MS + 10_001), "cluster");
+    assert_eq!(cleared(NOW_MS - 1), "cluster", "a clock that went back shows no age");
+}
+
+#[test]
+fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
+    let (mut state, mut now_ms) = (ready("start", NOW_MS), NOW_MS);
+    for round in 1..=3 {
+        now_ms += 20_000;
+        let (next, command) = step(state, Event::Cleared, now_ms);
+        state = next;
+        if round == 3 {
+            assert_eq!(shown(command.as_ref()), "commit ended");
+            break;
+        }
+        for answer in [cluster(), status("stopped"), config(2)] {
+            state = step(state, Event::Answered(answer), now_ms).0;
+        }
+    }
+    assert_eq!(end(&step(state, Event::Committed, now_ms).0), "refused guest-unknown");
+}

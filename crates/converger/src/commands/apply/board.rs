@@ -1,8 +1,12 @@
 //! What a person sees while steps are carried out: a line for each that is under way on a terminal, plain lines elsewhere.
+//!
+//! A terminal may stop taking lines (Ctrl-S, a pipe that nobody reads). Whatever is shown is therefore shown by a thread of its own: nothing
+//! that is carried out ever waits for a screen.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::sync::Mutex;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use converger_core::apply::{Operation, Outcome};
@@ -13,10 +17,19 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use crate::progress;
 use crate::render::{self, styled, theirs};
 
-/// The lines on the screen, by operation.
+/// Where it is said how far operations are.
 pub(super) struct Board {
     subject: Subject,
-    lines: Option<(MultiProgress, Mutex<BTreeMap<String, ProgressBar>>)>,
+    lines: Option<mpsc::Sender<Line>>,
+    painter: Option<JoinHandle<()>>,
+}
+
+/// How far an operation is, ready to be shown.
+struct Line {
+    operation: String,
+    text: String,
+    phase: Phase,
+    is_end: bool,
 }
 
 /// What is shown.
@@ -30,28 +43,53 @@ pub(super) enum Subject {
 
 impl Board {
     pub(super) fn new(subject: Subject) -> Self {
-        let lines = progress::is_screen().then(|| (MultiProgress::new(), Mutex::default()));
-        Self { subject, lines }
+        let (sender, lines) = mpsc::channel();
+        let painter = thread::spawn(move || if progress::is_screen() { paint(&lines) } else { write(&lines, subject) });
+        Self { subject, lines: Some(sender), painter: Some(painter) }
     }
 
     /// An operation is further than before.
     pub(super) fn notice(&self, notice: &Notice<'_>) {
-        match (&self.lines, notice.outcome) {
-            (None, None) if notice.phase != Phase::Sent || self.subject == Subject::Past => {}
-            (None, _) => print(&text(notice)),
-            (Some((screen, bars)), outcome) => {
-                let mut bars = bars.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let key = notice.operation.id.as_str().to_owned();
-                if outcome.is_some() {
-                    if let Some(bar) = bars.remove(&key) {
-                        bar.finish_and_clear();
-                    }
-                    let _ = screen.println(text(notice));
-                    return;
-                }
-                let bar = bars.entry(key).or_insert_with(|| spinning(screen));
-                bar.set_message(if self.subject == Subject::Past { looked_for(notice) } else { text(notice) });
+        let is_end = notice.outcome.is_some();
+        let text = if self.subject == Subject::Past && !is_end { looked_for(notice) } else { text(notice) };
+        let line = Line { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
+        if let Some(lines) = &self.lines {
+            // The painter ends after the last line only.
+            let _ = lines.send(line);
+        }
+    }
+}
+
+impl Drop for Board {
+    /// What was said is shown before anything else is.
+    fn drop(&mut self) {
+        self.lines = None;
+        if let Some(painter) = self.painter.take() {
+            let _ = painter.join();
+        }
+    }
+}
+
+/// A line that turns for each that is under way, and one that stays for each that has ended.
+fn paint(lines: &mpsc::Receiver<Line>) {
+    let (screen, mut bars) = (MultiProgress::new(), BTreeMap::<String, ProgressBar>::new());
+    for line in lines {
+        if line.is_end {
+            if let Some(bar) = bars.remove(&line.operation) {
+                bar.finish_and_clear();
             }
+            let _ = screen.println(line.text);
+        } else {
+            bars.entry(line.operation).or_insert_with(|| spinning(&screen)).set_message(line.text);
+        }
+    }
+}
+
+/// What cannot be drawn over is said twice for each: when it was sent, and when it has ended.
+fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
+    for line in lines {
+        if line.is_end || (line.phase == Phase::Sent && subject == Subject::Steps) {
+            let _ = writeln!(anstream::stderr(), "{}", line.text);
         }
     }
 }
@@ -62,10 +100,6 @@ fn spinning(screen: &MultiProgress) -> ProgressBar {
     bar.set_style(style);
     bar.enable_steady_tick(Duration::from_millis(120));
     bar
-}
-
-fn print(line: &str) {
-    let _ = writeln!(anstream::stderr(), "{line}");
 }
 
 fn looked_for(notice: &Notice<'_>) -> String {
