@@ -8,6 +8,7 @@
 mod needs;
 mod note;
 mod parse;
+mod unlisted;
 mod write;
 
 use crate::desired::Scope;
@@ -18,6 +19,7 @@ use crate::normalize::{Context, Features, Field, Value, Words};
 pub use needs::{Detail, Need, Needs};
 pub use note::Note;
 pub(crate) use parse::{ha as read_ha, loose as read_value, or_null, text as read_text, words as read_words};
+pub use unlisted::Unlisted;
 pub use write::InScope;
 
 /// The schema id of current.json.
@@ -55,6 +57,8 @@ pub struct Observation {
     pub nodes: Box<[Node]>,
     /// The guests, in the order of their ids.
     pub guests: Box<[ObservedGuest]>,
+    /// Guests of the scope that an incomplete list lacks, where it is known why; in the order of their ids.
+    pub unlisted: Box<[Unlisted]>,
     /// How many guests were seen outside of the scope and dropped.
     pub unmanaged: u64,
     /// What people should know about it; outside of every digest.
@@ -341,16 +345,23 @@ impl Observation {
             guest.settle();
         }
         self.guests = guests.into();
+        let mut unlisted = self.unlisted.into_vec();
+        unlisted.retain(|own| scope.has(own.vmid) && self.guests.binary_search_by_key(&own.vmid, |row| row.vmid).is_err());
+        unlisted.sort_by_key(|own| own.vmid);
+        unlisted.dedup_by_key(|own| own.vmid);
+        // A list that lacks a guest which may be there is not whole, whatever its observer says.
+        self.complete &= unlisted.is_empty();
+        self.unlisted = unlisted.into();
         self.notes = self.notes.into_iter().filter(|note| note.guest.is_none_or(|vmid| scope.has(vmid))).collect();
         Scoped(self)
     }
 
-    /// What this reading says of the guest that `listed` found or did not find.
+    /// What this reading says of the guest with this id, which `listed` found or did not find.
     #[must_use]
-    pub fn seen<'o>(&'o self, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
+    pub fn seen<'o>(&'o self, vmid: Vmid, listed: Option<&'o ObservedGuest>) -> Seen<'o> {
         match listed {
             None if self.complete => Seen::Missing,
-            None => Seen::Unknown(CAUSE_NOT_LISTED),
+            None => Seen::Unknown(self.unlisted.iter().find(|own| own.vmid == vmid).map_or(CAUSE_NOT_LISTED, |own| &own.cause)),
             Some(guest) => match &guest.status {
                 Status::Known(state) => Seen::Present(guest, *state),
                 Status::Unknown(cause) => Seen::Unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN)),

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
-use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status};
+use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status, Unlisted};
 use futures_util::future::join_all;
 use thiserror::Error;
 
@@ -173,8 +173,8 @@ struct Reading<'q> {
     question: &'q Question<'q>,
     quorate: bool,
     complete: bool,
-    /// Whether the list lacks a guest of the scope.
-    lacks: bool,
+    /// The guests of the scope that the list lacks, with why that does not mean that they are absent.
+    lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
     nodes: Vec<Node>,
     /// Nodes that did not answer when they were asked, with what came instead.
@@ -204,7 +204,7 @@ impl<'q> Reading<'q> {
             Some(rows::listed(resource, index, online))
         });
         let guests = rows.collect();
-        Self { question, quorate: cluster.quorate, complete: true, lacks: false, nodes, silent: BTreeMap::new(), guests, notes }
+        Self { question, quorate: cluster.quorate, complete: true, lacking: BTreeMap::new(), nodes, silent: BTreeMap::new(), guests, notes }
     }
 
     async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
@@ -243,12 +243,12 @@ impl<'q> Reading<'q> {
     async fn prove_absences<E: Exchange>(&mut self, session: &Session<E>) {
         let listed: BTreeSet<Vmid> = self.guests.iter().map(|row| row.vmid).collect();
         let unlisted: Vec<Vmid> = self.question.scope.ids().iter().copied().filter(|vmid| !listed.contains(vmid)).collect();
-        self.lacks = !unlisted.is_empty();
+        self.lacking = unlisted.iter().map(|vmid| (*vmid, None)).collect();
         if unlisted.is_empty() || !self.quorate {
             return;
         }
         if unlisted.len() > absence::PROOFS_MAX {
-            self.complete = false;
+            self.doubt_all(Reason::ListShrunken);
             let text = format!("{} guests are not listed; that is too many at once to believe that they are gone", unlisted.len());
             self.notes.push(Note::of_all(Reason::ListShrunken, text));
             return;
@@ -257,7 +257,19 @@ impl<'q> Reading<'q> {
         // In small groups: the session holds back what a node has no room for, and nothing waits for long.
         for group in unlisted.chunks(REQUESTS_PER_NODE_MAX) {
             let doubts = join_all(group.iter().map(async |vmid| absence::look(session, nodes, *vmid).await.doubt(*vmid))).await;
-            self.notes.extend(doubts.into_iter().flatten().inspect(|_| self.complete = false));
+            for note in doubts.into_iter().flatten() {
+                self.complete = false;
+                self.lacking.extend(note.vmid.map(|vmid| (vmid, Some(note.reason))));
+                self.notes.push(note);
+            }
+        }
+    }
+
+    /// Of none of the guests that the list lacks it is known that they are absent.
+    fn doubt_all(&mut self, reason: Reason) {
+        self.complete = false;
+        for known in self.lacking.values_mut() {
+            known.get_or_insert(reason);
         }
     }
 
@@ -269,8 +281,8 @@ impl<'q> Reading<'q> {
             self.quorate = false;
             self.notes.push(Note::of_all(Reason::ClusterUnread, "another node answered at the end than at the beginning"));
         }
-        if self.lacks && !before.nodes.keys().eq(after.nodes.keys()) {
-            self.complete = false;
+        if !self.lacking.is_empty() && !before.nodes.keys().eq(after.nodes.keys()) {
+            self.doubt_all(Reason::NotProven);
             self.notes.push(Note::of_all(Reason::NotProven, "the cluster named other nodes at the end than at the beginning"));
         }
         for node in &mut self.nodes {
@@ -301,15 +313,18 @@ impl<'q> Reading<'q> {
         self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
+        // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.
+        let complete = self.complete && (self.quorate || self.lacking.is_empty());
+        let unlisted = self.lacking.into_iter().filter_map(|(vmid, reason)| Some(Unlisted { cause: reason?.word().into(), vmid }));
         let observation = Observation {
             environment: self.question.environment.clone(),
             source: Some("proxmox".into()),
             taken_at: None,
-            // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.
-            complete: self.complete && (self.quorate || !self.lacks),
+            complete,
             quorate: self.quorate,
             nodes: self.nodes.into(),
             guests: self.guests.into(),
+            unlisted: unlisted.collect(),
             unmanaged: 0,
             notes: self.notes.iter().map(|note| note.told(self.question.token)).collect(),
         };

@@ -222,3 +222,25 @@ fn a_number_beyond_what_can_be_written_makes_no_sense() {
     let reading = check(&desk, &Needs::Everything, "maxmem");
     assert_eq!(reading.guests[0].status, Status::Unknown(Some("answer-malformed".into())));
 }
+
+#[test]
+fn g2_why_a_guest_is_not_listed_is_its_cause_in_the_reading_and_in_the_recording() {
+    let mut desk = Desk::with(ALONE, [(100, guest(100, "n1")), (101, guest(101, "n1"))]);
+    desk.forbidden = [101, 102].into();
+    let ids = scope(&[100, 101, 102, 103]);
+    let reading = read(&desk, &[100, 101, 102, 103], &Needs::Everything, None).expect("a reading").observation.within(&ids);
+    let cause = |reading: &Scoped, vmid: u64| {
+        let vmid = Vmid::new(vmid).expect("an id");
+        match reading.seen(vmid, reading.find(vmid)) {
+            observe::Seen::Unknown(cause) => cause.to_owned(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let again = observe::parse(&written(&reading)).expect("a recording").within(&ids);
+    assert_eq!(again, reading);
+    for reading in [&reading, &again] {
+        let causes = [101, 102, 103].map(|vmid| cause(reading, vmid));
+        // Of the last one nothing is in doubt, but that one guest is hidden makes the whole list doubtful.
+        assert_eq!(causes, ["hidden", "not-permitted", "not-listed"]);
+    }
+}

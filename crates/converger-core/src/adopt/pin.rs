@@ -128,7 +128,7 @@ fn guest_pin(guest: &DesiredGuest, observation: &Scoped, refusals: &[Refusal], w
 
 /// The marks that were read of a guest, if it is the declared one as far as that can be said without them.
 fn marks_of(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Result<Identity, Vec<Refusal>> {
-    let row = match observation.seen(listed) {
+    let row = match observation.seen(guest.vmid, listed) {
         Seen::Missing => return Err(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Err(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, _) => row,

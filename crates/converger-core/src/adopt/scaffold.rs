@@ -118,7 +118,7 @@ fn head(observation: &Scoped, ids: &Scope) -> String {
 
 /// The guest and its lines.
 fn adopt(vmid: Vmid, observation: &Scoped) -> Result<(Adopted, String), Vec<Refusal>> {
-    let (row, state) = match observation.seen(observation.find(vmid)) {
+    let (row, state) = match observation.seen(vmid, observation.find(vmid)) {
         Seen::Missing => return Err(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Err(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, state) => (row, state),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, note};
+use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, Unlisted, note, unlisted};
 use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
 use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_seen_tag};
@@ -10,7 +10,8 @@ use crate::marks::{self, Marks};
 use crate::moment;
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
 
-const KEYS: [&str; 10] = ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes"];
+const KEYS: [&str; 11] =
+    ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
 const NODE_KEYS: [&str; 2] = ["name", "online"];
 const GUEST_KEYS: [&str; 19] = [
@@ -51,6 +52,7 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Dia
         quorate,
         nodes: draft.nodes.into_iter().map(|(node, _)| node).collect(),
         guests: draft.guests.into(),
+        unlisted: draft.unlisted.into_iter().map(|(own, _)| own).collect(),
         unmanaged: draft.unmanaged,
         notes: draft.notes.into(),
     })
@@ -65,6 +67,7 @@ struct Draft {
     quorate: Option<bool>,
     nodes: Vec<(Node, Span)>,
     guests: Vec<ObservedGuest>,
+    unlisted: Vec<(Unlisted, Span)>,
     unmanaged: u64,
     notes: Vec<Note>,
 }
@@ -89,11 +92,13 @@ impl Decode<Draft> for File {
             6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
             7 => reader.items("`guests`", |reader| guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
             9 => reader.items("`notes`", |reader| note::read(reader, &mut draft.notes)).map(|_| ()),
+            10 => reader.items("`unlisted`", |reader| unlisted::read(reader, &mut draft.unlisted)).map(|_| ()),
             _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
         })?;
         if let Some(seen) = seen {
             reader.required(&seen, "the observation", &KEYS, &REQUIRED)?;
             together(reader, &mut draft, scratch)?;
+            unlisted::check(reader, draft.complete, &draft.guests, &mut draft.unlisted)?;
         }
         Ok(draft)
     }
@@ -147,6 +152,11 @@ fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Sp
     };
     nodes.push((Node { name, online }, span));
     Ok(())
+}
+
+pub(super) fn vmid<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Vmid, Span)>, End> {
+    let number = reader.integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
+    Ok(number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span))))
 }
 
 /// What was read of one guest; its kind may stand behind what depends on it.
@@ -214,10 +224,7 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
         15 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
         16 => row.tags = tags(reader, &mut scratch.tags)?,
         17 => row.template = reader.flag("`template`")?,
-        _ => {
-            let number = reader.integer("`vmid`", u64::from(Vmid::MIN), u64::from(Vmid::MAX))?;
-            row.vmid = number.and_then(|(number, span)| Vmid::new(number).map(|vmid| (vmid, span)));
-        }
+        _ => row.vmid = vmid(reader)?,
     }
     Ok(())
 }
@@ -239,7 +246,7 @@ pub(super) fn is_cause(text: &str) -> bool {
 }
 
 /// A cause is a word for machines as much as for people.
-fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
+pub(super) fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<str>>, End> {
     let Some((found, span)) = reader.text("`cause`")? else { return Ok(None) };
     if is_cause(&found) {
         return Ok(Some(found.into()));

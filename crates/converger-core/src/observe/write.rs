@@ -29,6 +29,7 @@ impl Serialize for Observation {
         if let Some(taken_at) = &self.taken_at {
             map.serialize_entry("taken_at", taken_at)?;
         }
+        unlisted(&mut map, self)?;
         if self.unmanaged > 0 {
             map.serialize_entry("unmanaged", &self.unmanaged)?;
         }
@@ -45,8 +46,13 @@ impl Serialize for InScope<'_> {
         map.serialize_entry("nodes", &Nodes(self.0, Part::InScope))?;
         map.serialize_entry("quorate", &self.0.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
+        unlisted(&mut map, self.0)?;
         map.end()
     }
+}
+
+fn unlisted<M: SerializeMap>(map: &mut M, observation: &Observation) -> Result<(), M::Error> {
+    if observation.unlisted.is_empty() { Ok(()) } else { map.serialize_entry("unlisted", &observation.unlisted) }
 }
 
 /// How much of a reading is written.

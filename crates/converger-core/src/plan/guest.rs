@@ -11,7 +11,7 @@ use crate::policy::{Grip, HOLD_TAG, Rules};
 use crate::refusal::Refusal;
 
 pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
-    let (row, state) = match observation.seen(listed) {
+    let (row, state) = match observation.seen(guest.vmid, listed) {
         Seen::Missing => return Verdict::Refused(vec![Refusal::guest_missing()]),
         Seen::Unknown(cause) => return Verdict::Refused(vec![Refusal::guest_unknown(cause)]),
         Seen::Present(row, state) => (row, state),
@@ -30,7 +30,7 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
 
 /// The run-state, where the guest is the declared one and its node answers.
 pub(super) fn state(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped) -> Option<RunState> {
-    let Seen::Present(row, state) = observation.seen(listed) else { return None };
+    let Seen::Present(row, state) = observation.seen(guest.vmid, listed) else { return None };
     let is_online = observation.node_of(row).is_some_and(|node| node.online);
     (is_online && not_the_one(guest, row).is_none()).then_some(state)
 }

@@ -109,7 +109,7 @@ fn adopting_guests_plans_nothing() {
         let scoped = observation.within(&scope);
         match scaffold(&scoped, &scope) {
             Scaffold::Refused { refusals, guests } => {
-                let is_blind = |vmid: Vmid| !matches!(scoped.seen(scoped.find(vmid)), observe::Seen::Present(..));
+                let is_blind = |vmid: Vmid| !matches!(scoped.seen(vmid, scoped.find(vmid)), observe::Seen::Present(..));
                 let reasons = guests.iter().all(|guest| !guest.refusals.is_empty()) && !(refusals.is_empty() && guests.is_empty());
                 assert!(
                     reasons && scope.ids().iter().all(|vmid| !is_blind(*vmid) || guests.iter().any(|guest| guest.vmid == *vmid)),

@@ -140,7 +140,7 @@ fn observation() -> Json {
         &["vmid", "kind", "node", "status"],
         json!({
             "vmid": vmid(), "kind": words(&Kind::WORDS), "node": text(), "name": text(),
-            "status": words(&["running", "stopped", "unknown"]), "cause": { "type": "string", "pattern": "^[a-z0-9-]{1,64}$" },
+            "status": words(&["running", "stopped", "unknown"]), "cause": cause(),
             "run_state": text(), "cpus": { "type": "integer" }, "maxmem": { "type": "integer" }, "source": text(),
             "lock": or_null(text()), "ha": or_null(object(&[], json!({ "state": or_null(text()) }))),
             "template": { "type": "boolean" }, "protection": { "type": "boolean" }, "tags": list(text()), "identity": identity(),
@@ -156,17 +156,22 @@ fn observation() -> Json {
             "taken_at": { "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" },
             "complete": { "type": "boolean" }, "quorate": { "type": "boolean" },
             "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": { "type": "boolean" } }))),
-            "guests": list(guest), "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(),
+            "guests": list(guest), "unlisted": list(object(&["cause", "vmid"], json!({ "cause": cause(), "vmid": vmid() }))),
+            "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(),
         }),
     );
     head(&mut schema, "One reading of an environment (current.json)");
     schema
 }
 
+/// A word for machines as much as for people.
+fn cause() -> Json {
+    json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" })
+}
+
 /// What people should know about a reading.
 fn notes() -> Json {
-    let code = json!({ "type": "string", "pattern": "^[a-z0-9-]{1,64}$" });
-    list(object(&["code", "remedy", "text"], json!({ "code": code, "guest": vmid(), "remedy": text(), "text": text() })))
+    list(object(&["code", "remedy", "text"], json!({ "code": cause(), "guest": vmid(), "remedy": text(), "text": text() })))
 }
 
 fn refusals() -> Json {
