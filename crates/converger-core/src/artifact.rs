@@ -11,6 +11,7 @@ mod plan;
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -54,10 +55,7 @@ impl Digest {
     /// # Errors
     /// A value that cannot be written as JSON; none of ours is one.
     pub fn of(value: &impl Serialize) -> io::Result<Self> {
-        let mut hashing = BufWriter::with_capacity(BUFFER_BYTES, Hashing(Sha256::new()));
-        write(&mut hashing, value)?;
-        let hashing = hashing.into_inner().map_err(io::IntoInnerError::into_error)?;
-        Ok(Self(hashing.0.finalize().into()))
+        Ok(Self(hashed(Sha256::new(), value)?.finalize().into()))
     }
 }
 
@@ -83,7 +81,17 @@ impl Serialize for Digest {
 /// serde_json writes in small pieces; hashing and writing them one by one would cost more than making them.
 const BUFFER_BYTES: usize = 64 * 1024;
 
+/// What is only hashed needs no more than the hash takes at once with good speed; most of it is small.
+const HASH_BUFFER_BYTES: usize = 4 * 1024;
+
 struct Hashing(Sha256);
+
+/// A hash that goes on over a value's canonical form.
+fn hashed(hash: Sha256, value: &impl Serialize) -> io::Result<Sha256> {
+    let mut hashing = BufWriter::with_capacity(HASH_BUFFER_BYTES, Hashing(hash));
+    write(&mut hashing, value)?;
+    hashing.into_inner().map(|hashing| hashing.0).map_err(io::IntoInnerError::into_error)
+}
 
 impl Write for Hashing {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -150,12 +158,20 @@ pub fn observation_digest(observation: &Scoped) -> io::Result<Digest> {
 /// # Errors
 /// See [`Digest::of`].
 pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
-    #[derive(Serialize)]
-    struct AllRules<'r> {
-        fields: &'r [crate::normalize::Rule],
-        protect: &'r Rules,
+    let mut hash = hashed(table_hashed()?, rules)?;
+    hash.update(b"}");
+    Ok(Digest(hash.finalize().into()))
+}
+
+/// The hash over `{"fields":...,"protect":`, which is the same for all rules: the table never changes while a program runs.
+fn table_hashed() -> io::Result<Sha256> {
+    static HASHED: OnceLock<Sha256> = OnceLock::new();
+    if let Some(hash) = HASHED.get() {
+        return Ok(hash.clone());
     }
-    Digest::of(&AllRules { fields: &TABLE, protect: rules })
+    let mut hash = hashed(Sha256::new_with_prefix(b"{\"fields\":"), &TABLE)?;
+    hash.update(b",\"protect\":");
+    Ok(HASHED.get_or_init(|| hash).clone())
 }
 
 /// The digest of the catalogue of actions.
@@ -163,12 +179,31 @@ pub fn rules_digest(rules: &Rules) -> io::Result<Digest> {
 /// # Errors
 /// See [`Digest::of`].
 pub fn catalogue_digest() -> io::Result<Digest> {
-    Digest::of(&CATALOGUE)
+    static DIGEST: OnceLock<Digest> = OnceLock::new();
+    match DIGEST.get() {
+        Some(digest) => Ok(*digest),
+        None => Digest::of(&CATALOGUE).map(|digest| *DIGEST.get_or_init(|| digest)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rules_are_hashed_in_parts_as_they_would_be_whole() {
+        #[derive(Serialize)]
+        struct Whole<'r> {
+            fields: &'r [crate::normalize::Rule],
+            protect: &'r Rules,
+        }
+        let (plain, wider) = (Rules::default(), Rules::new(vec![], vec!["edge-".to_owned()], vec![]));
+        for rules in [&plain, &wider, &plain] {
+            assert_eq!(rules_digest(rules).unwrap(), Digest::of(&Whole { fields: &TABLE, protect: rules }).unwrap());
+        }
+        assert_ne!(rules_digest(&plain).unwrap(), rules_digest(&wider).unwrap());
+        assert_eq!(catalogue_digest().unwrap(), Digest::of(&CATALOGUE).unwrap());
+    }
 
     #[test]
     fn a_digest_is_read_as_it_is_written_and_in_no_other_way() {

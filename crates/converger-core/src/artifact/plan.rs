@@ -6,7 +6,7 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 
-use super::{BUFFER_BYTES, Digest, Tee, write};
+use super::{BUFFER_BYTES, Digest, HASH_BUFFER_BYTES, Tee, write};
 use crate::action::{Change, Fields, Undo};
 use crate::audit::{Summary, summary};
 use crate::desired::DesiredGuest;
@@ -54,7 +54,7 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
 /// # Errors
 /// What the writer says.
 pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
-    let mut tee = BufWriter::with_capacity(BUFFER_BYTES, Tee { hash: Sha256::new(), out });
+    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, Tee { hash: Sha256::new(), out });
     write(&mut tee, &Body::of(plan)?)?;
     let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
     Ok(Digest(tee.hash.finalize().into()))
