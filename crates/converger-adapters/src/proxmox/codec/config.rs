@@ -48,7 +48,8 @@ pub struct GuestConfig {
 /// One item of `/pending`.
 #[derive(Deserialize)]
 pub(super) struct Item<'a> {
-    key: Box<str>,
+    #[serde(borrow)]
+    key: Cow<'a, str>,
     #[serde(borrow, default)]
     value: Scalar<'a>,
     #[serde(borrow, default)]
@@ -101,7 +102,7 @@ fn net_number(key: &str) -> Option<u32> {
 
 /// The change that waits in an item, if one does. Only values of the kind's own fields are kept.
 fn waiting(kind: Kind, item: &Item<'_>) -> Option<Pending> {
-    let other = || Pending::Other(item.key.clone());
+    let other = || Pending::Other((&*item.key).into());
     // Something waits, and nobody can say what: then it is somebody else's.
     if item.delete.is_no_guard() || item.pending.is_no_guard() {
         return Some(other());
