@@ -31,7 +31,7 @@ impl Who {
     /// `user@realm` or `user@realm!token`.
     pub(crate) fn id(&self) -> String {
         match &self.token {
-            Some(token) => format!("{}!{token}", self.user),
+            Some(token) => [&self.user, "!", token].concat(),
             None => self.user.clone(),
         }
     }

@@ -18,7 +18,8 @@ pub(crate) enum Format {
 pub(crate) enum Target {
     Api {
         format: Format,
-        segments: Vec<String>,
+        /// What follows the format, decoded.
+        rest: String,
     },
     /// Below `/api2/`, but with no format or an unknown one; the text says so.
     NoFormat(String),
@@ -34,20 +35,31 @@ pub(crate) fn split_query(path: &str) -> (&str, &str) {
 /// The target of an encoded path. The path is decoded as a whole before it is split, so `%2F` parts segments.
 pub(crate) fn target(path: &str) -> Target {
     let decoded = unescape(path);
-    let mut segments = decoded.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned);
-    if segments.next().as_deref() != Some("api2") {
+    let (first, rest) = next_segment(&decoded);
+    if first != "api2" {
         return Target::File(decoded);
     }
-    let format = match segments.next().as_deref() {
-        Some("json") => Format::Json,
-        Some("extjs") => Format::Extjs,
-        Some(other) => {
-            let rest: Vec<String> = segments.collect();
-            return Target::NoFormat(format!("no formatter for uri /{}, {other}", rest.join("/")));
-        }
-        None => return Target::NoFormat("no such uri".to_owned()),
+    let (format, rest) = next_segment(rest);
+    let format = match format {
+        "json" => Format::Json,
+        "extjs" => Format::Extjs,
+        "" => return Target::NoFormat("no such uri".to_owned()),
+        other => return Target::NoFormat(format!("no formatter for uri /{}, {other}", segments(rest).join("/"))),
     };
-    Target::Api { format, segments: segments.collect() }
+    Target::Api { format, rest: rest.to_owned() }
+}
+
+/// The first segment, which is empty where there is none, and what follows it.
+fn next_segment(path: &str) -> (&str, &str) {
+    let path = path.trim_start_matches('/');
+    path.split_at(path.find('/').unwrap_or(path.len()))
+}
+
+/// The segments of a decoded path; empty ones do not count.
+pub(crate) fn segments(path: &str) -> Vec<&str> {
+    let mut segments = Vec::with_capacity(8);
+    segments.extend(path.split('/').filter(|segment| !segment.is_empty()));
+    segments
 }
 
 /// Decode `%XX`, and `+` as a blank where that is the custom.
@@ -69,8 +81,14 @@ fn percent(text: &[u8], plus: bool) -> Vec<u8> {
 }
 
 fn hex_pair(text: &[u8]) -> Option<u8> {
-    let pair = std::str::from_utf8(text.get(..2)?).ok()?;
-    pair.chars().all(|character| character.is_ascii_hexdigit()).then(|| u8::from_str_radix(pair, 16).ok())?
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let [high, low] = *text.first_chunk::<2>()?;
+    Some(digit(high)? << 4 | digit(low)?)
+}
+
+/// Bytes as text; what is no text is replaced.
+fn string(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Decode one percent-encoded word; used for credentials, which are encoded too.
@@ -78,7 +96,7 @@ pub(crate) fn unescape(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
     }
-    String::from_utf8_lossy(&percent(text.as_bytes(), false)).into_owned()
+    string(percent(text.as_bytes(), false))
 }
 
 /// Decode a form. The traps are genuine: `;` parts pairs as `&` does, and everything after a second
@@ -88,7 +106,7 @@ pub(crate) fn form(body: &[u8]) -> Params {
     for pair in body.split(|byte| *byte == b'&' || *byte == b';') {
         let mut parts = pair.split(|byte| *byte == b'=');
         let (Some(key), Some(value)) = (parts.next(), parts.next()) else { continue };
-        let word = |bytes: &[u8]| String::from_utf8_lossy(&percent(bytes, true)).into_owned();
+        let word = |bytes: &[u8]| string(percent(bytes, true));
         add(&mut params, word(key), word(value));
     }
     params
@@ -161,7 +179,7 @@ mod tests {
     #[test]
     fn paths_are_decoded_before_they_are_split() {
         let segments = |path: &str| match target(path) {
-            Target::Api { segments, .. } => segments.join("|"),
+            Target::Api { rest, .. } => super::segments(&rest).join("|"),
             other => format!("{other:?}"),
         };
         assert_eq!(segments("/api2/json//version/"), "version");

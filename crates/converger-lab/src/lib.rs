@@ -42,6 +42,7 @@ pub mod server;
 mod setting;
 mod storage;
 mod task;
+mod text;
 mod truth;
 mod update;
 mod verify;

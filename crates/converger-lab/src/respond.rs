@@ -186,15 +186,20 @@ pub(crate) fn answer(format: Format, flavour: Flavour, way: Way, outcome: Result
     }
 }
 
+/// What stands around the data, and a short value.
+const ENVELOPE_BYTES: usize = 120;
+
 fn success(format: Format, data: Data) -> Vec<u8> {
-    let mut body = b"{\"data\":".to_vec();
+    let room = if let Body::Text(text) = &data.body { text.len() } else { 0 };
+    let mut body = Vec::with_capacity(room + ENVELOPE_BYTES);
+    body.extend_from_slice(b"{\"data\":");
     match data.body {
-        Body::Text(text) => body.extend(text),
+        Body::Text(text) => body.extend_from_slice(&text),
         // Straight into the body: through `Display` it would be copied piece by piece. Writing to memory cannot fail.
         Body::Value(value) => serde_json::to_writer(&mut body, &value).unwrap_or_default(),
     }
     if format == Format::Extjs {
-        body.extend(b",\"success\":1");
+        body.extend_from_slice(b",\"success\":1");
     }
     if data.total > 0 {
         body.extend(format!(",\"total\":{}", data.total).into_bytes());

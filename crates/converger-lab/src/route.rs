@@ -121,19 +121,19 @@ fn reached(
     trace: &mut Trace,
 ) -> Result<Data, Fail> {
     caller::check_method(request)?;
-    let Target::Api { segments, .. } = target else { return Err(outside(target)) };
+    let Target::Api { rest, .. } = target else { return Err(outside(target)) };
+    let segments = &*decode::segments(rest);
     file_system(world, entry)?;
     let who = caller::identify(world, request, segments)?;
     trace.who.clone_from(&who);
     let params = caller::parameters(request, query)?;
-    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let path = format!("/{}", words.join("/"));
-    let missing = || Fail::NotImplemented(format!("Method '{} {path}' not implemented", request.method));
-    let (method, captured) = schema::find(&request.method, &words, world.flavour).ok_or_else(missing)?;
+    let path = || format!("/{}", segments.join("/"));
+    let missing = || Fail::NotImplemented(format!("Method '{} {}' not implemented", request.method, path()));
+    let (method, captured) = schema::find(&request.method, segments, world.flavour).ok_or_else(missing)?;
     let params = with_captures(params, captured)?;
     let who = who.unwrap_or_else(|| Who::user(""));
     if who.token.is_some() && !method.token_allowed {
-        return Err(Fail::Denied(format!("URI '{path}' not available with API token, need proper ticket.\n")));
+        return Err(Fail::Denied(format!("URI '{}' not available with API token, need proper ticket.\n", path())));
     }
     permission::check(world, &who, method, &params)?;
     let handler = api::handler(method).ok_or_else(missing)?;

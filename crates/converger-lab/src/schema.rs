@@ -78,6 +78,8 @@ pub(crate) struct Parameter {
 /// One method of the API.
 #[derive(Debug)]
 pub(crate) struct Method {
+    /// Its place in the table.
+    pub(crate) number: usize,
     pub(crate) verb: String,
     /// The path with its `{captures}`.
     pub(crate) template: String,
@@ -146,18 +148,29 @@ pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
 pub(crate) fn find(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&'static Method, Vec<(String, String)>)> {
     let known = |method: &Method| method.verb == verb && method.since <= flavour.major();
     // A fixed word wins over a capture: `/nodes/x/qemu/100/status/current` has no rival today, but order decides nothing.
-    let method = METHODS.iter().find(|method| method.is_at(segments) && known(method))?;
+    let method = candidates(segments).find(|method| method.is_at(segments) && known(method))?;
     Some((method, method.captures(segments)))
 }
 
 /// The shape of a guest's config key, by the parameters of its config update.
 pub(crate) fn config_key(template: &str, key: &str, flavour: Flavour) -> Option<&'static Shape> {
-    let method = METHODS.iter().find(|method| method.verb == "PUT" && method.template == template)?;
+    let mut words = template.split('/').skip(1);
+    let (first, third) = (words.next().unwrap_or_default(), words.nth(1).unwrap_or_default());
+    let method = indexed(first, third).find(|method| method.verb == "PUT" && method.template == template)?;
     method.parameter(key, flavour).map(|parameter| parameter.shape)
 }
 
-/// Every method of the table, for tests that walk it.
-#[cfg(test)]
+/// The methods that a path can lead to: those that have its first and third word, or a capture in the third place.
+fn candidates(segments: &[&str]) -> impl Iterator<Item = &'static Method> {
+    let word = |index: usize| segments.get(index).copied().unwrap_or_default();
+    indexed(word(0), word(2)).chain(indexed(word(0), "").filter(move |_| !word(2).is_empty()))
+}
+
+fn indexed(first: &str, third: &str) -> impl Iterator<Item = &'static Method> {
+    INDEX.get(first).and_then(|thirds| thirds.get(third)).into_iter().flatten().copied()
+}
+
+/// Every method of the table.
 pub(crate) fn methods() -> impl Iterator<Item = &'static Method> {
     METHODS.iter()
 }
@@ -167,7 +180,18 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
     table.unwrap_or_else(|error| panic!("data/api.json is part of the program and must parse: {error}"))
 });
 
-static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().map(method).collect());
+static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().enumerate().map(method).collect());
+
+/// The methods by their first word, and by their third where it is one.
+static INDEX: LazyLock<BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'static Method>>>> = LazyLock::new(|| {
+    let mut index: BTreeMap<&str, BTreeMap<&str, Vec<&Method>>> = BTreeMap::new();
+    for method in METHODS.iter() {
+        let word = |index: usize| method.segments.get(index).map_or("", String::as_str);
+        let third = Some(word(2)).filter(|third| capture(third).is_none()).unwrap_or_default();
+        index.entry(word(0)).or_default().entry(third).or_default().push(method);
+    }
+    index
+});
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -194,9 +218,10 @@ struct Row {
     since: u8,
 }
 
-fn method(row: &'static Row) -> Method {
+fn method((number, row): (usize, &'static Row)) -> Method {
     let segments: Vec<String> = row.path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect();
     Method {
+        number,
         verb: row.verb.clone(),
         template: row.path.clone(),
         takes_rest: segments.last().is_some_and(|last| last == "{cidr}" || last == "{volume}"),

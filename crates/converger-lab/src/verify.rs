@@ -16,8 +16,8 @@ use crate::wire::{Answer, Request};
 /// What Proxmox would say: no such method, or what is wrong with each parameter.
 pub fn verify_request(flavour: Flavour, request: &Request) -> Result<(), String> {
     let (path, query) = decode::split_query(&request.path);
-    let Target::Api { segments, .. } = decode::target(path) else { return Err(format!("`{path}` is no path of the API")) };
-    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let Target::Api { rest, .. } = decode::target(path) else { return Err(format!("`{path}` is no path of the API")) };
+    let words = decode::segments(&rest);
     let found = schema::find(&request.method, &words, flavour);
     let (method, captured) = found.ok_or_else(|| format!("Method '{} /{}' not implemented", request.method, words.join("/")))?;
     let body = if is_json(request) { decode::json(&request.body)? } else { decode::form(&request.body) };
@@ -37,9 +37,8 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<(), String>
 /// What Proxmox would not say: a key that is missing, a value of another type, an error without its parts.
 pub fn verify_answer(flavour: Flavour, request: &Request, answer: &Answer) -> Result<Option<&'static str>, String> {
     let json = |(name, value): &(String, String)| name == "Content-Type" && value.starts_with("application/json");
-    let Target::Api { segments, format } = decode::target(decode::split_query(&request.path).0) else { return Ok(None) };
-    let words: Vec<&str> = segments.iter().map(String::as_str).collect();
-    let Some((method, _)) = schema::find(&request.method, &words, flavour) else { return Ok(None) };
+    let Target::Api { rest, format } = decode::target(decode::split_query(&request.path).0) else { return Ok(None) };
+    let Some((method, _)) = schema::find(&request.method, &decode::segments(&rest), flavour) else { return Ok(None) };
     if !answer.headers.iter().any(json) {
         return Ok(None);
     }

@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
-
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, size};
-use crate::node::Service;
+use crate::node::{Node, Service};
+use crate::text::Object;
 use crate::world::World;
 
 /// What was told is forgotten after so long.
@@ -21,7 +20,7 @@ pub(crate) struct Row {
     pub(crate) node: String,
     pub(crate) status: String,
     /// Everything else as JSON fields, each with a comma before it.
-    pub(crate) text: String,
+    pub(crate) text: Vec<u8>,
     pub(crate) since_ms: Option<u64>,
     /// When it was told for the last time, once its node no longer tells.
     frozen_ms: Option<u64>,
@@ -76,16 +75,17 @@ impl Views {
 impl World {
     /// Every node whose cycle has come tells all that it reaches.
     pub(crate) fn tell(&mut self) {
-        let due: Vec<(String, u64)> = self.nodes.values().filter_map(|node| self.due(&node.name)).collect();
+        let due = self.nodes.values().filter_map(|node| self.due(node).map(|at_ms| (node.name.clone(), at_ms)));
+        let due: Vec<(String, u64)> = due.collect();
         for (node, at_ms) in due {
             self.tell_from(&node, at_ms);
         }
     }
 
-    fn due(&self, name: &str) -> Option<(String, u64)> {
-        let node = self.nodes.get(name).filter(|node| node.online && node.files == Service::Up)?;
-        let at_ms = node.last_cycle(self.now_ms)?;
-        (node.told_ms.is_none_or(|told| told < at_ms)).then(|| (name.to_owned(), at_ms))
+    fn due(&self, node: &Node) -> Option<u64> {
+        let is_able = node.online && node.files == Service::Up;
+        let at_ms = node.last_cycle(self.now_ms).filter(|_| is_able)?;
+        (node.told_ms.is_none_or(|told| told < at_ms)).then_some(at_ms)
     }
 
     fn tell_from(&mut self, name: &str, at_ms: u64) {
@@ -141,15 +141,20 @@ fn row(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Row {
     }
 }
 
-fn told(guest: &Guest, host_cpus: u64, flavour: Flavour) -> String {
-    let name = json!(guest.shown_name());
-    let template = u8::from(guest.is_template());
-    let (cpus, memory, disk) = (guest.cpus(host_cpus), guest.memory_bytes(), guest.disk_bytes());
-    let memhost = if flavour >= Flavour::V9 { ",\"memhost\":0" } else { "" };
-    let load = ",\"cpu\":0,\"mem\":0,\"disk\":0,\"netin\":0,\"netout\":0,\"diskread\":0,\"diskwrite\":0";
-    let size = format!(",\"maxcpu\":{cpus},\"maxmem\":{memory},\"maxdisk\":{disk}");
-    format!(",\"name\":{name},\"template\":{template}{size}{load}{memhost}")
+fn told(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Vec<u8> {
+    let mut out = Vec::with_capacity(ROW_BYTES);
+    let mut fields = Object::following(&mut out);
+    fields.put("name", guest.shown_name()).put("template", u8::from(guest.is_template()));
+    fields.put("maxcpu", guest.cpus(host_cpus)).put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes());
+    for name in ["cpu", "mem", "disk", "netin", "netout", "diskread", "diskwrite"] {
+        fields.put(name, 0);
+    }
+    fields.put_some("memhost", (flavour >= Flavour::V9).then_some(0));
+    out
 }
+
+/// About what a row takes.
+const ROW_BYTES: usize = 200;
 
 impl Guest {
     /// The processors that it can use: never more than the host has.

@@ -87,8 +87,8 @@ const ROLES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Privileges by role. No world changes a built-in role, so all worlds share them.
-pub(super) type Roles = BTreeMap<String, Arc<BTreeSet<String>>>;
+/// Privileges by role. Few worlds add roles to the built-in ones, so the others share them.
+pub(super) type Roles = Arc<BTreeMap<String, Arc<BTreeSet<String>>>>;
 
 static BUILT_IN: LazyLock<[Roles; 3]> = LazyLock::new(|| [Flavour::V7, Flavour::V8, Flavour::V9].map(of_release));
 
@@ -99,7 +99,7 @@ pub(super) fn built_in(flavour: Flavour) -> Roles {
 
 fn of_release(flavour: Flavour) -> Roles {
     let known = privileges(flavour);
-    ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect()
+    ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect::<BTreeMap<_, _>>().into()
 }
 
 /// Whether a role comes with Proxmox, so that nobody may change it.

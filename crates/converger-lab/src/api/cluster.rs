@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 
 use super::{Call, Route};
 use crate::guest::Guest;
+use crate::node::Node;
 use crate::respond::{Data, Fail};
+use crate::text::{self, Object};
 use crate::view::View;
 use crate::world::World;
 
@@ -64,7 +66,7 @@ pub(super) fn write_row(world: &World, view: Option<&View>, guest: &Guest, pool:
     if let Some((row, told_ms)) = row {
         let uptime = row.since_ms.map_or(0, |since_ms| told_ms.saturating_sub(since_ms) / 1_000);
         let _ = write!(out, ",\"uptime\":{uptime}");
-        out.extend(row.text.as_bytes());
+        out.extend_from_slice(&row.text);
     }
     out.push(b'}');
 }
@@ -154,19 +156,23 @@ fn append(json: &mut Vec<u8>, rows: &[Value]) {
 }
 
 fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let mut entries = Vec::new();
-    if let Some(name) = &world.cluster {
-        let quorate = u8::from(world.is_quorate(&call.entry));
-        entries.push(json!({ "type": "cluster", "id": "cluster", "name": name, "nodes": world.nodes.len(),
-            "version": world.nodes.len(), "quorate": quorate }));
-    }
-    for node in world.nodes.values() {
-        let number = if world.cluster.is_some() { node.number } else { 0 };
-        let (local, online) = (u8::from(node.name == call.entry), u8::from(world.reaches(&call.entry, &node.name)));
-        entries.push(json!({ "type": "node", "id": format!("node/{}", node.name), "name": node.name, "nodeid": number,
-            "ip": node.ip, "local": local, "online": online, "level": "" }));
-    }
-    Ok(json!(entries).into())
+    let rows = world.cluster.iter().map(|_| None).chain(world.nodes.values().map(Some));
+    Ok(Data::text(text::list(rows, |row, node| match node {
+        None => cluster_row(world, &call.entry, row),
+        Some(node) => node_row(world, &call.entry, node, row),
+    })))
+}
+
+fn cluster_row(world: &World, entry: &str, row: &mut Object<'_>) {
+    row.put("id", "cluster").put_some("name", world.cluster.as_ref()).put("nodes", world.nodes.len());
+    row.put("quorate", u8::from(world.is_quorate(entry))).put("type", "cluster").put("version", world.nodes.len());
+}
+
+fn node_row(world: &World, entry: &str, node: &Node, row: &mut Object<'_>) {
+    let number = if world.cluster.is_some() { node.number } else { 0 };
+    row.put("id", format_args!("node/{}", node.name)).put("ip", &node.ip).put("level", "");
+    row.put("local", u8::from(node.name == entry)).put("name", &node.name).put("nodeid", number);
+    row.put("online", u8::from(world.reaches(entry, &node.name))).put("type", "node");
 }
 
 /// Looks at every id, whoever asks. The list behind it can be silently empty: so can the answer be wrong.

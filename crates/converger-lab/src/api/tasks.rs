@@ -9,6 +9,7 @@ use crate::access::Who;
 use crate::respond::{Data, Fail};
 use crate::schema::split_list;
 use crate::task::{self, State, Task, TaskId, Upid};
+use crate::text::Object;
 use crate::world::World;
 
 pub(super) const ROUTES: &[Route] = &[
@@ -21,6 +22,9 @@ pub(super) const ROUTES: &[Route] = &[
 
 /// How long it takes until a worker that was told to stop is gone.
 const STOP_MS: u64 = 1_000;
+
+/// About what the status of a task takes.
+const STATUS_BYTES: usize = 300;
 
 fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
     Ok(super::nodes::subdirs(&["log", "status"]))
@@ -141,16 +145,14 @@ fn find<'a>(world: &'a World, call: &Call, privilege: &str) -> Result<Option<(Ta
 
 fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let Some((_, task)) = find(world, call, "Sys.Audit")? else { return Err(Fail::param("upid", "no such task")) };
-    let mut entry = facts(task);
-    split_owner(&mut entry, task);
-    match task.status() {
-        Some(status) => {
-            entry["status"] = json!("stopped");
-            entry["exitstatus"] = json!(status);
-        }
-        None => entry["status"] = json!("running"),
-    }
-    Ok(entry.into())
+    let (user, token) = task.owner();
+    let mut out = Vec::with_capacity(STATUS_BYTES);
+    let mut entry = Object::new(&mut out);
+    entry.put_some("exitstatus", task.status()).put("id", &task.about).put("node", &task.node).put("pid", task.pid);
+    entry.put("pstart", task.pstart).put("starttime", task.start_s).put("status", if task.is_over() { "stopped" } else { "running" });
+    entry.put_some("tokenid", token).put("type", &task.kind).put("upid", &task.upid).put("user", user);
+    entry.end();
+    Ok(Data::text(out))
 }
 
 fn log(world: &mut World, call: &Call) -> Result<Data, Fail> {

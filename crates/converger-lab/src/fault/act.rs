@@ -211,8 +211,7 @@ fn recycle(world: &mut World, vmid: u32) {
         guest.main.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
         guest.main.insert("vmgenid".to_owned(), world.random.uuid());
     }
-    world.guests.insert(vmid, guest);
-    world.changed.insert(vmid);
+    world.put_guest(guest);
 }
 
 fn set(world: &mut World, vmid: u32, key: &str, value: &str) {

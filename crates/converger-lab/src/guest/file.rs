@@ -15,18 +15,19 @@ impl Guest {
 
     /// The whole file: main section, pending section, snapshots by name.
     fn file(&self) -> String {
-        let mut text = section(&self.main);
+        let mut text = String::with_capacity(FILE_BYTES);
+        section(&mut text, &self.main);
         for (key, value) in &self.raw {
             let _ = writeln!(text, "{key}: {value}");
         }
         if !self.pending.is_empty() || !self.deletions.is_empty() {
             let _ = writeln!(text, "\n[{}]", self.pending_title());
             text.push_str(&self.deletion_line());
-            text.push_str(&section(&self.pending));
+            section(&mut text, &self.pending);
         }
         for (name, values) in &self.snapshots {
             let _ = writeln!(text, "\n[{name}]");
-            text.push_str(&section(values));
+            section(&mut text, values);
         }
         text
     }
@@ -45,20 +46,28 @@ impl Guest {
     }
 }
 
-fn section(values: &Section) -> String {
-    let mut text = String::new();
+/// What most files take.
+const FILE_BYTES: usize = 500;
+
+fn section(text: &mut String, values: &Section) {
     for line in values.get("description").map_or("", String::as_str).lines() {
-        let _ = writeln!(text, "#{}", escaped(line));
+        text.push('#');
+        line.bytes().for_each(|byte| push_escaped(text, byte));
+        text.push('\n');
     }
     for (key, value) in values.iter().filter(|(key, _)| *key != "description") {
-        let _ = writeln!(text, "{key}: {value}");
+        [key, ": ", value, "\n"].into_iter().for_each(|part| text.push_str(part));
     }
-    text
 }
 
-fn escaped(line: &str) -> String {
-    let plain = |byte: u8| (b' '..=b'~').contains(&byte) && byte != b'%' && byte != b':';
-    line.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+fn push_escaped(text: &mut String, byte: u8) {
+    let is_plain = (b' '..=b'~').contains(&byte) && byte != b'%' && byte != b':';
+    if is_plain {
+        text.push(char::from(byte));
+    } else {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "%{byte:02X}");
+    }
 }
 
 #[cfg(test)]

@@ -2,28 +2,50 @@
 //!
 //! What never enters here: run state; that is in the status rooms.
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{Guest, Kind, Section};
 use crate::flavour::Flavour;
 use crate::schema::{Base, config_key};
+use crate::text::{self, Object};
 
 const HIDDEN: &str = "**********";
 
+/// A value with the type that its key has in JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Typed<'t> {
+    Number(i64),
+    Text(Cow<'t, str>),
+}
+
+impl From<Typed<'_>> for Value {
+    fn from(typed: Typed<'_>) -> Self {
+        match typed {
+            Typed::Number(number) => number.into(),
+            Typed::Text(text) => text.into(),
+        }
+    }
+}
+
 impl Guest {
     /// One value with the type that its key has in JSON: integers and booleans are numbers, `number` stays text.
-    pub(crate) fn typed(&self, key: &str, text: &str, flavour: Flavour) -> Value {
+    pub(crate) fn typed<'t>(&self, key: &str, text: &'t str, flavour: Flavour) -> Typed<'t> {
         let base = match key {
             "memory" if self.kind == Kind::Qemu && flavour.memory_is_number() => Base::Integer,
             "snaptime" => Base::Integer,
             _ => config_key(self.kind.config_template(), key, flavour).map_or(Base::Text, |shape| shape.base),
         };
-        let number = || text.parse::<i64>().ok().map(Value::from);
+        let plain = || Typed::Text(text.into());
         match (key, base) {
-            ("cipassword", _) => json!(HIDDEN),
-            ("description", _) if self.kind == Kind::Lxc => json!(format!("{}\n", text.trim_end_matches('\n'))),
-            (_, Base::Integer | Base::Boolean) => number().unwrap_or_else(|| json!(text)),
-            _ => json!(text),
+            ("cipassword", _) => Typed::Text(HIDDEN.into()),
+            ("description", _) if self.kind == Kind::Lxc => Typed::Text(format!("{}\n", text.trim_end_matches('\n')).into()),
+            (_, Base::Integer | Base::Boolean) => text.parse().map_or_else(|_| plain(), Typed::Number),
+            _ => plain(),
         }
     }
 
@@ -39,7 +61,7 @@ impl Guest {
 
     /// A section as JSON, with the digest and for containers the raw lines.
     pub(crate) fn section_json(&self, section: &Section, flavour: Flavour) -> Map<String, Value> {
-        let typed = section.iter().map(|(key, text)| (key.clone(), self.typed(key, text, flavour)));
+        let typed = section.iter().map(|(key, text)| (key.clone(), self.typed(key, text, flavour).into()));
         let mut fields: Map<String, Value> = typed.collect();
         if !self.raw.is_empty() {
             fields.insert("lxc".to_owned(), json!(self.raw));
@@ -47,26 +69,21 @@ impl Guest {
         fields
     }
 
-    /// What `pending` shows: each key with its value, what it is to become, or that it is to go.
-    pub(crate) fn pending_json(&self, flavour: Flavour) -> Vec<Value> {
+    /// What `pending` shows: each key with its value, what it is to become, or that it is to go; and last the digest.
+    pub(crate) fn pending_text(&self, digest: &str, flavour: Flavour) -> Vec<u8> {
         let keys = self.main.keys().chain(self.pending.keys()).chain(self.deletions.keys());
-        let keys: std::collections::BTreeSet<&String> = keys.collect();
-        let digest = json!({ "key": "digest", "value": self.digest() });
-        keys.into_iter().map(|key| self.pending_item(key, flavour)).chain([digest]).collect()
+        let keys: BTreeSet<&str> = keys.map(String::as_str).collect();
+        text::list(keys.into_iter().map(Some).chain([None]), |item, key| match key {
+            Some(key) => self.put_pending(item, key, flavour),
+            None => drop(item.put("key", "digest").put("value", digest)),
+        })
     }
 
-    fn pending_item(&self, key: &str, flavour: Flavour) -> Value {
-        let mut item = Map::from_iter([("key".to_owned(), json!(key))]);
-        if let Some(text) = self.main.get(key) {
-            item.insert("value".to_owned(), self.typed(key, text, flavour));
-        }
-        if let Some(text) = self.pending.get(key) {
-            item.insert("pending".to_owned(), self.typed(key, text, flavour));
-        }
-        if let Some(force) = self.deletions.get(key) {
-            item.insert("delete".to_owned(), json!(if *force { 2 } else { 1 }));
-        }
-        Value::Object(item)
+    fn put_pending(&self, item: &mut Object<'_>, key: &str, flavour: Flavour) {
+        item.put_some("delete", self.deletions.get(key).map(|force| if *force { 2 } else { 1 }));
+        item.put("key", key);
+        item.put_some("pending", self.pending.get(key).map(|text| self.typed(key, text, flavour)));
+        item.put_some("value", self.main.get(key).map(|text| self.typed(key, text, flavour)));
     }
 }
 
@@ -83,13 +100,13 @@ mod tests {
     #[test]
     fn types_follow_key_and_release() {
         let guest = guest(&[]);
-        assert_eq!(guest.typed("cores", "2", Flavour::V9), json!(2));
-        assert_eq!(guest.typed("onboot", "1", Flavour::V9), json!(1));
-        assert_eq!(guest.typed("cpulimit", "2", Flavour::V9), json!("2"));
-        assert_eq!(guest.typed("memory", "128", Flavour::V9), json!("128"));
-        assert_eq!(guest.typed("memory", "128", Flavour::V7), json!(128));
-        assert_eq!(guest.typed("agent", "1", Flavour::V9), json!("1"));
-        assert_eq!(guest.typed("cipassword", "$5$x", Flavour::V9), json!(HIDDEN));
+        assert_eq!(Value::from(guest.typed("cores", "2", Flavour::V9)), json!(2));
+        assert_eq!(Value::from(guest.typed("onboot", "1", Flavour::V9)), json!(1));
+        assert_eq!(Value::from(guest.typed("cpulimit", "2", Flavour::V9)), json!("2"));
+        assert_eq!(Value::from(guest.typed("memory", "128", Flavour::V9)), json!("128"));
+        assert_eq!(Value::from(guest.typed("memory", "128", Flavour::V7)), json!(128));
+        assert_eq!(Value::from(guest.typed("agent", "1", Flavour::V9)), json!("1"));
+        assert_eq!(Value::from(guest.typed("cipassword", "$5$x", Flavour::V9)), json!(HIDDEN));
     }
 
     #[test]
@@ -106,6 +123,6 @@ mod tests {
     #[test]
     fn a_containers_notes_end_with_a_line_end() {
         let container = Guest::new(200, Kind::Lxc, "pve1");
-        assert_eq!(container.typed("description", "abc", Flavour::V9), json!("abc\n"));
+        assert_eq!(Value::from(container.typed("description", "abc", Flavour::V9)), json!("abc\n"));
     }
 }

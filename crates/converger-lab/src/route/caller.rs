@@ -36,7 +36,7 @@ pub(super) fn check_method(request: &Request) -> Result<(), Fail> {
 }
 
 /// Who calls; `None` only where nobody needs to be known.
-pub(super) fn identify(world: &World, request: &Request, segments: &[String]) -> Result<Option<Who>, Fail> {
+pub(super) fn identify(world: &World, request: &Request, segments: &[&str]) -> Result<Option<Who>, Fail> {
     let now_s = world.wall_s();
     if let Some(ticket) = cookie(request) {
         return by_ticket(world, request, &ticket, now_s).map(Some);
@@ -55,9 +55,8 @@ fn refused(reason: &str) -> Fail {
 }
 
 /// Paths for people who are about to log in.
-fn is_open(method: &str, segments: &[String]) -> bool {
-    let path: Vec<&str> = segments.iter().map(String::as_str).collect();
-    matches!((method, path.as_slice()), ("GET", ["access", "domains"]) | ("GET" | "POST", ["access", "ticket"]))
+fn is_open(method: &str, segments: &[&str]) -> bool {
+    matches!((method, segments), ("GET", ["access", "domains"]) | ("GET" | "POST", ["access", "ticket"]))
 }
 
 fn cookie(request: &Request) -> Option<String> {

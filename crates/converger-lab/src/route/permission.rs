@@ -2,6 +2,8 @@
 //!
 //! What never enters here: checks that a method makes itself, about single keys or storages.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 use crate::access::{Access, ROOT, Who};
@@ -59,13 +61,20 @@ fn perm(access: &Access, who: &Who, items: &[Value], params: &Params) -> Result<
     privileges.iter().try_for_each(|privilege| access.need(who, &path, privilege))
 }
 
-/// `/vms/{vmid}` with the request's own vmid.
-fn filled(path: &str, params: &Params) -> String {
-    let mut filled = path.to_owned();
-    for (name, given) in params.iter().filter(|_| path.contains('{')) {
-        filled = filled.replace(&format!("{{{name}}}"), &given.text());
+/// `/vms/{vmid}` with the request's own vmid. What the request does not name stays as it is.
+fn filled<'p>(path: &'p str, params: &Params) -> Cow<'p, str> {
+    let Some(mut open) = path.find('{') else { return path.into() };
+    let (mut filled, mut rest) = (String::with_capacity(path.len()), path);
+    while let Some(close) = rest[open..].find('}').map(|close| open + close) {
+        let given = params.iter().find(|(name, _)| *name == rest[open + 1..close]);
+        filled.push_str(&rest[..open]);
+        filled.push_str(&given.map_or(rest[open..=close].into(), |(_, given)| given.text()));
+        rest = &rest[close + 1..];
+        let Some(next) = rest.find('{') else { break };
+        open = next;
     }
-    filled
+    filled.push_str(rest);
+    filled.into()
 }
 
 /// Whoever may modify permissions somewhere, or owns the kind of thing that lies there.

@@ -3,6 +3,8 @@
 //! What never enters here: defaults of the API; a guest is completed as a create would.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crate::access::{Grant, Grantee, Group, Pool, Token, User};
 use crate::engine::Event;
@@ -100,8 +102,12 @@ fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) ->
 }
 
 fn fingerprint(world: &mut World) -> String {
-    let bytes = (0..32).map(|_| format!("{:02X}", world.random.below(256)));
-    bytes.collect::<Vec<_>>().join(":")
+    let mut text = String::with_capacity(95);
+    for place in 0..32 {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{:02X}", if place == 0 { "" } else { ":" }, world.random.below(256));
+    }
+    text
 }
 
 fn storages(world: &mut World, setting: &Setting) {
@@ -140,7 +146,7 @@ fn people(world: &mut World, setting: &Setting) -> Result<(), String> {
         access.groups.insert(group.clone(), Group { members, ..Group::default() });
     }
     for (role, privileges) in &setting.roles {
-        access.roles.insert(role.clone(), std::sync::Arc::new(privileges.iter().cloned().collect()));
+        Arc::make_mut(&mut access.roles).insert(role.clone(), Arc::new(privileges.iter().cloned().collect()));
     }
     for (id, token) in &setting.tokens {
         let owner = id.split('!').next().unwrap_or_default();
@@ -194,8 +200,7 @@ pub(crate) fn add_guest(world: &mut World, setting: &GuestSetting) -> Result<(),
     }
     guest.process = process(world, setting);
     volumes(world, &guest);
-    world.guests.insert(vmid, guest);
-    world.changed.insert(vmid);
+    world.put_guest(guest);
     Ok(())
 }
 

@@ -43,8 +43,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, cloning: &Cloning) -> Result<
     let mut copy = Guest::new(*target, *kind, &node);
     copy.manner = original.manner.clone();
     copy.main.insert("lock".to_owned(), "clone".to_owned());
-    world.guests.insert(*target, copy);
-    world.changed.insert(*target);
+    world.put_guest(copy);
     log_drives(world, id, cloning);
     Ok(world.pace.clone_ms)
 }

@@ -220,7 +220,7 @@ impl Stage {
     /// What a change of ours leaves behind at once: another config, or a task.
     fn footprint(&self, vmid: u32) -> (Option<String>, usize) {
         let tasks = self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).count();
-        (self.world.truth(vmid).map(|truth| truth.digest), tasks)
+        (self.world.config_digest(vmid), tasks)
     }
 
     /// How things really are.

@@ -58,7 +58,7 @@ pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
         return Err(failed(format!("role '{name}' already exists")));
     }
     let privileges = asked(world, call).map_err(failed)?;
-    world.access.roles.insert(name, privileges.into());
+    Arc::make_mut(&mut world.access.roles).insert(name, privileges.into());
     Ok(Data::null())
 }
 
@@ -70,7 +70,7 @@ pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
     need_lock(world, call, "update role")?;
     let failed = |why: String| Fail::died(format!("update role failed: {why}"));
     let asked = asked(world, call).map_err(failed);
-    let Some(held) = world.access.roles.get_mut(&name) else { return Err(failed(missing(&name))) };
+    let Some(held) = Arc::make_mut(&mut world.access.roles).get_mut(&name) else { return Err(failed(missing(&name))) };
     let mut privileges = asked?;
     if call.flag("append") {
         privileges.extend(held.iter().cloned());
@@ -86,7 +86,7 @@ pub(super) fn delete(world: &mut World, call: &Call) -> Result<Data, Fail> {
         return Err(Fail::died(format!("auto-generated role '{name}' cannot be deleted")));
     }
     need_lock(world, call, "delete role")?;
-    match world.access.roles.remove(name) {
+    match Arc::make_mut(&mut world.access.roles).remove(name) {
         Some(_) => Ok(Data::null()),
         None => Err(Fail::died(format!("delete role failed: {}", missing(name)))),
     }

@@ -31,8 +31,8 @@ pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 pub(super) fn pending(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let guest = call.guest(world)?;
-    Ok(json!(guest.pending_json(world.flavour)).into())
+    let vmid = call.guest(world)?.vmid;
+    Ok(Data::text(world.pending_text(vmid).to_vec()))
 }
 
 /// Synchronous: waits for whoever holds the guest, then writes.

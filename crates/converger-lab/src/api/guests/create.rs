@@ -159,8 +159,7 @@ fn add_guest(world: &mut World, call: &Call, vmid: u32) {
     let mut guest = Guest::new(vmid, call.kind, &call.node);
     guest.main.insert("lock".to_owned(), "create".to_owned());
     guest.manner = world.new_manner.clone();
-    world.guests.insert(vmid, guest);
-    world.changed.insert(vmid);
+    world.put_guest(guest);
     if let Some(pool) = call.text("pool").and_then(|pool| world.access.pools.get_mut(pool)) {
         pool.guests.insert(vmid);
     }

@@ -2,12 +2,11 @@
 //!
 //! What never enters here: what other nodes were told.
 
-use serde_json::{Map, Value, json};
-
 use crate::api::{Call, cluster::may_see, nodes::subdirs};
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind};
 use crate::respond::{Data, Fail};
+use crate::text::{self, Object};
 use crate::world::World;
 
 pub(super) fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
@@ -22,18 +21,21 @@ pub(super) fn list(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let here = world.visible_guests().filter(|guest| guest.node == call.node && guest.kind == call.kind);
     let seen = here.filter(may_see(world, call));
     let full = call.flag("full");
-    let entries: Vec<Value> = seen.map(|guest| Value::Object(entry(world, guest, full))).collect();
-    Ok(json!(entries).into())
+    Ok(Data::text(text::list(seen, |row, guest| put_entry(world, guest, full, row))))
 }
+
+/// About what the status of a guest takes.
+const CURRENT_BYTES: usize = 600;
 
 pub(super) fn current(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let guest = call.guest(world)?;
-    let mut fields = entry(world, guest, true);
-    fields.insert("ha".to_owned(), world.ha.status(guest));
-    if guest.kind == Kind::Qemu && agent_enabled(guest) {
-        fields.insert("agent".to_owned(), json!(1));
-    }
-    Ok(Value::Object(fields).into())
+    let mut out = Vec::with_capacity(CURRENT_BYTES);
+    let mut row = Object::new(&mut out);
+    put_entry(world, guest, true, &mut row);
+    row.put("ha", world.ha.status(guest));
+    row.put_some("agent", (guest.kind == Kind::Qemu && agent_enabled(guest)).then_some(1));
+    row.end();
+    Ok(Data::text(out))
 }
 
 fn agent_enabled(guest: &Guest) -> bool {
@@ -42,75 +44,53 @@ fn agent_enabled(guest: &Guest) -> bool {
 }
 
 /// What every list says about a guest.
-fn entry(world: &World, guest: &Guest, full: bool) -> Map<String, Value> {
+fn put_entry(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
     let cpus = world.nodes.get(&guest.node).map_or(1, |node| node.cpus);
     let uptime = guest.process.as_ref().map_or(0, |process| world.now_ms.saturating_sub(process.since_ms) / 1_000);
-    let mut fields = Map::new();
-    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
-    put("vmid", json!(guest.vmid));
-    put("name", json!(guest.shown_name()));
-    put("status", json!(if guest.is_running() { "running" } else { "stopped" }));
-    put("cpus", json!(guest.cpus(cpus)));
-    put("maxmem", json!(guest.memory_bytes()));
-    put("maxdisk", json!(guest.disk_bytes()));
-    put("uptime", json!(uptime));
+    row.put("vmid", guest.vmid).put("name", guest.shown_name());
+    row.put("status", if guest.is_running() { "running" } else { "stopped" }).put("cpus", guest.cpus(cpus));
+    row.put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes()).put("uptime", uptime);
     for key in ["cpu", "mem", "disk", "netin", "netout"] {
-        put(key, json!(0));
+        row.put(key, 0);
     }
-    for key in ["lock", "tags"] {
-        if let Some(text) = guest.get(key) {
-            put(key, json!(text));
-        }
-    }
-    if guest.is_template() {
-        put("template", json!(1));
-    }
+    row.put_some("lock", guest.get("lock")).put_some("tags", guest.get("tags"));
+    row.put_some("template", guest.is_template().then_some(1));
     match guest.kind {
-        Kind::Qemu => qemu(guest, &mut fields, full, world.flavour),
-        Kind::Lxc => lxc(guest, &mut fields, world.flavour),
+        Kind::Qemu => put_qemu(guest, row, full, world.flavour),
+        Kind::Lxc => put_lxc(guest, row, world.flavour),
     }
-    fields
 }
 
-fn qemu(guest: &Guest, fields: &mut Map<String, Value>, full: bool, flavour: Flavour) {
-    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
+fn put_qemu(guest: &Guest, row: &mut Object<'_>, full: bool, flavour: Flavour) {
     if flavour >= Flavour::V9 {
-        put("memhost", json!(0));
+        row.put("memhost", 0);
     } else {
-        put("diskread", json!(0));
-        put("diskwrite", json!(0));
+        row.put("diskread", 0).put("diskwrite", 0);
     }
     if let Some(target) = guest.number("balloon").filter(|target| *target > 0) {
-        put("balloon_min", json!(target << 20));
-        put("shares", json!(guest.number("shares").unwrap_or(1_000)));
+        row.put("balloon_min", target << 20).put("shares", guest.number("shares").unwrap_or(1_000));
     }
     if full {
-        let word = guest.process.as_ref().map_or("stopped", |process| process.word.as_str());
-        put("qmpstatus", json!(word));
+        row.put("qmpstatus", guest.process.as_ref().map_or("stopped", |process| process.word.as_str()));
     }
     let Some(process) = &guest.process else { return };
-    put("pid", json!(process.pid));
-    if flavour >= Flavour::V9 {
-        for key in PRESSURES {
-            put(&format!("pressure{key}"), json!(0));
-        }
+    row.put("pid", process.pid);
+    for key in PRESSURES.iter().filter(|_| flavour >= Flavour::V9) {
+        row.put(key, 0);
     }
 }
 
 /// How long a running guest had to wait, and for what; since 9.
-const PRESSURES: &[&str] = &["cpufull", "cpusome", "iofull", "iosome", "memoryfull", "memorysome"];
+const PRESSURES: &[&str] = &[CPU_FULL, "pressurecpusome", "pressureiofull", "pressureiosome", "pressurememoryfull", "pressurememorysome"];
+const CPU_FULL: &str = "pressurecpufull";
 
-fn lxc(guest: &Guest, fields: &mut Map<String, Value>, flavour: Flavour) {
-    let mut put = |key: &str, value: Value| fields.insert(key.to_owned(), value);
-    put("type", json!("lxc"));
-    put("swap", json!(0));
-    put("maxswap", json!(guest.number("swap").unwrap_or(0) << 20));
-    put("diskread", json!(0));
-    put("diskwrite", json!(0));
+fn put_lxc(guest: &Guest, row: &mut Object<'_>, flavour: Flavour) {
+    row.put("type", "lxc").put("swap", 0).put("maxswap", guest.number("swap").unwrap_or(0) << 20);
+    row.put("diskread", 0).put("diskwrite", 0);
     let Some(process) = &guest.process else { return };
-    put("pid", json!(process.pid));
+    row.put("pid", process.pid);
     // A container never waits fully for a processor.
-    for key in PRESSURES.iter().filter(|key| flavour >= Flavour::V9 && **key != "cpufull") {
-        put(&format!("pressure{key}"), json!(0));
+    for key in PRESSURES.iter().filter(|key| flavour >= Flavour::V9 && **key != CPU_FULL) {
+        row.put(key, 0);
     }
 }
