@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::build::Programs;
 use super::child::{self, Cost};
+use super::report::Bound::AtMost;
 use super::report::{Report, Target};
 use crate::lab::{self, Lab, Time};
 use crate::shell::{self, Failure, Outcome};
@@ -47,11 +48,16 @@ pub(super) fn noop(programs: &Programs, report: &mut Report) -> Outcome {
             "converger": { "cost": ours.json(), "requests": our_requests }, "ratio": { "cpu": cpu, "requests": requests }
         }),
     );
-    report.target(Target { name: "ansible-cpu", value: 100.0 / cpu, max: 1.0, unit: "% of Ansible's CPU time, a no-op over 100 guests" });
+    report.target(Target {
+        name: "ansible-cpu",
+        value: 100.0 / cpu,
+        bound: AtMost(1.0),
+        unit: "% of Ansible's CPU time, a no-op over 100 guests",
+    });
     report.target(Target {
         name: "ansible-requests",
         value: 100.0 / requests,
-        max: 2.0,
+        bound: AtMost(2.0),
         unit: "% of Ansible's requests, a no-op over 100 guests",
     });
     Ok(())

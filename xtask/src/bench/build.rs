@@ -15,6 +15,7 @@ pub(super) struct Programs {
     pub(super) decode: PathBuf,
     pub(super) fetch: PathBuf,
     pub(super) fleet: PathBuf,
+    pub(super) simulate: PathBuf,
     pub(super) commits: PathBuf,
 }
 
@@ -24,7 +25,7 @@ pub(super) fn programs() -> Result<Programs, Failure> {
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
     let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
     let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
-    let fleet = built(&["build", "--release", "--package", "converger", "--example", "fleet"])?;
+    let examples = built(&["build", "--release", "--package", "converger", "--example", "fleet", "--example", "simulate"])?;
     let commits = built(&["build", "--release", "--package", "converger-store", "--features", "conformance", "--example", "commits"])?;
     Ok(Programs {
         converger: executable(&program, "converger")?,
@@ -32,7 +33,8 @@ pub(super) fn programs() -> Result<Programs, Failure> {
         allocations: executable(&benches, "allocations")?,
         decode: executable(&benches, "decode")?,
         fetch: executable(&fetch, "fetch")?,
-        fleet: executable(&fleet, "fleet")?,
+        fleet: executable(&examples, "fleet")?,
+        simulate: executable(&examples, "simulate")?,
         commits: executable(&commits, "commits")?,
     })
 }

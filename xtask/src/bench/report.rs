@@ -6,20 +6,38 @@ use serde_json::{Map, Value, json};
 
 use crate::shell::{Failure, Outcome};
 
-/// One target. It is met where the value is not above the maximum.
+/// What a value is held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// One target. It is met where the value keeps its bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Target {
     pub(super) name: &'static str,
     pub(super) value: f64,
-    pub(super) max: f64,
+    pub(super) bound: Bound,
     /// What the value counts, read behind it.
     pub(super) unit: &'static str,
 }
 
 impl Target {
-    /// Not `value > max`: a value that is no number meets nothing.
+    /// Not `!(value > max)`: a value that is no number meets nothing.
     fn is_met(&self) -> bool {
-        self.value <= self.max
+        match self.bound {
+            Bound::AtMost(max) => self.value <= max,
+            Bound::AtLeast(min) => self.value >= min,
+        }
+    }
+
+    fn complaint(&self) -> String {
+        let Self { name, value, bound, .. } = self;
+        match bound {
+            Bound::AtMost(max) => format!("`{name}` is {value:.2}, above {max}"),
+            Bound::AtLeast(min) => format!("`{name}` is {value:.2}, below {min}"),
+        }
     }
 }
 
@@ -55,7 +73,11 @@ impl Report {
         for target in &self.targets {
             let word = if target.is_met() { "met" } else { "MISSED" };
             // Writing to a string cannot fail.
-            let _ = writeln!(table, "{:<17} {:>7.2}  at most {:>5.1}  {word:<6}  {}", target.name, target.value, target.max, target.unit);
+            let (most, bound) = match target.bound {
+                Bound::AtMost(max) => ("at most", max),
+                Bound::AtLeast(min) => ("at least", min),
+            };
+            let _ = writeln!(table, "{:<17} {:>7.2}  {most} {bound:>5.1}  {word:<6}  {}", target.name, target.value, target.unit);
         }
         for remark in &self.remarks {
             let _ = writeln!(table, "{remark}");
@@ -66,23 +88,28 @@ impl Report {
     /// All targets that are missed, in one sentence.
     pub(super) fn verdict(&self) -> Outcome {
         let missed = self.targets.iter().filter(|target| !target.is_met());
-        let missed: Vec<String> = missed.map(|Target { name, value, max, .. }| format!("`{name}` is {value:.2}, above {max}")).collect();
+        let missed: Vec<String> = missed.map(Target::complaint).collect();
         if missed.is_empty() { Ok(()) } else { Err(Failure::new(format!("targets missed: {}", missed.join(", ")))) }
     }
 }
 
 fn row(target: &Target) -> Value {
-    json!({ "name": target.name, "value": target.value, "max": target.max, "unit": target.unit, "met": target.is_met() })
+    let (bound, number) = match target.bound {
+        Bound::AtMost(max) => ("max", max),
+        Bound::AtLeast(min) => ("min", min),
+    };
+    json!({ "name": target.name, "value": target.value, bound: number, "unit": target.unit, "met": target.is_met() })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Bound::{AtLeast, AtMost};
     use super::*;
 
     fn report(values: &[f64]) -> Report {
         let mut report = Report::default();
         for value in values {
-            report.target(Target { name: "plan", value: *value, max: 10.0, unit: "x a bare merge" });
+            report.target(Target { name: "plan", value: *value, bound: AtMost(10.0), unit: "x a bare merge" });
         }
         report
     }
@@ -97,6 +124,19 @@ mod tests {
     fn a_target_is_met_up_to_its_maximum_and_never_by_what_is_no_number() {
         assert_eq!(report(&[10.0]).verdict(), Ok(()));
         assert!(report(&[f64::NAN]).verdict().is_err());
+    }
+
+    #[test]
+    fn a_rate_is_met_from_its_minimum_on() {
+        let rate = |value: f64| {
+            let mut report = Report::default();
+            report.target(Target { name: "simulator", value, bound: AtLeast(5000.0), unit: "schedules per second" });
+            (report.verdict().map_err(|failure| failure.to_string()), report.table(), report.json().contains("\"min\": 5000.0"))
+        };
+        let met = "simulator         5000.00  at least 5000.0  met     schedules per second\n";
+        assert_eq!(rate(5000.0), (Ok(()), met.to_owned(), true));
+        assert_eq!(rate(4999.0).0, Err("targets missed: `simulator` is 4999.00, below 5000".to_owned()));
+        assert!(rate(f64::NAN).0.is_err());
     }
 
     #[test]
