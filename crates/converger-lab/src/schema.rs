@@ -154,21 +154,31 @@ pub(crate) fn find(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&
 
 /// The shape of a guest's config key, by the parameters of its config update.
 pub(crate) fn config_key(template: &str, key: &str, flavour: Flavour) -> Option<&'static Shape> {
-    let mut words = template.split('/').skip(1);
-    let (first, third) = (words.next().unwrap_or_default(), words.nth(1).unwrap_or_default());
-    let method = indexed(first, third).find(|method| method.verb == "PUT" && method.template == template)?;
+    let third = template.split('/').nth(3).unwrap_or_default();
+    let method = indexed(CONFIG_WORDS, "nodes", third).find(|method| method.verb == "PUT" && method.template == template)?;
     method.parameter(key, flavour).map(|parameter| parameter.shape)
 }
 
-/// The methods that a path can lead to: those that have its first and third word, or a capture in the third place.
+/// The words in the path of a config: `nodes/{node}/qemu/{vmid}/config`.
+const CONFIG_WORDS: usize = 5;
+
+/// The methods that a path can lead to: of its length or open at the end, with its first and third word, or a capture in the third
+/// place.
 fn candidates(segments: &[&str]) -> impl Iterator<Item = &'static Method> {
     let word = |index: usize| segments.get(index).copied().unwrap_or_default();
-    indexed(word(0), word(2)).chain(indexed(word(0), "").filter(move |_| !word(2).is_empty()))
+    let of = move |length: usize| {
+        let captured = indexed(length, word(0), "").filter(move |_| !word(2).is_empty());
+        indexed(length, word(0), word(2)).chain(captured)
+    };
+    of(segments.len()).chain(of(OPEN))
 }
 
-fn indexed(first: &str, third: &str) -> impl Iterator<Item = &'static Method> {
-    INDEX.get(first).and_then(|thirds| thirds.get(third)).into_iter().flatten().copied()
+fn indexed<'w>(length: usize, first: &'w str, third: &'w str) -> impl Iterator<Item = &'static Method> + use<'w> {
+    INDEX.get(&(length, first, third)).into_iter().flatten().copied()
 }
+
+/// In the place of a length: any.
+const OPEN: usize = usize::MAX;
 
 /// Every method of the table.
 pub(crate) fn methods() -> impl Iterator<Item = &'static Method> {
@@ -182,13 +192,14 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().enumerate().map(method).collect());
 
-/// The methods by their first word, and by their third where it is one.
-static INDEX: LazyLock<BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'static Method>>>> = LazyLock::new(|| {
-    let mut index: BTreeMap<&str, BTreeMap<&str, Vec<&Method>>> = BTreeMap::new();
+/// The methods by their length, their first word, and their third where it is one.
+static INDEX: LazyLock<BTreeMap<(usize, &'static str, &'static str), Vec<&'static Method>>> = LazyLock::new(|| {
+    let mut index: BTreeMap<(usize, &str, &str), Vec<&Method>> = BTreeMap::new();
     for method in METHODS.iter() {
+        let length = if method.takes_rest { OPEN } else { method.segments.len() };
         let word = |index: usize| method.segments.get(index).map_or("", String::as_str);
         let third = Some(word(2)).filter(|third| capture(third).is_none()).unwrap_or_default();
-        index.entry(word(0)).or_default().entry(third).or_default().push(method);
+        index.entry((length, word(0), third)).or_default().push(method);
     }
     index
 });

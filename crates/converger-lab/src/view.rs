@@ -75,6 +75,10 @@ impl Views {
 impl World {
     /// Every node whose cycle has come tells all that it reaches.
     pub(crate) fn tell(&mut self) {
+        // Most of the time nobody's is.
+        if self.nodes.values().all(|node| self.due(node).is_none()) {
+            return;
+        }
         let due = self.nodes.values().filter_map(|node| self.due(node).map(|at_ms| (node.name.clone(), at_ms)));
         let due: Vec<(String, u64)> = due.collect();
         for (node, at_ms) in due {
@@ -114,9 +118,15 @@ impl World {
     /// A listener that missed something (new, restarted, or long cut off) hears about every guest, others about what changed.
     fn hear(&mut self, listener: &str, speaker: &str, at_ms: u64, changed: &[u32]) {
         let told_ms = self.nodes.get(speaker).and_then(|node| node.told_ms);
-        let view = self.views.0.entry(listener.to_owned()).or_default();
+        if !self.views.0.contains_key(listener) {
+            self.views.0.insert(listener.to_owned(), View::default());
+        }
+        let Some(view) = self.views.0.get_mut(listener) else { return };
         let missed = view.heard.get(speaker).copied() != told_ms || told_ms.is_none();
-        view.heard.insert(speaker.to_owned(), at_ms);
+        match view.heard.get_mut(speaker) {
+            Some(heard) => *heard = at_ms,
+            None => drop(view.heard.insert(speaker.to_owned(), at_ms)),
+        }
         let cpus = self.nodes.get(speaker).map_or(1, |node| node.cpus);
         let is_old = self.nodes.get(speaker).is_some_and(|node| node.old_rounds > 0);
         let flavour = if is_old { self.flavour.min(Flavour::V8) } else { self.flavour };
