@@ -452,7 +452,7 @@ impl<'l> Life<'l> {
         match ask {
             Ask::Cluster => {
                 let node = self.running.get(&operation.id).map_or(&operation.guest.node, |state| &state.place().node);
-                Some(self.stage.snapshot(node.as_str(), vmid))
+                Some(self.stage.membership(node.as_str()))
             }
             Ask::Status(place) | Ask::Config(place) => Some(self.stage.snapshot(place.node.as_str(), vmid)),
             _ => None,

@@ -223,13 +223,14 @@ impl Stage {
         (self.world.config_digest(vmid), tasks)
     }
 
+    /// How the cluster really is, without any guest.
+    pub(crate) fn membership(&self, node: &str) -> Snapshot {
+        Snapshot { quorate: self.world.quorate(&self.entry), online: self.world.sees(&self.entry, node), truth: None }
+    }
+
     /// How things really are.
     pub(crate) fn snapshot(&self, node: &str, vmid: u32) -> Snapshot {
-        Snapshot {
-            quorate: self.world.quorate(&self.entry),
-            online: self.world.sees(&self.entry, node),
-            truth: self.world.truth(vmid).filter(|truth| !truth.hidden),
-        }
+        Snapshot { truth: self.world.truth(vmid).filter(|truth| !truth.hidden), ..self.membership(node) }
     }
 
     /// How many tasks of ours are at work on a guest, wherever.
