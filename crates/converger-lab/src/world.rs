@@ -336,6 +336,6 @@ impl World {
     /// Whether one node sees another: both on, on one island.
     pub(crate) fn reaches(&self, from: &str, to: &str) -> bool {
         let island = |name: &str| self.nodes.get(name).filter(|node| node.online).map(|node| node.island);
-        island(from).is_some() && island(from) == island(to)
+        island(from).is_some_and(|own| from == to || island(to) == Some(own))
     }
 }

@@ -146,7 +146,7 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         let text = "the answer has more parts than any answer of Proxmox";
         return Err(Failure { cause: Cause::TooLarge, ..Failure::malformed(effect, answer.status, text) });
     }
-    let envelope: Envelope<'_, T> = serde_json::from_slice(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
+    let envelope: Envelope<'_, T> = parsed(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
     if !envelope.success.is_nothing() && envelope.success.flag().is_none() {
         return Err(Failure::malformed(effect, answer.status, "the answer does not say whether it is a yes or a no"));
     }
@@ -155,6 +155,14 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         return Err(failure(effect, status, said(envelope)));
     }
     Ok(envelope.data)
+}
+
+/// Checked as text once, and not string by string; what is no text is an error where it stands.
+fn parsed<'a, T: Deserialize<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
+    match std::str::from_utf8(body) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(body),
+    }
 }
 
 /// Told without building anything. What stands in texts is counted as well; no text of Proxmox has that much of it.
