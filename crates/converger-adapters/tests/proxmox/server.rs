@@ -27,6 +27,8 @@ pub(crate) enum Reply {
     Raw(Vec<u8>),
     /// These bytes, and then the end of TCP without a word of TLS.
     Cut(Vec<u8>),
+    /// These bytes below TLS, where no record of it is, and then the end of TCP.
+    Garbled(Vec<u8>),
     /// These bytes, and then one more again and again.
     Drip(Vec<u8>),
     /// These bytes, and then the same block without end.
@@ -197,9 +199,13 @@ impl Desk {
             }
             let reply = (self.handler)(&request);
             *self.at_once.lock().expect("unpoisoned").entry(node).or_default() -= 1;
-            if let Reply::Cut(bytes) = reply {
-                let _ = stream.write_all(&bytes).await;
-                let _ = stream.flush().await;
+            if let Reply::Cut(bytes) | Reply::Garbled(bytes) = &reply {
+                if matches!(reply, Reply::Cut(_)) {
+                    let _ = stream.write_all(bytes).await;
+                    let _ = stream.flush().await;
+                } else {
+                    let _ = stream.get_mut().0.write_all(bytes).await;
+                }
                 let _ = stream.get_mut().0.shutdown().await;
                 return;
             }
@@ -263,6 +269,6 @@ async fn give(stream: &mut Stream, reply: Reply) -> bool {
             let _ = stream.read_u8().await;
             false
         }
-        Reply::Close | Reply::Cut(_) => false,
+        Reply::Close | Reply::Cut(_) | Reply::Garbled(_) => false,
     }
 }

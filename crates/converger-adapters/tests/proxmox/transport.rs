@@ -127,6 +127,61 @@ fn time_is_bounded_however_slowly_an_answer_drips() {
     }
 }
 
+/// A record with a tag that fits nothing, a fatal alert in the clear, and what is no record at all.
+fn breakages() -> [Vec<u8>; 3] {
+    [[&[23, 3, 3, 0, 64][..], &[0x5a; 64]].concat(), vec![21, 3, 3, 0, 2, 2, 80], b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()]
+}
+
+#[test]
+fn g13_a_connection_that_breaks_below_the_answer_leaves_a_write_open() {
+    for bytes in breakages() {
+        check_both(&Reply::Garbled(bytes), Cause::Interrupted, "connection broke");
+    }
+}
+
+/// Whoever answers the first bytes of a handshake with what `answer` makes of them, and then hangs up.
+fn breaks_within_the_handshake(answer: impl FnOnce(&[u8]) -> Vec<u8> + Send + 'static) -> (String, std::thread::JoinHandle<()>) {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    let thread = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut hello = vec![0; 1 << 16];
+        let length = stream.read(&mut hello).expect("read");
+        stream.write_all(&answer(&hello[..length])).expect("written");
+    });
+    (url, thread)
+}
+
+/// The first bytes of what a real server answers to a hello.
+fn half_of_a_handshake(server: std::net::SocketAddr, hello: &[u8]) -> Vec<u8> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(server).expect("a connection");
+    stream.write_all(hello).expect("written");
+    let mut half = vec![0; 200];
+    stream.read_exact(&mut half).expect("the first flight is longer than that");
+    half
+}
+
+#[test]
+fn a_connection_that_breaks_within_the_handshake_carried_nothing() {
+    let server = start(|_| Reply::Answer(success("null")));
+    let address = server.address;
+    type Answer = Box<dyn FnOnce(&[u8]) -> Vec<u8> + Send>;
+    let mut answers: Vec<Answer> = vec![Box::new(|_| Vec::new()), Box::new(move |hello| half_of_a_handshake(address, hello))];
+    answers.push(Box::new(move |hello| [half_of_a_handshake(address, hello), b"hello?".repeat(900)].concat()));
+    answers.extend(breakages().map(|bytes| Box::new(move |_: &[u8]| bytes) as Answer));
+    for answer in answers {
+        let (url, thread) = breaks_within_the_handshake(answer);
+        let client = Client::new(Endpoint::new(&url, server.pinned()).expect("an address"), &token(), bounds()).expect("a client");
+        let failure = run(&client, &stop()).expect_err("a failure");
+        assert_eq!(failure.delivery, Delivery::NotDelivered, "{failure}");
+        assert!(matches!(failure.cause, Cause::NotTls | Cause::Unreachable), "{failure:?}");
+        thread.join().expect("ended");
+    }
+    assert!(server.requests().is_empty());
+}
+
 /// An address at which nobody listens: the port was given back.
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

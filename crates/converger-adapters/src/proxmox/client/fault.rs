@@ -20,14 +20,10 @@ pub(super) struct Scene<'c> {
 
 /// The failure that a transport error amounts to.
 pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
-    if let Some(tls) = tls_error(error) {
-        let distrust = Distrust::of(tls, scene.trust);
-        let failure = Failure::lost(Delivery::NotDelivered, cause(&distrust), untrusted(&distrust, scene));
-        scene.watch.distrusted(distrust);
-        return failure;
-    }
+    // Only what failed while a connection was made, TCP and handshake, carried nothing. TLS that breaks later, however it breaks, does so
+    // on a connection that the request may have gone out on.
     if error.is_connect() {
-        return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unconnected(error, scene.place));
+        return unconnected(error, scene);
     }
     if error.is_timeout() {
         return too_slow(scene);
@@ -85,7 +81,17 @@ fn deepest(error: &Transport) -> String {
     chain(error).last().map_or_else(String::new, ToString::to_string)
 }
 
-fn unconnected(error: &Transport, place: &str) -> String {
+fn unconnected(error: &Transport, scene: &Scene<'_>) -> Failure {
+    let Some(tls) = tls_error(error) else {
+        return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unreached(error, scene.place));
+    };
+    let distrust = Distrust::of(tls, scene.trust);
+    let failure = Failure::lost(Delivery::NotDelivered, cause(&distrust), untrusted(&distrust, scene));
+    scene.watch.distrusted(distrust);
+    failure
+}
+
+fn unreached(error: &Transport, place: &str) -> String {
     if error.is_timeout() {
         return format!("{place}: nobody answers");
     }
