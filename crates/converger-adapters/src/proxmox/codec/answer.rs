@@ -140,7 +140,10 @@ fn none<T>() -> Option<T> {
 /// The data of an answer, or why there is none. `Ok(None)` is a success without data.
 pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswer) -> Result<Option<T>, Failure> {
     if answer.status != 200 {
-        return Err(failure(effect, answer.status, outside(answer)));
+        let failure = failure(effect, answer.status, outside(answer));
+        // Somebody in between, who may have passed the request on before something became of it.
+        let is_open = effect != Effect::None && answer.status >= 400 && !is_of_proxmox(&answer.body);
+        return Err(if is_open { Failure { delivery: Delivery::MayHaveRun, ..failure } } else { failure });
     }
     if is_crowded(&answer.body) {
         let text = "the answer has more parts than any answer of Proxmox";
@@ -200,13 +203,24 @@ fn outside(answer: &HttpAnswer) -> Said {
     }
 }
 
+/// Whether this can be the body of an error of Proxmox: nothing, where it comes from before a handler, or an envelope, in which there is
+/// always a member for data.
+fn is_of_proxmox(body: &[u8]) -> bool {
+    let has_data = |body| serde_json::from_slice::<BTreeMap<&str, serde::de::IgnoredAny>>(body).is_ok_and(|own| own.contains_key("data"));
+    body.is_empty() || (!is_crowded(body) && has_data(body))
+}
+
 fn shortened(text: &str) -> Box<str> {
     text.trim().chars().take(TEXT_CHARS_MAX).collect::<String>().into()
 }
 
 fn failure(effect: Effect, status: u16, said: Said) -> Failure {
     let cause = cause(status, &said);
-    let is_before_any_effect = cause.is_before_any_effect(&said.text);
+    let is_before_any_effect = match effect {
+        Effect::None => true,
+        Effect::Task => cause.is_before_any_task(&said.text),
+        Effect::Direct => cause.is_before_any_effect(&said.text),
+    };
     Failure {
         delivery: delivery(effect, status, cause, is_before_any_effect),
         cause,
@@ -233,7 +247,8 @@ fn cause(status: u16, said: &Said) -> Cause {
     }
 }
 
-/// Section 1.4 of the facts, and 0.1 and 0.23 for calls that act before they answer.
+/// What a status says about delivery. A 500 is all that Proxmox has for a no of its own, and others have it for whatever befell them: it
+/// is a no where its words are known to be said before anything was done. Proxmox itself fails after it let a task go, too.
 fn delivery(effect: Effect, status: u16, cause: Cause, is_before_any_effect: bool) -> Delivery {
     match (status, effect) {
         (595, _) | (300..=399, _) | (401, _) => Delivery::NotDelivered,
@@ -242,7 +257,7 @@ fn delivery(effect: Effect, status: u16, cause: Cause, is_before_any_effect: boo
         _ if cause == Cause::Interrupted => Delivery::MayHaveRun,
         (400, Effect::Direct) if cause == Cause::HotplugFailed => Delivery::MayHaveRun,
         (400 | 403 | 501, _) => Delivery::No,
-        (500, Effect::Direct) if !is_before_any_effect => Delivery::MayHaveRun,
+        (500, _) if !is_before_any_effect => Delivery::MayHaveRun,
         (500, _) => Delivery::No,
         // A status that Proxmox does not give: somebody in between, who may have passed the request on.
         (_, Effect::None) => Delivery::NotDelivered,
@@ -325,6 +340,50 @@ mod tests {
         assert_eq!(text, "400 Parameter verification failed. (net1: hotplug problem - error)");
         let bad = r#"{"status":"400","success":0,"message":"Parameter verification failed.\n","errors":{"cores":"type check"}}"#;
         assert_eq!(fails(Effect::Direct, 200, "OK", bad).0, Delivery::No);
+    }
+
+    #[test]
+    fn g13_a_500_is_a_no_only_in_words_that_are_said_before_a_task() {
+        let no = |text: &str| format!(r#"{{"status":500,"success":0,"message":"{text}\\n","data":null}}"#);
+        for text in [
+            "CT 100 already running",
+            "VM 100 not running",
+            "VM is paused - cannot shutdown",
+            "cluster not ready - no quorum?",
+            "unable to find configuration file for VM 100 on node 'n1'",
+            "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout",
+        ] {
+            assert_eq!(fails(Effect::Task, 200, "OK", &no(text)).0, Delivery::No, "{text}");
+            assert_eq!(fails(Effect::Task, 500, text, r#"{"data":null}"#).0, Delivery::No, "{text}");
+            assert_eq!(fails(Effect::Task, 500, text, "").0, Delivery::No, "{text}");
+            assert_eq!(fails(Effect::Task, 500, text, "<html>").0, Delivery::MayHaveRun, "{text}");
+        }
+        for text in [
+            "Internal Server Error",
+            "no reason given",
+            "",
+            "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout",
+            "VM quit/powerdown failed - got timeout",
+            "unexpected status",
+        ] {
+            assert_eq!(fails(Effect::Task, 200, "OK", &no(text)).0, Delivery::MayHaveRun, "{text}");
+            assert_eq!(fails(Effect::Task, 500, text, "").0, Delivery::MayHaveRun, "{text}");
+        }
+    }
+
+    #[test]
+    fn g13_an_error_of_somebody_in_between_says_nothing_about_a_change() {
+        let down = "RPCEnvironment init request failed: Unable to load access control list: Connection refused";
+        let statuses =
+            [(400, "Bad Request"), (401, "Unauthorized"), (403, "Forbidden"), (500, down), (501, "Not Implemented"), (595, "Oops")];
+        for (status, reason) in statuses {
+            for body in ["<html>oops</html>", "oops", r#"{"message":"Internal server error"}"#, r#"{"data":"#, "[]"] {
+                for effect in [Effect::Task, Effect::Direct] {
+                    assert_eq!(fails(effect, status, reason, body).0, Delivery::MayHaveRun, "{status} {body}");
+                }
+                assert_ne!(fails(Effect::None, status, reason, body).0, Delivery::MayHaveRun, "{status} {body}");
+            }
+        }
     }
 
     #[test]

@@ -130,6 +130,9 @@ impl Cause {
 /// What is said without quorum before anything is done.
 const NOT_READY: &str = "cluster not ready - no quorum?";
 
+/// Where the list of tasks is kept.
+const TASKS_LIST: &str = "/var/log/pve/tasks/";
+
 /// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
 const TEXTS: [(&str, Cause); 39] = [
     ("RPCEnvironment init request failed", Cause::ClusterDown),
@@ -215,6 +218,24 @@ impl Cause {
                     | Self::Protected
                     | Self::Redirected
             )
+    }
+
+    /// Whether Proxmox says this before it lets a task go, where the call is carried out by one. What the task itself would say is no such
+    /// word; nor is that the list of tasks is locked, which is written after the task was let go.
+    pub(super) fn is_before_any_task(self, text: &str) -> bool {
+        let is_checked_first = matches!(
+            self,
+            Self::AlreadyRunning
+                | Self::NotRunning
+                | Self::Paused
+                | Self::Running
+                | Self::Template
+                | Self::HaError
+                | Self::NoSuchSnapshot
+                | Self::SnapshotExists
+                | Self::NotGrown
+        );
+        !text.contains(TASKS_LIST) && (is_checked_first || self.is_before_any_effect(text))
     }
 
     /// The word for it in causes and reports.

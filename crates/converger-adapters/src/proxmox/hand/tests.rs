@@ -353,11 +353,12 @@ fn a_no_says_what_it_amounts_to() {
         ("cluster not ready - no quorum?", Trouble::NotQuorate),
         ("you can't start a vm if it's a template", Trouble::Template),
         ("service 'vm:100' in error state, must be disabled and fixed first", Trouble::HaOwned),
-        ("something else", Trouble::Other),
     ] {
         let Answer::Sent(Sent::No(cause)) = no(&send(Change::Start), "500", message) else { panic!("{message}") };
         assert_eq!((cause.trouble, cause.text.contains(message)), (trouble, true), "{message}");
     }
+    let Answer::Sent(Sent::MayHaveRun(cause)) = no(&send(Change::Start), "500", "something else") else { panic!("not a no that is known") };
+    assert_eq!((cause.trouble, &*cause.text), (Trouble::Other, "500 something else"));
 }
 
 /// A way on which every request gets the same answer.
