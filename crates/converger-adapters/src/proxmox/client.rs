@@ -6,6 +6,7 @@
 
 mod certificate;
 mod fault;
+mod lane;
 mod secret;
 mod session;
 mod trust;

@@ -5,6 +5,7 @@ mod allowance;
 mod answers;
 mod conformance;
 mod desk;
+mod lanes;
 mod observe;
 mod promises;
 mod requests;

@@ -1,5 +1,5 @@
 //! A session: one endpoint for the length of one reading or operation, so that views of several are never mixed, and never more
-//! than two requests at once for one node. A session that is for a reading asks for nothing more once its answers are too much together.
+//! than two requests at once for one node, changes before readings. A session that is for a reading asks for nothing more once its answers are too much together.
 //!
 //! Proxmox handles calls one after the other in three workers per node; who asks for more at once waits, and so does everybody
 //! else.
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use converger_core::guest::NodeName;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::lane::{CHANGE_WAIT_MAX, Lane, Turn};
 use super::{Bounds, Exchange, Watch};
 use crate::proxmox::codec::{self, Cause, Command, Delivery, Event, Failure, HttpAnswer};
 
@@ -24,7 +24,7 @@ pub struct Session<E> {
     exchange: E,
     /// The node that the endpoint is, once that is known: what it answers itself is counted there.
     local: OnceLock<NodeName>,
-    lanes: Mutex<BTreeMap<Option<NodeName>, Arc<Semaphore>>>,
+    lanes: Mutex<BTreeMap<Option<NodeName>, Arc<Lane>>>,
     requests: AtomicU64,
     allowance: Option<Allowance>,
 }
@@ -76,9 +76,7 @@ impl<E: Exchange> Session<E> {
     /// # Errors
     /// Why it was not carried out, or why that cannot be told.
     pub async fn call(&self, command: &Command) -> Result<Event, Failure> {
-        let lane = self.lane(command.node());
-        let closed = |_| Failure::lost(Delivery::NotDelivered, Cause::Other, "the session is closed");
-        let _permit = lane.acquire().await.map_err(closed)?;
+        let _turn = self.turn(command).await?;
         if let Some(allowance) = &self.allowance {
             allowance.check(self.place())?;
         }
@@ -97,10 +95,21 @@ impl<E: Exchange> Session<E> {
         Ok(event)
     }
 
-    fn lane(&self, node: Option<NodeName>) -> Arc<Semaphore> {
+    /// A change that has no room in time is not sent, now or later: what it was checked against grows old.
+    async fn turn(&self, command: &Command) -> Result<Turn, Failure> {
+        let lane = self.lane(command.node());
+        let Command::Write(_) = command else { return Ok(lane.reading().await) };
+        lane.change().await.ok_or_else(|| {
+            let secs = CHANGE_WAIT_MAX.as_secs();
+            let text = format!("{}: the node was busy with other requests for {secs} s, and the change was not sent", self.place());
+            Failure::lost(Delivery::NotDelivered, Cause::Busy, text)
+        })
+    }
+
+    fn lane(&self, node: Option<NodeName>) -> Arc<Lane> {
         let node = node.or_else(|| self.local.get().cloned());
         let mut lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        lanes.entry(node).or_insert_with(|| Arc::new(Semaphore::new(REQUESTS_PER_NODE_MAX))).clone()
+        lanes.entry(node).or_insert_with(Lane::new).clone()
     }
 }
 

@@ -10,6 +10,8 @@ use converger_core::failure::Code;
 pub enum Cause {
     /// There was no connection.
     Unreachable,
+    /// There were too many other requests to its node, and it was not sent.
+    Busy,
     /// Whoever answered could not be trusted to be the one that was meant.
     Untrusted,
     /// Its certificate is not valid at this time.
@@ -243,6 +245,7 @@ impl Cause {
     pub fn word(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
+            Self::Busy => "busy",
             Self::Untrusted => "untrusted",
             Self::CertificateExpired => "certificate-expired",
             Self::CertificateOtherName => "certificate-other-name",
