@@ -15,7 +15,7 @@ use crate::action::{Change, Class, Impact, Risk};
 use crate::classify;
 use crate::desired::{Desired, DesiredGuest};
 use crate::guest::{RunState, Vmid};
-use crate::normalize::Field;
+use crate::normalize::{Field, Value};
 use crate::observe::{ObservedGuest, Scoped};
 use crate::policy::Rules;
 use crate::refusal::Refusal;
@@ -92,7 +92,16 @@ pub enum Reason {
     /// The run-state is not the declared one.
     StateDiffers,
     /// These fields wait for a restart, and `restart: when-needed` allows it.
-    RestartForConfig(Box<[Field]>),
+    RestartForConfig(Box<[Awaited]>),
+}
+
+/// A field that takes effect by a restart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// The field.
+    pub field: Field,
+    /// The declared value that waits for it, where it is known: records of before this was kept have none. `Some(None)`: a removal.
+    pub value: Option<Option<Value>>,
 }
 
 impl Step {
@@ -130,7 +139,7 @@ impl Step {
                 format!("declared {wanted}, observed {}", self.from.word())
             }
             Reason::RestartForConfig(fields) => {
-                let words: Vec<&str> = fields.iter().map(|field| field.word()).collect();
+                let words: Vec<&str> = fields.iter().map(|awaited| awaited.field.word()).collect();
                 format!("a restart lets {} take effect, and `restart: when-needed` allows it", words.join(", "))
             }
         }

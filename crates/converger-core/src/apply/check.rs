@@ -86,6 +86,8 @@ pub enum Ready {
     Go,
     /// The guest is already as wanted: there is nothing to send.
     AsWanted,
+    /// It is part of a restart, and what that is for is in effect already: the guest need not go down.
+    NotNeeded,
     /// It must not be sent.
     Refused(Refusal),
 }
@@ -151,6 +153,9 @@ pub fn ready(operation: &Operation, terms: &Terms, live: &Live, config: &ConfigR
     if promise::is_met_already(operation, live, config) {
         return Ready::AsWanted;
     }
+    if promise::is_needless(operation, live, config) {
+        return Ready::NotNeeded;
+    }
     let state = match &live.status {
         Status::Known(state) => *state,
         Status::Unknown(cause) => return Ready::Refused(Refusal::guest_unknown(cause.as_deref().unwrap_or(CAUSE_NOT_GIVEN))),
@@ -158,7 +163,8 @@ pub fn ready(operation: &Operation, terms: &Terms, live: &Live, config: &ConfigR
     let refusal = guarded(operation, live, config, state)
         .or_else(|| stale(operation, config, state))
         .or_else(|| foreign_pending(operation, terms, config))
-        .or_else(|| protected(operation, terms, config));
+        .or_else(|| protected(operation, terms, config))
+        .or_else(|| unfounded(operation, config));
     refusal.map_or(Ready::Go, Ready::Refused)
 }
 
@@ -264,6 +270,12 @@ fn foreign_pending(operation: &Operation, terms: &Terms, config: &ConfigRead) ->
     };
     let foreign: Vec<String> = config.pending.iter().filter(|entry| !is_ours(entry)).map(|entry| entry.key().to_owned()).collect();
     (!foreign.is_empty()).then(|| Refusal::config_pending(foreign))
+}
+
+/// What the guest would go down for is gone: somebody took it back while it was waited.
+fn unfounded(operation: &Operation, config: &ConfigRead) -> Option<Refusal> {
+    let gone = promise::reason_gone(operation, config);
+    (!gone.is_empty()).then(|| Refusal::plan_stale(gone))
 }
 
 /// G3 at the moment of sending, by what the guest is now.

@@ -17,7 +17,7 @@ use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid};
 use crate::marks;
 use crate::normalize::{Effect, Field, Value, Words};
 use crate::observe::{or_null, read_ha, read_text, read_value, read_words};
-use crate::plan::{Reason, Step};
+use crate::plan::{Awaited, Reason, Step};
 
 /// Why a stored text cannot be read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,7 +250,8 @@ struct Weight {
     class: Class,
 }
 
-const STEP_KEYS: [&str; 10] = ["change", "class", "fields", "from", "impact", "reason", "restart_for", "risk", "timeout_secs", "wait"];
+const STEP_KEYS: [&str; 11] =
+    ["change", "class", "fields", "from", "impact", "reason", "restart_for", "restart_to", "risk", "timeout_secs", "wait"];
 const IMPACTS: [Impact; 5] = [Impact::None, Impact::Reload, Impact::Reboot, Impact::Stop, Impact::DataLoss];
 const IMPACT_WORDS: [&str; 5] = ["none", "reload", "reboot", "stop", "data-loss"];
 const RISKS: [Risk; 3] = [Risk::Low, Risk::Medium, Risk::High];
@@ -267,6 +268,7 @@ struct StepDraft {
     impact: Option<Impact>,
     reason: Option<usize>,
     restart_for: Option<Vec<Field>>,
+    restart_to: Option<Vec<Awaited>>,
     risk: Option<Risk>,
     timeout_secs: Option<u32>,
     wait: Option<Vec<Vmid>>,
@@ -284,14 +286,15 @@ fn step<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Step, W
             4 => draft.impact = one_of(reader, "`impact`", &IMPACT_WORDS, &IMPACTS)?,
             5 => draft.reason = reader.word("`reason`", &REASON_WORDS)?.map(|(index, _)| index),
             6 => draft.restart_for = list(reader, "`restart_for`", |reader| one_of(reader, "a field", &Field::WORDS, &Field::ALL))?,
-            7 => draft.risk = one_of(reader, "`risk`", &RISK_WORDS, &RISKS)?,
-            8 => draft.timeout_secs = number(reader, "`timeout_secs`")?,
+            7 => draft.restart_to = awaits(reader)?,
+            8 => draft.risk = one_of(reader, "`risk`", &RISK_WORDS, &RISKS)?,
+            9 => draft.timeout_secs = number(reader, "`timeout_secs`")?,
             _ => draft.wait = list(reader, "`wait`", |reader| vmid(reader, "a guest"))?,
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(None) };
-    reader.required(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 7, 9])?;
+    reader.required(&seen, "`step`", &STEP_KEYS, &[0, 1, 3, 4, 5, 8, 10])?;
     match draft.finish() {
         Some(step) => Ok(Some(step)),
         None => reader.refuse(Diagnostic::new(seen.span, "`step` lacks a key that its change or reason needs, or has one of another")),
@@ -322,15 +325,34 @@ impl StepDraft {
             (4, None, None) => Change::Stop,
             _ => return None,
         };
-        let reason = match (self.reason?, self.restart_for) {
-            (0, None) => Reason::ConfigDiffers,
-            (1, None) => Reason::StateDiffers,
-            (2, Some(fields)) => Reason::RestartForConfig(fields.into()),
+        let reason = match (self.reason?, self.restart_for, self.restart_to) {
+            (0, None, None) => Reason::ConfigDiffers,
+            (1, None, None) => Reason::StateDiffers,
+            (2, Some(fields), None) => Reason::RestartForConfig(fields.into_iter().map(without_value).collect()),
+            (2, Some(fields), Some(awaited)) if awaited.iter().map(|awaited| &awaited.field).eq(&fields) => {
+                Reason::RestartForConfig(awaited.into())
+            }
             _ => return None,
         };
         let step = Step { change, reason, from: self.from?, wait: self.wait?.into() };
         Some((step, Weight { impact: self.impact?, risk: self.risk?, class: self.class? }))
     }
+}
+
+/// What a restart was for, in a record of before its values were kept.
+fn without_value(field: Field) -> Awaited {
+    Awaited { field, value: None }
+}
+
+fn awaits<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<Awaited>>, Stop> {
+    let mut awaited = Vec::new();
+    let seen = reader.fields("`restart_to`", &Field::WORDS, |reader, index, span| {
+        let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
+        awaited.extend(value(reader, field, span)?.map(|value| Awaited { field, value: Some(value) }));
+        Ok(())
+    })?;
+    awaited.sort_by_key(|awaited: &Awaited| awaited.field);
+    Ok(seen.map(|_| awaited))
 }
 
 fn fields<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Vec<FieldChange>>, Stop> {

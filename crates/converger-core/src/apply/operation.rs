@@ -5,9 +5,9 @@ use crate::action::{Change, Class, FieldChange, Impact, Risk};
 use crate::artifact::{Digest, INTEGER_MAX};
 use crate::desired::DesiredGuest;
 use crate::guest::{EnvironmentName, Identity, Kind, NodeName, Vmid};
-use crate::normalize::{Value, Words};
+use crate::normalize::{Field, Value, Words};
 use crate::observe::{Ha, ObservedGuest, Reading};
-use crate::plan::{Plan, Step};
+use crate::plan::{Plan, Reason, Step};
 
 /// One step of one guest, with what it was planned on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -139,7 +139,9 @@ impl Operation {
     /// The planner makes no other ones; this is for what is built by hand, and it costs no memory.
     #[must_use]
     pub fn is_storable(&self) -> bool {
-        self.guest.identity.as_ref().is_none_or(|identity| marks_fit(self.guest.kind, identity)) && change_fits(&self.step.change)
+        self.guest.identity.as_ref().is_none_or(|identity| marks_fit(self.guest.kind, identity))
+            && change_fits(&self.step.change)
+            && reason_fits(&self.step.reason)
     }
 }
 
@@ -165,9 +167,23 @@ fn change_fits(change: &Change) -> bool {
     }
 }
 
-/// Each value is of the field's shape, which is how a value is told from another one in a file.
+/// The values of a restart are all known or none is.
+fn reason_fits(reason: &Reason) -> bool {
+    let Reason::RestartForConfig(fields) = reason else { return true };
+    let known = fields.iter().filter(|awaited| awaited.value.is_some()).count();
+    let is_whole = known == 0 || known == fields.len();
+    let values = fields.iter().filter_map(|awaited| Some((awaited.field, awaited.value.as_ref()?.as_ref()?)));
+    is_whole
+        && fields.is_sorted_by(|left, right| left.field < right.field)
+        && values.into_iter().all(|(field, value)| value_fits(field, value))
+}
+
 fn field_fits(change: &FieldChange) -> bool {
     let values = [change.before.as_ref(), change.after.as_ref(), change.pending.as_ref().and_then(Option::as_ref)];
-    let is_trimmed = |value: &Value| !matches!(value, Value::Text(text) if text.trim_end() != &**text);
-    values.into_iter().flatten().all(|value| value.shape() == change.field.shape() && is_trimmed(value))
+    values.into_iter().flatten().all(|value| value_fits(change.field, value))
+}
+
+/// A value is of the field's shape, which is how it is told from another one in a file.
+fn value_fits(field: Field, value: &Value) -> bool {
+    value.shape() == field.shape() && !matches!(value, Value::Text(text) if text.trim_end() != &**text)
 }

@@ -14,7 +14,7 @@ use crate::action::{Change, FieldChange};
 use crate::guest::{Kind, RunState};
 use crate::normalize::{self, Effect, Field, Value};
 use crate::observe::{Pending, Status};
-use crate::plan::Reason;
+use crate::plan::{Awaited, Reason};
 
 pub use each::{Promise, Reading, Snapshot, Snapshots};
 
@@ -63,10 +63,18 @@ pub fn proof(operation: &Operation) -> Proof {
 }
 
 /// The fields that this change is to bring into effect.
-fn restarted(operation: &Operation) -> &[Field] {
-    match (&operation.step.reason, operation.step.change.leads_to()) {
-        (Reason::RestartForConfig(fields), Some(RunState::Running)) => fields,
+fn restarted(operation: &Operation) -> &[Awaited] {
+    match operation.step.change.leads_to() {
+        Some(RunState::Running) => awaited(operation),
         _ => &[],
+    }
+}
+
+/// The fields that the restart is for which this change is a part of.
+fn awaited(operation: &Operation) -> &[Awaited] {
+    match &operation.step.reason {
+        Reason::RestartForConfig(fields) => fields,
+        Reason::ConfigDiffers | Reason::StateDiffers => &[],
     }
 }
 
@@ -157,16 +165,67 @@ fn started_since(live: &Live, task_age_secs: Option<u64>) -> Kept {
     if now < age { Kept::Yes(seen) } else { Kept::Unclear(seen) }
 }
 
-/// Nothing of what the restart was for still waits.
+/// What the restart was for is in effect: nothing of it still waits, and it was not taken back either.
 fn applied(operation: &Operation, config: Option<&ConfigRead>) -> Kept {
     let fields = restarted(operation);
     if fields.is_empty() {
         return Kept::Yes(Evidence::default());
     }
     let Some(config) = config else { return Kept::Unclear(Evidence::default().with("unread", "pending")) };
-    let still: Box<[Box<str>]> =
-        fields.iter().filter(|field| waiting(**field, config).is_some()).map(|field| field.word().into()).collect();
-    if still.is_empty() { Kept::Yes(Evidence::default()) } else { Kept::No(Evidence::default().with("pending", Fact::Words(still))) }
+    let (mut still, mut lost, mut seen) = (Vec::new(), Vec::new(), Evidence::default());
+    for awaited in fields {
+        let word = awaited.field.word();
+        match stands(operation.guest.kind, awaited, config) {
+            Standing::InEffect => continue,
+            Standing::Waits => still.push(word.into()),
+            Standing::Not if waiting(awaited.field, config).is_some() => still.push(word.into()),
+            Standing::Not => lost.push(word.into()),
+        }
+        seen = seen.with(word, &*shown(in_effect(awaited.field, config).as_ref()));
+    }
+    if still.is_empty() && lost.is_empty() {
+        return Kept::Yes(Evidence::default());
+    }
+    let with =
+        |seen: Evidence, key: &str, words: Vec<Box<str>>| if words.is_empty() { seen } else { seen.with(key, Fact::Words(words.into())) };
+    Kept::No(with(with(seen, "pending", still), "not_in_effect", lost))
+}
+
+/// Why the guest must not go down for the restart that this change is a part of: what it is for waits no more, or with another value.
+///
+/// Only what takes the guest down is asked: one that is down already is declared to run, and is not left down for it.
+pub(super) fn reason_gone(operation: &Operation, config: &ConfigRead) -> Vec<String> {
+    let gone = awaited(operation).iter().filter(|_| operation.step.interrupts()).filter_map(|awaited| {
+        let value = awaited.value.as_ref().map_or_else(|| "a value".to_owned(), |value| shown(value.as_ref()));
+        let found = || match waiting(awaited.field, config) {
+            Some(next) => shown(next),
+            None => format!("nothing, and {} in effect", shown(in_effect(awaited.field, config).as_ref())),
+        };
+        let is_gone = matches!(stands(operation.guest.kind, awaited, config), Standing::Not);
+        is_gone.then(|| format!("{}: planned with {value} waiting, found {}", awaited.field.word(), found()))
+    });
+    gone.collect()
+}
+
+/// Whether everything that the restart is for is in effect already, in a guest that runs: it need not go down.
+pub(super) fn is_needless(operation: &Operation, live: &Live, config: &ConfigRead) -> bool {
+    let fields = awaited(operation);
+    let is_in_effect = |awaited: &Awaited| matches!(stands(operation.guest.kind, awaited, config), Standing::InEffect);
+    let is_for_them = !fields.is_empty() && operation.step.interrupts();
+    is_for_them && live.status == Status::Known(RunState::Running) && fields.iter().all(is_in_effect)
+}
+
+/// How a field stands that a restart is to bring into effect. Without its value, what waits no more is all that can be told.
+fn stands(kind: Kind, awaited: &Awaited, config: &ConfigRead) -> Standing {
+    match &awaited.value {
+        Some(value) => standing(kind, awaited.field, value.as_ref(), Effect::AtRestart, config),
+        None if waiting(awaited.field, config).is_some() => Standing::Waits,
+        None => Standing::InEffect,
+    }
+}
+
+fn shown(value: Option<&Value>) -> String {
+    value.map_or_else(|| "absent".to_owned(), ToString::to_string)
 }
 
 /// Each field has its value, or waits with it where it cannot take effect before the next start (design 6.21).
@@ -175,10 +234,8 @@ fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
     let mut waits = Vec::new();
     let mut is_kept = true;
     for change in fields {
-        let value = in_effect(change.field, config);
-        let shown = value.as_ref().map_or_else(|| "absent".to_owned(), ToString::to_string);
-        seen = seen.with(change.field.word(), &*shown);
-        match standing(kind, change, value.as_ref(), config) {
+        seen = seen.with(change.field.word(), &*shown(in_effect(change.field, config).as_ref()));
+        match standing(kind, change.field, change.after.as_ref(), change.effect, config) {
             Standing::InEffect => {}
             Standing::Waits => waits.push(change.field.word().into()),
             Standing::Not => is_kept = false,
@@ -197,14 +254,15 @@ enum Standing {
 }
 
 /// What waits under the key and is not understood is not what was written.
-fn standing(kind: Kind, change: &FieldChange, value: Option<&Value>, config: &ConfigRead) -> Standing {
-    let Some(rule) = normalize::rule_of(kind, change.field) else { return Standing::Not };
-    let is_met = |found: Option<&Value>| normalize::is_met(rule, change.after.as_ref(), found);
-    match waiting(change.field, config) {
-        _ if config.pending.iter().any(|entry| matches!(entry, Pending::Other(key) if &**key == change.field.word())) => Standing::Not,
-        None if is_met(value) => Standing::InEffect,
-        Some(next) if is_met(next) && is_met(value) => Standing::InEffect,
-        Some(next) if is_met(next) && change.effect == Effect::AtRestart => Standing::Waits,
+fn standing(kind: Kind, field: Field, wanted: Option<&Value>, effect: Effect, config: &ConfigRead) -> Standing {
+    let Some(rule) = normalize::rule_of(kind, field) else { return Standing::Not };
+    let is_met = |found: Option<&Value>| normalize::is_met(rule, wanted, found);
+    let value = in_effect(field, config);
+    match waiting(field, config) {
+        _ if config.pending.iter().any(|entry| matches!(entry, Pending::Other(key) if &**key == field.word())) => Standing::Not,
+        None if is_met(value.as_ref()) => Standing::InEffect,
+        Some(next) if is_met(next) && is_met(value.as_ref()) => Standing::InEffect,
+        Some(next) if is_met(next) && effect == Effect::AtRestart => Standing::Waits,
         _ => Standing::Not,
     }
 }

@@ -1,5 +1,7 @@
 //! What was stored is read back exactly or refused by name, and records follow each other in one order only.
 
+mod restart;
+
 use super::*;
 use crate::guest::{Identity, Kind};
 use crate::testing::{Rng, outcome, outcome_of, some_operations};

@@ -9,7 +9,7 @@ use super::operation::{Guards, Operation, Source, Target};
 use super::outcome::{Evidence, Fact, Outcome};
 use super::{OPERATION_SCHEMA, OUTCOME_SCHEMA};
 use crate::action::{Change, Fields};
-use crate::plan::{Reason, Step};
+use crate::plan::{Awaited, Reason, Step};
 
 /// The stored form of an operation, one line of canonical JSON.
 ///
@@ -102,7 +102,10 @@ impl Serialize for StepRow<'_> {
         map.serialize_entry("impact", impact)?;
         map.serialize_entry("reason", reason_word(reason))?;
         if let Reason::RestartForConfig(fields) = reason {
-            map.serialize_entry("restart_for", fields)?;
+            map.serialize_entry("restart_for", &fields.iter().map(|awaited| awaited.field).collect::<Vec<_>>())?;
+            if fields.iter().all(|awaited| awaited.value.is_some()) {
+                map.serialize_entry("restart_to", &Awaits(fields))?;
+            }
         }
         map.serialize_entry("risk", risk)?;
         if let Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } = change {
@@ -110,6 +113,15 @@ impl Serialize for StepRow<'_> {
         }
         map.serialize_entry("wait", wait)?;
         map.end()
+    }
+}
+
+/// The values that a restart is to bring into effect, by their fields.
+struct Awaits<'o>(&'o [Awaited]);
+
+impl Serialize for Awaits<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|awaited| (awaited.field.word(), awaited.value.as_ref().and_then(Option::as_ref))))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The difference between declared config and the values in effect, with what already waits for a restart.
 
-use super::Step;
+use super::{Awaited, Step};
 use crate::action::{Change, FieldChange};
 use crate::desired::{DesiredGuest, Setting};
 use crate::guest::{Kind, RunState};
@@ -83,14 +83,15 @@ impl<'p> Drift<'p> {
         changes.into()
     }
 
-    /// The fields that take effect at the next start.
-    pub(super) fn at_restart(&self) -> Box<[Field]> {
+    /// The fields that take effect at the next start, with their declared values.
+    pub(super) fn at_restart(&self) -> Box<[Awaited]> {
         let waits = |setting: &&Setting| match self.standing(setting) {
             Standing::InEffect => false,
             Standing::Waiting => true,
             Standing::Differs => self.effect(setting) == Effect::AtRestart,
         };
-        self.guest.config.iter().filter(waits).map(|setting| setting.field).collect()
+        let awaited = |setting: &Setting| Awaited { field: setting.field, value: Some(setting.wanted.clone()) };
+        self.guest.config.iter().filter(waits).map(awaited).collect()
     }
 
     fn standing(&self, setting: &Setting) -> Standing {

@@ -123,11 +123,8 @@ impl State {
                 Some(Command::Clear)
             }
             Ready::Refused(refusal) => self.refuse(&refusal, now_ms),
-            Ready::AsWanted => {
-                let evidence = Evidence::default().with("found_so", "before anything was sent");
-                let observed = Evidence::default().with("run_state", &*live.word);
-                self.end(Outcome::Done(Findings { evidence, observed }), now_ms)
-            }
+            Ready::AsWanted => self.nothing_to_send(live, "found_so", "before anything was sent", now_ms),
+            Ready::NotNeeded => self.nothing_to_send(live, "not_needed", "what the restart is for is in effect", now_ms),
         }
     }
 
@@ -151,6 +148,11 @@ impl State {
             NotCleared::Failed(text) => Outcome::not_run(Code::JournalUnwritable, Evidence::default().with("said", &*text)),
         };
         self.end(outcome, now_ms)
+    }
+
+    fn nothing_to_send(&mut self, live: &Live, key: &str, why: &str, now_ms: u64) -> Option<Command> {
+        let observed = Evidence::default().with("run_state", &*live.word);
+        self.end(Outcome::Done(Findings { evidence: Evidence::default().with(key, why), observed }), now_ms)
     }
 
     /// A guest may have been moved; it is the same guest if its marks say so, which is looked at again there.

@@ -66,7 +66,7 @@ pub enum Act {
     Unlock(u32),
     /// A key of a guest's config is changed by hand; an empty value removes it.
     Set(u32, String, String),
-    /// A key of a guest's config becomes pending by hand.
+    /// A key of a guest's config becomes pending by hand; an empty value takes back what waits.
     SetPending(u32, String, String),
     /// A guest's process starts by somebody else's hand.
     Start(u32),
@@ -126,7 +126,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Lock(vmid, lock) => set(world, vmid, "lock", &lock),
         Act::Unlock(vmid) => set(world, vmid, "lock", ""),
         Act::Set(vmid, key, value) => set(world, vmid, &key, &value),
-        Act::SetPending(vmid, key, value) => drop(world.guest_mut(vmid).map(|guest| guest.pending.insert(key, value))),
+        Act::SetPending(vmid, key, value) => set_pending(world, vmid, key, value),
         Act::Start(vmid) => start(world, vmid),
         Act::Stop(vmid) => stop(world, vmid),
         Act::Say(vmid, word) => drop(world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
@@ -219,6 +219,14 @@ fn set(world: &mut World, vmid: u32, key: &str, value: &str) {
     match value {
         "" => guest.main.remove(key),
         value => guest.main.insert(key.to_owned(), value.to_owned()),
+    };
+}
+
+fn set_pending(world: &mut World, vmid: u32, key: String, value: String) {
+    let Some(guest) = world.guest_mut(vmid) else { return };
+    match value.as_str() {
+        "" => guest.pending.remove(&key),
+        _ => guest.pending.insert(key, value),
     };
 }
 

@@ -362,7 +362,9 @@ impl Case {
             Outcome::Failed { .. } if at_work > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
             Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() => Some(("S20", "nothing was read about it".into())),
             Outcome::Failed { .. } if self.sends == 0 && !self.is_recovered => Some(("S17", "failed without having been sent".into())),
-            Outcome::NotRun { .. } if self.sends > 0 || self.is_recovered => Some(("S16", "not run, and it was sent, or may have been".into())),
+            Outcome::NotRun { .. } if self.sends > 0 || self.is_recovered => {
+                Some(("S16", "not run, and it was sent, or may have been".into()))
+            }
             _ => None,
         }
     }

@@ -177,6 +177,10 @@ fn a_reboot_that_nothing_proves_is_still_for_a_person() {
     waiting.extend(std::iter::repeat_n([up(3), config_waiting()], 200).flatten());
     let state = State::recover(tasked(), Patience::default()).expect("open");
     assert_eq!(end(&play(state, &waiting).0), "failed promise-broken", "what the restart was for still waits");
+    let mut taken_back = vec![ended_of_age(60)];
+    taken_back.extend(std::iter::repeat_n([up(3), config(2)], 200).flatten());
+    let state = State::recover(tasked(), Patience::default()).expect("open");
+    assert_eq!(end(&play(state, &taken_back).0), "failed promise-broken", "what the restart was for waits no more and is not in effect");
 }
 
 #[test]

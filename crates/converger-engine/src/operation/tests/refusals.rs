@@ -141,6 +141,17 @@ fn what_is_already_as_wanted_is_not_done_again() {
     already("start", "running", changed(|config| config.lock = Some("backup".into())));
 }
 
+/// Somebody rebooted it while the question stood: what it would go down for is in effect.
+#[test]
+fn a_restart_whose_reason_is_gone_takes_nobody_down() {
+    let told = "commit intent, cluster, status, config, commit ended, -";
+    let state = check_story("reboot", &[cluster(), status("running"), config(4)], told, "done");
+    assert!(state.ended().expect("ended").findings().evidence.get("not_needed").is_some());
+    // Somebody took back what waited, or both what waited and what was in effect are others now.
+    check_refused("reboot", &[cluster(), status("running"), config(2)], "refused plan-stale");
+    check_refused("reboot", &[cluster(), status("running"), config(3)], "refused plan-stale");
+}
+
 #[test]
 fn a_guest_that_moved_is_followed_once_and_checked_there() {
     let gone = || Answer::NotThere(cause(Trouble::NotThere));

@@ -77,12 +77,13 @@ fn operation() -> Json {
     );
     let source = object(&["kind"], json!({ "key": text(), "kind": words(&["convergent", "one-shot"]), "request": digest() }));
     let fields = json!({ "type": "object", "propertyNames": words(&Field::WORDS), "additionalProperties": changed_field() });
+    let restart_to = json!({ "type": "object", "propertyNames": words(&Field::WORDS) });
     let step = object(
         &["change", "class", "from", "impact", "reason", "risk", "wait"],
         json!({
             "change": words(&CHANGES), "class": words(&CLASSES), "fields": fields, "from": words(&["running", "stopped"]),
             "impact": words(&IMPACTS), "reason": words(&["config-differs", "state-differs", "restart-for-config"]),
-            "restart_for": list(text()), "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 }, "wait": list(vmid()),
+            "restart_for": list(text()), "restart_to": restart_to, "risk": words(&RISKS), "timeout_secs": { "type": "integer", "minimum": 1 }, "wait": list(vmid()),
         }),
     );
     object(
