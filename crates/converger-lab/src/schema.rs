@@ -192,8 +192,11 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().enumerate().map(method).collect());
 
+/// Methods by the length of their path and two of its words.
+type Index = BTreeMap<(usize, &'static str, &'static str), Vec<&'static Method>>;
+
 /// The methods by their length, their first word, and their third where it is one.
-static INDEX: LazyLock<BTreeMap<(usize, &'static str, &'static str), Vec<&'static Method>>> = LazyLock::new(|| {
+static INDEX: LazyLock<Index> = LazyLock::new(|| {
     let mut index: BTreeMap<(usize, &str, &str), Vec<&Method>> = BTreeMap::new();
     for method in METHODS.iter() {
         let length = if method.takes_rest { OPEN } else { method.segments.len() };

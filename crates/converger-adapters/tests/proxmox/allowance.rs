@@ -51,7 +51,7 @@ fn read(burden: &Burden, bounds: Bounds) -> Result<Taken, Unread> {
 }
 
 #[track_caller]
-fn refused(burden: &Burden, bounds: Bounds, code: Code, said: &str, requests: std::ops::RangeInclusive<usize>) {
+fn check_refused(burden: &Burden, bounds: Bounds, code: Code, said: &str, requests: std::ops::RangeInclusive<usize>) {
     let unread = read(burden, bounds).expect_err("no half of a reading");
     assert_eq!((unread.code(), unread.to_string().as_str()), (code, said));
     assert!(unread.remedy().contains("declare its guests in several files"), "{}", unread.remedy());
@@ -64,7 +64,7 @@ fn a_server_that_takes_its_time_for_each_of_thousands_of_answers_is_left() {
     let slow = Burden { takes: Duration::from_secs(59), ..burden() };
     // A quarter of an hour and one answer more, where all would have taken two days and a half.
     let said = "desk: the whole environment cannot be read: one reading took longer than 900 s";
-    refused(&slow, Bounds::default(), Code::ReadingTooSlow, said, 16..=17);
+    check_refused(&slow, Bounds::default(), Code::ReadingTooSlow, said, 16..=17);
 }
 
 #[test]
@@ -72,13 +72,13 @@ fn a_server_that_fills_up_each_of_thousands_of_answers_is_left() {
     let large = Burden { bytes: 1 << 20, ..burden() };
     let bounds = Bounds { reading_bytes_max: 8 << 20, ..Bounds::default() };
     let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 8 MiB";
-    refused(&large, bounds, Code::ReadingTooLarge, said, 9..=10);
+    check_refused(&large, bounds, Code::ReadingTooLarge, said, 9..=10);
 }
 
 #[test]
 fn answers_that_are_cut_off_because_they_are_too_large_count_as_well() {
     let said = "desk: the whole environment cannot be read: the answers of one reading are together larger than 512 MiB";
-    refused(&Burden { too_large: true, ..burden() }, Bounds::default(), Code::ReadingTooLarge, said, 10..=12);
+    check_refused(&Burden { too_large: true, ..burden() }, Bounds::default(), Code::ReadingTooLarge, said, 10..=12);
 }
 
 #[test]

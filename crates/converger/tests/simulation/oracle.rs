@@ -402,5 +402,18 @@ pub(crate) fn waits_for_reading(history: &History) -> bool {
 
 /// Keys of config that no write of ours ever has.
 pub(crate) fn forbidden_keys() -> BTreeSet<&'static str> {
-    BTreeSet::from(["skiplock", "force", "lock", "protection", "purge", "overrule-shutdown", "args", "hookscript", "name", "hostname"])
+    BTreeSet::from([
+        "skiplock",
+        "force",
+        "forceStop",
+        "revert",
+        "lock",
+        "protection",
+        "purge",
+        "overrule-shutdown",
+        "args",
+        "hookscript",
+        "name",
+        "hostname",
+    ])
 }

@@ -98,7 +98,9 @@ impl<E: Exchange> Session<E> {
     /// A change that has no room in time is not sent, now or later: what it was checked against grows old.
     async fn turn(&self, command: &Command) -> Result<Turn, Failure> {
         let lane = self.lane(command.node());
-        let Command::Write(_) = command else { return Ok(lane.reading().await) };
+        if !command.is_change() {
+            return Ok(lane.reading().await);
+        }
         lane.change().await.ok_or_else(|| {
             let secs = CHANGE_WAIT_MAX.as_secs();
             let text = format!("{}: the node was busy with other requests for {secs} s, and the change was not sent", self.place());

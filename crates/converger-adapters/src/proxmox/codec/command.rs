@@ -358,6 +358,12 @@ impl Command {
         }
     }
 
+    /// Whether it changes something.
+    #[must_use]
+    pub fn is_change(&self) -> bool {
+        matches!(self, Self::Write(_))
+    }
+
     pub(super) fn effect(&self) -> Effect {
         match self {
             Self::Read(_) => Effect::None,

@@ -1,7 +1,9 @@
 //! What must hold at the moment at which a change reaches Proxmox: it is recorded, it is the first time, and the guest was just read
 //! and was as planned.
 
-use converger_core::action::Change;
+use std::collections::BTreeSet;
+
+use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{History, OperationId};
 use converger_core::guest::RunState;
 use converger_lab::Truth;
@@ -87,7 +89,7 @@ impl Oracle {
     /// The values that are written are those that are declared.
     fn unwanted(&self, id: &OperationId, sent: &Mutation) -> Option<(&'static str, String)> {
         let wanted = self.wanted.get(&self.cases[id].operation.guest.vmid.get())?;
-        let keys = sent.form.iter().filter(|(key, _)| !matches!(key.as_str(), "digest" | "timeout" | "forceStop"));
+        let keys = sent.form.iter().filter(|(key, _)| key != "digest");
         if sent.verb != "config" {
             return None;
         }
@@ -98,6 +100,15 @@ impl Oracle {
 }
 
 type Found = Option<(&'static str, String)>;
+
+/// Every field is written or taken away as the journal has it, and nothing else is.
+fn writes_exactly(fields: &[FieldChange], sent: &Mutation) -> bool {
+    let taken_away: BTreeSet<&str> = sent.value("delete").into_iter().flat_map(|keys| keys.split(',')).collect();
+    let written: BTreeSet<&str> =
+        sent.form.iter().map(|(key, _)| key.as_str()).filter(|key| !matches!(*key, "digest" | "delete")).collect();
+    let of = |is_removal: bool| fields.iter().filter(move |own| own.after.is_none() == is_removal).map(|own| own.field.word()).collect();
+    taken_away == of(true) && written == of(false)
+}
 
 impl Case {
     /// S1: the journal has an intent with the same id, target and parameters, and no end.
@@ -111,12 +122,13 @@ impl Case {
             Change::Shutdown { timeout_secs } => sent.verb == "shutdown" && timeout(*timeout_secs),
             Change::Stop => sent.verb == "stop",
             Change::Reboot { timeout_secs } => sent.verb == "reboot" && timeout(*timeout_secs),
-            Change::ConfigSet(fields) => sent.verb == "config" && fields.iter().all(|own| sent.value(own.field.word()).is_some()),
+            Change::ConfigSet(fields) => sent.verb == "config" && writes_exactly(fields, sent),
         };
         if !is_target || !is_change || history.ended.is_some() {
             return Some(("S1", format!("the journal has another intent, or it has ended: {:?}", operation.step.change.word())));
         }
         let forbidden = forbidden_keys();
+        // A shutdown says in so many words that it never becomes a hard stop.
         let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !(key == "forceStop" && value == "0"));
         key.map(|(key, _)| ("S12", format!("`{key}` is sent")))
     }
