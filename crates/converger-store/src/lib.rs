@@ -13,6 +13,7 @@
 mod error;
 mod lock;
 mod memory;
+mod place;
 mod query;
 mod sqlite;
 mod tables;
@@ -30,6 +31,7 @@ use converger_core::guest::EnvironmentName;
 pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
+pub use place::keeps;
 pub use query::{Filter, LIST_MAX, RunHistory, Standing};
 pub use sqlite::{OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};

@@ -12,6 +12,11 @@ use converger_core::apply::is_remark;
 use converger_core::guest::EnvironmentName;
 use thiserror::Error;
 
+use crate::sqlite::NO_LINK;
+
+/// How the names of lock files end.
+pub(crate) const ENDING: &str = ".lock";
+
 /// The right to drive an environment, for as long as it is kept.
 #[derive(Debug)]
 #[must_use]
@@ -71,10 +76,9 @@ impl EnvironmentLock {
         if !is_remark(name) || name.chars().any(char::is_control) {
             return Err(LockError::NameUnfit);
         }
-        let place = state_directory.join(format!("{environment}.lock"));
+        let place = state_directory.join(format!("{environment}{ENDING}"));
         let unusable = |source| LockError::Unusable { place: place.clone(), source };
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&place);
-        let mut file = options.map_err(unusable)?;
+        let mut file = open(&place).map_err(unusable)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(LockError::Busy { environment: environment.clone(), holder: holder(&mut file) }),
@@ -99,6 +103,14 @@ impl Drop for EnvironmentLock {
         // So that nobody who comes while the next one signs is told of us; the lock itself goes with the file.
         let _ = self.file.set_len(0);
     }
+}
+
+/// It is emptied and written to: where a link leads is nobody's lock, and neither is what is no regular file.
+fn open(place: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
+    let file = options.open(place)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// Who signed; nothing that is not exactly a signature counts as one.

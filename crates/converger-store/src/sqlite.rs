@@ -36,6 +36,7 @@ use trouble::Trouble;
 use writer::{Answer, Job, Writer};
 
 pub use glance::{Remembered, glance};
+pub(crate) use open::{FILE, NO_LINK};
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
 pub type OnFatal = Box<dyn FnMut(&str) + Send>;

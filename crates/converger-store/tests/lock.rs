@@ -22,6 +22,22 @@ fn busy_with(directory: &Path) -> Option<Holder> {
     }
 }
 
+/// It is emptied and signed: what somebody else laid there would be lost.
+#[test]
+fn a_link_or_a_pipe_is_no_lock_and_is_not_written_to() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (victim, place) = (directory.path().join("precious"), directory.path().join("lab.lock"));
+    std::fs::write(&victim, "precious").expect("written");
+    std::os::unix::fs::symlink(&victim, &place).expect("linked");
+    let taken = EnvironmentLock::take(directory.path(), &lab(), "ann", 1);
+    assert!(matches!(taken, Err(LockError::Unusable { .. })), "{taken:?}");
+    assert_eq!(std::fs::read_to_string(&victim).expect("there"), "precious");
+    std::fs::remove_file(&place).expect("removed");
+    rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    let taken = EnvironmentLock::take(directory.path(), &lab(), "ann", 1);
+    assert!(matches!(taken, Err(LockError::Unusable { .. })), "{taken:?}");
+}
+
 #[test]
 fn the_second_is_told_who_has_it_and_others_are_free() {
     let directory = tempfile::tempdir().expect("a directory");

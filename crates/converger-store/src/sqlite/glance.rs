@@ -4,6 +4,7 @@
 //! into the file. What never enters: writing, and waiting for anybody.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,14 +39,25 @@ pub struct Remembered {
 pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, OpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::FILE);
-    // A file of no bytes was left by a process that died before its first transaction.
-    if std::fs::metadata(&place).map_or(0, |metadata| metadata.len()) == 0 {
+    if !is_begun(&place)? {
         return Ok(Remembered::default());
     }
     let connection = connect(&place).map_err(|error| open::of_sql(place.clone(), error))?;
     open::no_stranger(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
+}
+
+/// Whether there is a store. What cannot be looked at may be one, and what is no file is none that could be opened: both are told.
+fn is_begun(place: &Path) -> Result<bool, OpenError> {
+    let unusable = |help, source| OpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
+    match std::fs::symlink_metadata(place) {
+        // A file of no bytes was left by a process that died before its first transaction.
+        Ok(metadata) if metadata.is_file() => Ok(metadata.len() > 0),
+        Ok(_) => Err(unusable("name another state directory", io::Error::other("it is not a regular file"))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(unusable("name a state directory that this user may use", error)),
+    }
 }
 
 /// All that is remembered of an environment, of one moment.

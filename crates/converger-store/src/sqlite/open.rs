@@ -4,19 +4,24 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 use super::Settings;
 use super::schema::{self, Found};
 use crate::OpenError;
 
 /// The name of the file in the state directory.
-pub(super) const FILE: &str = "converger.db";
+pub(crate) const FILE: &str = "converger.db";
+
+/// Files of the state directory are opened where they are, never where a link leads.
+pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 
 /// Up to this size a file is looked through at every start; of a larger one only what a recovery rests on.
 const WHOLE_CHECK_BYTES_MAX: u64 = 64 << 20;
@@ -65,6 +70,11 @@ fn ready_directory(directory: &Path) -> Result<(), OpenError> {
     if !metadata.is_dir() {
         return Err(unusable("use as state directory", "it is a file; name another one", io::ErrorKind::NotADirectory.into()));
     }
+    // Whoever owns it can change what is in it, whatever its mode; for root, that would be anybody's store.
+    if metadata.uid() != geteuid().as_raw() {
+        let theirs = io::Error::new(io::ErrorKind::PermissionDenied, format!("it belongs to the user with the id {}", metadata.uid()));
+        return Err(unusable("use as state directory", "name one of your own, or run this as its owner", theirs));
+    }
     // It holds what would be done to every guest. It is not narrowed here: it may be somebody's home.
     if metadata.permissions().mode() & 0o077 != 0 {
         let open = io::Error::new(io::ErrorKind::PermissionDenied, format!("its mode is {:o}", metadata.permissions().mode() & 0o777));
@@ -82,19 +92,34 @@ fn sync_directory(directory: &Path) -> Result<(), OpenError> {
 
 /// Makes the file if it is not there, so that nobody else may read it from its first byte; gives its length.
 fn ready_file(place: &Path) -> Result<u64, OpenError> {
-    let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help: "it must be writable for this user", source };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(place).map_err(unusable)?;
-    let metadata = file.metadata().map_err(unusable)?;
-    if metadata.permissions().mode() & 0o077 != 0 {
-        file.set_permissions(Permissions::from_mode(0o600)).map_err(unusable)?;
+    let help = "it must be a file, not a link, and writable for this user";
+    let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help, source };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
+    let metadata = options.open(place).and_then(|file| file.metadata()).map_err(unusable)?;
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(unusable(io::Error::other("it is not a regular file"))) }
+}
+
+/// Nobody else may read it, nor the log beside it, whose mode SQLite takes from it.
+fn narrow(place: &Path) -> io::Result<()> {
+    for ending in ["", "-wal", "-shm"] {
+        let mut name = place.as_os_str().to_os_string();
+        name.push(ending);
+        match fs::symlink_metadata(&name) {
+            Ok(there) if there.is_file() && there.permissions().mode() & 0o077 != 0 => {
+                fs::set_permissions(&name, Permissions::from_mode(0o600))?
+            }
+            _ => {}
+        }
     }
-    Ok(metadata.len())
+    Ok(())
 }
 
 enum Trouble {
     Sql(rusqlite::Error),
     Found(Found),
     Damaged(String),
+    Mode(io::Error),
 }
 
 impl From<rusqlite::Error> for Trouble {
@@ -110,6 +135,7 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
     connection.busy_timeout(settings.patience)?;
     connection.set_prepared_statement_cache_capacity(64);
     schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
+    narrow(place).map_err(Trouble::Mode)?;
     set_up(&connection, settings.bytes_max)?;
     check(&connection, length)?;
     match schema::migrate(&mut connection)? {
@@ -195,6 +221,9 @@ impl Trouble {
             Self::Found(Found::Newer(found)) => OpenError::Newer { place, found, known: schema::latest() },
             Self::Found(Found::NotOurs | Found::Current) => OpenError::NotOurs { place },
             Self::Damaged(cause) => OpenError::Damaged { place, cause },
+            Self::Mode(source) => {
+                OpenError::Unusable { what: "keep others from reading", place, help: "it must belong to this user", source }
+            }
             Self::Sql(error) => of_sql(place, error),
         }
     }

@@ -57,6 +57,50 @@ fn a_directory_that_is_missing_open_or_none_is_refused() {
     assert!(matches!(refusal(Path::new("/proc/converger-state")), OpenError::Unusable { .. }));
 }
 
+/// Whoever owns it can put anything into it, also under root.
+#[test]
+fn a_directory_of_somebody_else_is_refused() {
+    let (_above, directory) = place();
+    private(&directory);
+    // Only root may give one away; for everybody else the root directory is somebody else's.
+    let is_given = std::os::unix::fs::chown(&directory, Some(65_534), None).is_ok();
+    let theirs = if is_given { directory.as_path() } else { Path::new("/") };
+    let error = refusal(theirs);
+    assert!(error.to_string().contains("name one of your own"), "{error}");
+}
+
+#[test]
+fn a_link_is_not_followed() {
+    let (above, directory) = place();
+    private(&directory);
+    let (victim, path) = (above.path().join("precious"), directory.join("converger.db"));
+    std::os::unix::fs::symlink(&victim, &path).expect("linked");
+    assert!(refusal(&directory).to_string().contains("not a link"));
+    assert!(!victim.exists(), "it is not made either");
+    fs::write(&victim, "precious").expect("written");
+    fs::set_permissions(&victim, Permissions::from_mode(0o644)).expect("set");
+    assert!(refusal(&directory).to_string().contains("not a link"));
+    assert_eq!((fs::read_to_string(&victim).expect("there").as_str(), mode(&victim)), ("precious", 0o644));
+}
+
+/// What cannot be looked at may be a store, with a freeze in it.
+#[test]
+fn a_glance_at_what_is_no_store_or_out_of_reach_is_told() {
+    let (above, directory) = place();
+    let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
+    let told = |directory: &Path| match converger_store::glance(directory, &lab, 0) {
+        Err(OpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(converger_store::glance(&directory, &lab, 0).is_ok(), "there is none");
+    private(&directory);
+    rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+    assert!(told(&directory).contains("not a regular file"));
+    let file = above.path().join("file");
+    fs::write(&file, "a file").expect("written");
+    assert!(told(&file).contains("Not a directory"));
+}
+
 #[test]
 fn a_file_that_cannot_be_opened_is_refused() {
     let (_above, directory) = place();
@@ -78,10 +122,11 @@ fn a_stranger_is_refused_and_not_touched() {
         private(&directory);
         let path = directory.join("converger.db");
         make(&path);
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
         let before = fs::read(&path).expect("there");
         let error = refusal(&directory);
         assert!(matches!(error, OpenError::NotOurs { .. }), "{error}");
-        assert_eq!(fs::read(&path).expect("there"), before);
+        assert_eq!((fs::read(&path).expect("there"), mode(&path)), (before, 0o644));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store as commands use it: opened for an environment, waited for, and its errors in words.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,8 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
 pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Remembered {
     let Ok(directory) = state::directory(config.state.as_deref()) else { return Remembered::default() };
     converger_store::glance(&directory, environment, since_ms()).unwrap_or_else(|error| {
-        let note = format!("freezes and holds that are kept in the store cannot be seen: {error}");
+        let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
+        let note = format!("freezes and holds that are kept in the store cannot be seen: {error}{cause}");
         let _ = writeln!(anstream::stderr(), "{} {note}", styled(render::YELLOW.bold(), "note:"));
         Remembered::default()
     })
