@@ -77,7 +77,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// How old a reading may be where nothing is configured. Every step is checked on a reading of its own besides.
+    /// How old a reading may be. Every step is checked on a reading of its own besides.
     pub const AGE_SECS_MAX: u32 = 900;
     /// How far ahead the clock of the reading may be.
     const AHEAD_SECS_MAX: u64 = 60;

@@ -134,7 +134,7 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
     }
 
     /// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
-    /// tells. In the order of their intents.
+    /// tells. The earliest first.
     ///
     /// # Errors
     /// The journal cannot be read.

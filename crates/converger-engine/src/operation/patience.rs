@@ -1,4 +1,4 @@
-//! How long is waited for what: tunables with defaults that are shown, in milliseconds of waiting and never by a clock.
+//! How long is waited for what, in milliseconds of waiting and never by a clock.
 
 use converger_core::action::Change;
 
