@@ -149,7 +149,7 @@ pub(crate) fn ended() -> Answer {
 }
 
 pub(crate) fn seen(name: &str, started_secs: u64, has_ended: bool) -> TaskSeen {
-    TaskSeen { task: task_id(name), started_secs, age_secs: None, has_ended }
+    TaskSeen { task: task_id(name), started_secs, age_secs: None, has_ended, is_ours: true }
 }
 
 /// Runs a case; a panic names its seed.

@@ -203,7 +203,7 @@ pub enum TaskState {
     Lost(Cause),
 }
 
-/// A task that could be ours.
+/// A task that does what was asked for, whoever began it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskSeen {
     /// Its id.
@@ -215,6 +215,8 @@ pub struct TaskSeen {
     pub age_secs: Option<u64>,
     /// Whether the list says that it has ended. Lists lag behind: only [`Ask::Task`] tells.
     pub has_ended: bool,
+    /// Whether it was begun by whoever asks. What was sent before a crash may have been sent under another name.
+    pub is_ours: bool,
 }
 
 /// Why something was not as asked.

@@ -41,10 +41,22 @@ pub(super) struct Proving {
     why: Why,
     read: Read,
     live: Option<Box<Live>>,
+    others: Others,
     waited_ms: u64,
     /// What was waited because nothing could be read.
     unread_ms: u64,
     waiting: bool,
+}
+
+/// Tasks of others that do the same to the guest. What was sent before a crash may be one of them: the token can be another one since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Others {
+    /// There are none, or what was sent cannot be among them.
+    None,
+    /// One is at work: what comes of it can be read later.
+    AtWork,
+    /// All have ended: nothing that is read later tells whose they were.
+    Ended,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +83,7 @@ impl Proving {
 
 impl State {
     pub(super) fn prove(&mut self, why: Why) -> Option<Command> {
-        self.prove_again(Proving { why, read: Read::Status, live: None, waited_ms: 0, unread_ms: 0, waiting: true })
+        self.prove_again(Proving { why, read: Read::Status, live: None, others: Others::None, waited_ms: 0, unread_ms: 0, waiting: true })
     }
 
     /// From the first reading on: what was read before a wait is old.
@@ -143,11 +155,11 @@ impl State {
     /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
     fn found(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
         let fits = |seen: &&TaskSeen| !seen.has_ended || self.is_recent(seen);
-        let mut candidates: Vec<&TaskSeen> = tasks.iter().filter(fits).collect();
+        let (mut candidates, others): (Vec<&TaskSeen>, Vec<&TaskSeen>) = tasks.iter().filter(fits).partition(|seen| seen.is_ours);
         candidates.sort_by(|left, right| left.task.cmp(&right.task));
         candidates.dedup_by(|second, first| second.task == first.task);
         match candidates.as_slice() {
-            [] => self.look(Proving { read: self.first_reading(), ..proving }),
+            [] => self.look(Proving { read: self.first_reading(), others: self.weigh_others(&others), ..proving }),
             [one] => {
                 let task = one.task.clone();
                 self.evidence = std::mem::take(&mut self.evidence).with("adopted", "found in the list of tasks");
@@ -159,6 +171,16 @@ impl State {
                 let findings = Findings { evidence, ..Findings::default() };
                 self.end(Outcome::held(Code::OutcomeUnclear, Release::Person, findings), now_ms)
             }
+        }
+    }
+
+    /// Who still runs sends under the name that it asks with: what others began is theirs.
+    fn weigh_others(&self, others: &[&TaskSeen]) -> Others {
+        match others {
+            [] => Others::None,
+            _ if !self.is_recovered() => Others::None,
+            _ if others.iter().any(|seen| !seen.has_ended) => Others::AtWork,
+            _ => Others::Ended,
         }
     }
 
@@ -229,12 +251,23 @@ impl State {
                     self.stage = Stage::Proving(Proving { why, waiting: true, ..proving });
                     self.wait(ms)
                 }
+                None if proving.others != Others::None => self.of_others(proving.others, observed, now_ms),
                 None if promise::is_idempotent(change) => {
                     self.end(Outcome::failed(Code::NotCarriedOut, Findings { evidence, observed }), now_ms)
                 }
                 None => self.unclear(&proving.why, observed, now_ms),
             },
         }
+    }
+
+    /// Nothing shows it but a task that somebody else began, or that was ours under another name: nobody can say that nothing was carried
+    /// out, and it is not sent again.
+    fn of_others(&mut self, others: Others, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let is_idempotent = promise::is_idempotent(&self.operation.step.change);
+        let release = if others == Others::AtWork && is_idempotent { Release::Reading } else { Release::Person };
+        let word = if others == Others::AtWork { "at work" } else { "ended" };
+        let evidence = self.with_task(self.evidence.clone()).with("task_of_others", word);
+        self.end(Outcome::held(Code::OutcomeUnclear, release, Findings { evidence, observed }), now_ms)
     }
 
     /// A guest that did not go down in time may still do so: it is held until it is read again (design 6.22).

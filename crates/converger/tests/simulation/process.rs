@@ -463,7 +463,8 @@ impl<'l> Life<'l> {
     fn with_foreign_tasks(&self, ask: &Ask, answer: Answer) -> Answer {
         let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }) = (self.bug, ask) else { return answer };
         let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
-        foreign.map_or(answer, |task| Answer::Tasks(vec![TaskSeen { task, started_secs: 0, age_secs: None, has_ended: false }]))
+        let as_ours = |task| TaskSeen { task, started_secs: 0, age_secs: None, has_ended: false, is_ours: true };
+        foreign.map_or(answer, |task| Answer::Tasks(vec![as_ours(task)]))
     }
 
     fn saw_sent(&mut self, sent: &Sent) {

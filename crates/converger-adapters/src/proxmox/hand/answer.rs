@@ -28,7 +28,7 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, now_secs
         (Ask::Task(task), Ok(Event::Task(state))) => Answer::Task(task_state(state, age_secs(task, now_secs))),
         (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => {
             let ages: Vec<Aged<'_>> = tasks.iter().map(|task| Aged::new(task, now_secs)).collect();
-            listed(&ages, *age_secs_max, |upid| is_ours(caller, place, change, upid))
+            listed(caller, &ages, *age_secs_max, |upid| is_of(place, change, upid))
         }
         (_, Ok(other)) => Answer::Unread(unread(&other.unexpected())),
     }
@@ -116,7 +116,8 @@ fn found(vmid: Vmid, rows: &[Resource]) -> Answer {
 
 fn sent(caller: &Caller, place: &Place, change: &Change, came: Result<Event, Failure>) -> Sent {
     match came {
-        Ok(Event::Accepted(Accepted::Task(upid))) => match task_id(&upid).filter(|_| is_ours(caller, place, change, &upid)) {
+        Ok(Event::Accepted(Accepted::Task(upid))) => match task_id(&upid).filter(|_| is_ours(caller, &upid) && is_of(place, change, &upid))
+        {
             Some(task) => Sent::Task(task),
             None => may_have_run("other-task", &format!("the answer names the task {upid}, which is not the one that was asked for")),
         },
@@ -139,12 +140,13 @@ fn task_id(upid: &Upid) -> Option<TaskId> {
     TaskId::new(upid.as_str())
 }
 
-/// Whether a task is this change of ours, on this guest, where it was sent.
-fn is_ours(caller: &Caller, place: &Place, change: &Change, upid: &Upid) -> bool {
-    upid.node() == &place.node
-        && upid.guest() == Some(place.vmid)
-        && upid.user() == caller.token.as_str()
-        && workers(place.kind, change).contains(&upid.worker())
+/// Whether a task is this change, on this guest, where it was sent.
+fn is_of(place: &Place, change: &Change, upid: &Upid) -> bool {
+    upid.node() == &place.node && upid.guest() == Some(place.vmid) && workers(place.kind, change).contains(&upid.worker())
+}
+
+fn is_ours(caller: &Caller, upid: &Upid) -> bool {
+    upid.user() == caller.token.as_str()
 }
 
 /// The types of the tasks that a change is carried out by; none where it is done before it is answered. What high availability owns
@@ -195,22 +197,23 @@ impl<'t> Aged<'t> {
         self.task.end.is_none() || self.age_secs.is_none_or(|age_secs| age_secs <= age_secs_max)
     }
 
-    fn seen(&self) -> Option<TaskSeen> {
+    fn seen(&self, caller: &Caller) -> Option<TaskSeen> {
         let upid = &self.task.upid;
         Some(TaskSeen {
             task: task_id(upid)?,
             started_secs: upid.started_at(),
             age_secs: self.age_secs,
             has_ended: self.task.end.is_some(),
+            is_ours: is_ours(caller, upid),
         })
     }
 }
 
 /// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
-fn listed(tasks: &[Aged<'_>], age_secs_max: u64, is_ours: impl Fn(&Upid) -> bool) -> Answer {
+fn listed(caller: &Caller, tasks: &[Aged<'_>], age_secs_max: u64, is_of_it: impl Fn(&Upid) -> bool) -> Answer {
     let young = || tasks.iter().filter(|aged| aged.can_be(age_secs_max));
     if tasks.len() >= TASKS_LISTED_MAX && young().count() == tasks.len() {
         return Answer::Unread(Cause::new(Trouble::Other, "list-full", "there are more tasks of this guest than are listed"));
     }
-    Answer::Tasks(young().filter(|aged| is_ours(&aged.task.upid)).filter_map(Aged::seen).collect())
+    Answer::Tasks(young().filter(|aged| is_of_it(&aged.task.upid)).filter_map(|aged| aged.seen(caller)).collect())
 }

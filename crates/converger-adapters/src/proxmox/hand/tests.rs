@@ -264,12 +264,12 @@ fn how_a_task_ended_is_told_apart_from_not_knowing_it() {
 }
 
 #[test]
-fn of_the_tasks_in_a_list_only_ours_count() {
+fn of_the_tasks_in_a_list_those_of_the_change_count_and_say_whose_they_are() {
     let row = |worker: &str, started: u32, user: &str, end: &str| {
         format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:{started:08X}:{worker}:100:{user}:","status":"{end}"}}"#)
     };
     let listed = |rows: &[String], age| match yes(&tasks(age), &format!("[{}]", rows.join(","))) {
-        Answer::Tasks(seen) => seen.iter().map(|seen| (seen.started_secs, seen.has_ended)).collect::<Vec<_>>(),
+        Answer::Tasks(seen) => seen.iter().map(|seen| (seen.started_secs, seen.has_ended, seen.is_ours)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     let rows = [
@@ -278,9 +278,13 @@ fn of_the_tasks_in_a_list_only_ours_count() {
         row("qmstart", 99, TOKEN, "OK"),
         row("qmstop", 160, TOKEN, "OK"),
         row("qmstart", 160, "root@pam", "OK"),
+        row("qmstart", 91, "svc@pve!other", "RUNNING"),
+        row("qmstop", 160, "root@pam", "RUNNING"),
+        row("qmstart", 98, "root@pam", "OK"),
         r#"{"upid":"nonsense"}"#.to_owned(),
     ];
-    assert_eq!(listed(&rows, 150), [(90, false), (150, true)], "what runs counts whenever it began");
+    let expected = [(90, false, true), (150, true, true), (160, true, false), (91, false, false)];
+    assert_eq!(listed(&rows, 150), expected, "what runs counts whenever it began");
     let full: Vec<String> = (0..50).map(|number| row("qmshutdown", 200 + number, TOKEN, "OK")).collect();
     check(&yes(&tasks(150), &format!("[{}]", full.join(","))), "unread list-full");
     assert_eq!(listed(&full, 20), [], "the list goes back further than asked");

@@ -95,6 +95,35 @@ fn several_tasks_that_fit_are_for_a_person() {
     check_recovery(open("start", None), &[twice, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
+/// The token may have been another one before the crash: what others began since may be what was sent.
+#[test]
+fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out() {
+    let of_others = |has_ended| tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, has_ended) }]);
+    let looked = |task: &dyn Fn() -> Answer, state: &str| {
+        let looks = std::iter::repeat_with(|| [task(), status(state), config(2)]).take(20).flatten().collect::<Vec<_>>();
+        let state = State::recover(open("start", None), Patience::default()).expect("there is something to find out");
+        let (state, told) = play(state, &looks);
+        assert!(!told.contains(&"send".to_owned()) && state.task().is_none(), "{told:?}");
+        end(&state)
+    };
+    assert_eq!(looked(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
+    assert_eq!(looked(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
+    assert_eq!(looked(&|| of_others(false), "running"), "done");
+    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS - 60, true) }]), "stopped"), "failed not-carried-out");
+    let both = tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, false) }, seen("T2", AT_SECS, false)]);
+    let state = check_recovery(open("start", None), &[both, ended(), status("running"), config(2)], RECOVERED, "done");
+    assert_eq!(state.task(), Some(&task_id("T2")), "what is provably ours is adopted");
+}
+
+#[test]
+fn who_still_runs_takes_no_task_of_others_for_its_own() {
+    let mut answers = checked("stopped", &[Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)))]);
+    let of_others = || tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, true) }]);
+    answers.extend(std::iter::repeat_with(|| [of_others(), status("stopped")]).take(20).flatten());
+    let (state, _) = play(fresh("start"), &answers);
+    assert_eq!((end(&state).as_str(), state.task()), ("failed not-carried-out", None));
+}
+
 const RECOVERED: &str = "tasks, commit tasked, task, status, config, commit ended, -";
 
 #[test]

@@ -120,7 +120,7 @@ impl Lab {
 
     fn tasks_of(&mut self, place: &Place, change: Change, age_secs_max: u64) -> Vec<TaskId> {
         match self.ask(&Ask::Tasks { place: place.clone(), change, age_secs_max }) {
-            Answer::Tasks(seen) => seen.into_iter().map(|seen| seen.task).collect(),
+            Answer::Tasks(seen) => seen.into_iter().filter(|seen| seen.is_ours).map(|seen| seen.task).collect(),
             other => panic!("{other:?}"),
         }
     }
