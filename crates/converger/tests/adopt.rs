@@ -191,31 +191,28 @@ fn pin_keeps_links_and_permissions_and_leaves_what_is_read_only() {
     assert_eq!(read(&room, "desired.yaml"), PINNED);
 }
 
-/// Runs a command that reads from a pipe, and does something when it has read everything else.
-#[cfg(unix)]
+/// Runs a command that reads its recording from standard input, and does something when it has read everything else.
 fn run_and_meanwhile(room: &TempDir, arguments: &[&str], meanwhile: impl FnOnce()) -> Output {
-    let pipe = room.path().join("pipe");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo runs").success());
-    let child = program(room, arguments).spawn().expect("the program runs");
-    // Opening waits for the reader, which opens it only after it has read the declared state.
-    let mut writer = fs::File::options().write(true).open(&pipe).expect("opened");
+    let mut child = program(room, arguments).stdin(Stdio::piped()).spawn().expect("the program runs");
+    let mut writer = child.stdin.take().expect("piped");
+    // More than a pipe holds: once it is through, the program reads, and it reads this last of all.
+    writer.write_all(" ".repeat(1 << 20).as_bytes()).expect("it reads");
     meanwhile();
     writer.write_all(CURRENT.as_bytes()).expect("it reads");
     drop(writer);
     child.wait_with_output().expect("it ends")
 }
 
-#[cfg(unix)]
 #[test]
 fn pin_does_not_write_over_what_somebody_else_wrote_meanwhile() {
     let room = room();
     let theirs = format!("{DESIRED}# and theirs\n");
-    let output = run_and_meanwhile(&room, &["pin", "desired.yaml", "--replay", "pipe"], || {
+    let output = run_and_meanwhile(&room, &["pin", "desired.yaml", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), &theirs).expect("written");
     });
     check_end(&output, 1, &["cannot write desired.yaml: somebody changed it since it was read", "run the command again"]);
     assert_eq!(read(&room, "desired.yaml"), theirs);
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "pipe"]);
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml"]);
 }
 
 #[test]
@@ -253,12 +250,12 @@ fn init_follows_no_link_and_loses_no_race() {
     let room = bare_room();
     std::os::unix::fs::symlink("nowhere.yaml", room.path().join("link.yaml")).expect("linked");
     check_end(&init(&room, &["--out", "link.yaml"]), 2, &["link.yaml is there already"]);
-    let output = run_and_meanwhile(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "pipe"], || {
+    let output = run_and_meanwhile(&room, &["init", "--vmid", "100", "--environment", "lab", "--replay", "-"], || {
         fs::write(room.path().join("desired.yaml"), "theirs").expect("written");
     });
     check_end(&output, 2, &["desired.yaml is there already, and is not written over"]);
     assert_eq!(read(&room, "desired.yaml"), "theirs");
-    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "link.yaml", "pipe"]);
+    assert_eq!(files(room.path()), ["current.json", "desired.yaml", "link.yaml"]);
 }
 
 #[test]

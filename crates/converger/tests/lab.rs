@@ -14,7 +14,7 @@ use tempfile::TempDir;
 const WORLD: &str = "\
 flavour: 9
 nodes: { pve1: {} }
-tokens: { 'root@pam!probe': { secret: s3cret, full: true } }
+tokens: { 'root@pam!probe': { secret: s3cret-of-the-probe, full: true } }
 guests: [{ vmid: 100, kind: qemu, node: pve1, name: web, state: running }]
 ";
 
@@ -110,7 +110,7 @@ fn it_ends_when_it_is_asked_to_and_its_card_with_it() {
     let room = TempDir::new().expect("a directory");
     for signal in ["INT", "TERM"] {
         let lab = Lab::start(&room, &["--into", "here"]);
-        assert!(lab.1.iter().any(|line| line == "  token        root@pam!probe=s3cret"), "{:?}", lab.1);
+        assert!(lab.1.iter().any(|line| line == "  token        root@pam!probe=s3cret-of-the-probe"), "{:?}", lab.1);
         assert!(room.path().join("here/lab.json").exists());
         assert_eq!(lab.end(signal).code(), Some(0), "{signal}");
         assert!(!room.path().join("here/lab.json").exists(), "nobody is to look for it");

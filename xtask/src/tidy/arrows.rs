@@ -58,7 +58,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "converger-store",
         ours: Allowed::Only(&["converger-core"]),
-        others: Allowed::Only(&["rusqlite", "thiserror", "tokio"]),
+        others: Allowed::Only(&["rusqlite", "rustix", "thiserror", "tokio"]),
         unreachable: &["reqwest"],
         has_binary: false,
     },

@@ -129,11 +129,8 @@ fn order(observation: &Observation) -> Option<String> {
     (!ids.iter().eq(&sorted)).then(|| format!("not in order: {ids:?}"))
 }
 
-/// Raw words of guests that the core takes for unclear, besides the reasons of the reader.
-const RAW: [&str; 3] = ["paused", "suspended", "running"];
-
 fn known_cause(cause: &str, wrong: &mut Vec<String>) -> &'static str {
-    let words = Reason::ALL.iter().map(|reason| reason.word()).chain(RAW);
+    let words = Reason::ALL.iter().map(|reason| reason.word());
     match words.into_iter().find(|word| *word == cause) {
         Some(word) => word,
         None => {
@@ -207,8 +204,6 @@ const REACHED: &[(&str, &[&str])] = &[
             "config-not-understood",
             "answer-malformed",
             "unreadable",
-            "paused",
-            "suspended",
         ],
     ),
     ("note", &["hidden", "absence-not-proven", "list-empty", "list-shrunken", "cluster-unread", "not-permitted", "moved-while-read"]),
