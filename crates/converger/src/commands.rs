@@ -31,7 +31,7 @@ use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
-use crate::{config, files, render};
+use crate::{config, files, render, state};
 use spine::Outcome;
 
 /// Runs a command to its end.
@@ -150,7 +150,7 @@ fn audit_command(reading: &Reading) -> Result<End, Stop> {
 fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
-        not_an_input(path, &reading.source)?;
+        not_an_input(path, &reading.source, None)?;
     }
     let outcome = spine::judge(&reading.source)?;
     if let Some(path) = &out {
@@ -168,7 +168,7 @@ fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<
         named => named,
     };
     if let Some(path) = &out {
-        not_an_input(path, source)?;
+        not_an_input(path, source, None)?;
     }
     let desired = spine::desired(&source.desired)?;
     let config = spine::config(&source.look, desired.environment())?;
@@ -229,16 +229,20 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
     Ok(path)
 }
 
-/// Writing over what is read would destroy it.
-fn not_an_input(out: &Path, source: &Source) -> Result<(), Stop> {
+/// Writing over what is read would destroy it, and so would writing over what is kept.
+fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<(), Stop> {
     let config = config::path(source.look.config.as_deref());
-    let led_to = config::led_to(source.look.config.as_deref());
-    let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref()];
-    match inputs.into_iter().flatten().chain(&led_to).find(|input| files::are_one(out, input)) {
-        None => Ok(()),
-        Some(input) => {
-            Err(Stop::input(format!("{} would be written over, but it is read", files::shown(input))).help("name another file with --out"))
-        }
+    let leads_to = config::leads_to(source.look.config.as_deref());
+    let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref(), saved];
+    let stop = |path: &Path, why: &str| {
+        Err(Stop::input(format!("{} would be written over, but {why}", files::shown(path))).help("name another file with --out"))
+    };
+    if let Some(input) = inputs.into_iter().flatten().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
+        return stop(input, "it is read");
+    }
+    match state::directory(leads_to.state.as_deref()) {
+        Ok(directory) if converger_store::keeps(&directory, out) => stop(out, "the state is kept there"),
+        _ => Ok(()),
     }
 }
 

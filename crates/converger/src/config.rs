@@ -106,6 +106,8 @@ pub(crate) struct Survey {
     /// Where it comes from, for people.
     pub(crate) origin: String,
     pub(crate) connections: BTreeMap<EnvironmentName, Connection>,
+    /// The state directory, where it is written.
+    state: Option<PathBuf>,
 }
 
 impl Survey {
@@ -121,17 +123,25 @@ impl Survey {
 /// A sentence that says what is wrong with the file, or that there is none.
 pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
     let path = path(named).ok_or("there is no converger.toml here; name one with --config")?;
-    let connections = within(&path, |text| {
+    let (connections, state) = within(&path, |text| {
         let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-        connections(&file.environments, room(&path))
-    });
-    Ok(Survey { origin: files::shown(&path), connections: connections? })
+        Ok((connections(&file.environments, room(&path))?, state(file.store, &path)))
+    })?;
+    Ok(Survey { origin: files::shown(&path), connections, state })
 }
 
-/// The files that the named file, or converger.toml, leads to. One that cannot be understood leads nowhere, and ends the command later.
-pub(crate) fn led_to(named: Option<&Path>) -> Vec<PathBuf> {
-    let survey = survey(named).ok();
-    survey.into_iter().flat_map(|survey| survey.connections.into_values()).flat_map(|connection| connection.files).collect()
+/// Where the named file, or converger.toml, leads. One that cannot be understood leads nowhere, and ends the command later.
+#[derive(Default)]
+pub(crate) struct LeadsTo {
+    pub(crate) files: Vec<PathBuf>,
+    /// The state directory, where it is written.
+    pub(crate) state: Option<PathBuf>,
+}
+
+pub(crate) fn leads_to(named: Option<&Path>) -> LeadsTo {
+    let Ok(survey) = survey(named) else { return LeadsTo::default() };
+    let files = survey.connections.into_values().flat_map(|connection| connection.files).collect();
+    LeadsTo { files, state: survey.state }
 }
 
 /// Reads a file, and says its name where something is wrong in it.
@@ -139,6 +149,10 @@ fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Resul
     let name = files::shown(path);
     let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
     parse(&text).map_err(|fault| format!("{name}: {}", fault.told(&text)))
+}
+
+fn state(store: StoreTable, path: &Path) -> Option<PathBuf> {
+    store.directory.map(|directory| room(path).join(directory))
 }
 
 /// The directory of the file, from which what it names is looked for.
@@ -194,7 +208,7 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         at_once: at_once(&file.apply)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
-        state: file.store.directory.map(|directory| room(path).join(directory)),
+        state: state(file.store, path),
     })
 }
 

@@ -111,8 +111,16 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
     whole(&path, Readers::Usual, write, |beside| is_same().and_then(|()| fs::rename(beside, &path)))
 }
 
+/// Whether a file can take this place, as far as what is there tells.
+pub(crate) fn is_replaceable(path: &Path) -> io::Result<()> {
+    target(path).map(drop)
+}
+
 /// The file that is meant, if it can be replaced.
 fn target(path: &Path) -> io::Result<PathBuf> {
+    if path.file_name().is_none() {
+        return Err(io::Error::other("it is not the name of a file"));
+    }
     if path == Path::new("-") {
         return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
     }

@@ -51,8 +51,8 @@ use result::Told;
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
     super::contract_kept(&contract::check())?;
     ask::is_sound(arguments)?;
-    if let Some(path) = &arguments.out {
-        super::not_an_input(path, &arguments.source)?;
+    if let Some(path) = &result::place(arguments) {
+        super::not_an_input(path, &arguments.source, arguments.plan.as_ref())?;
         result::has_place(path)?;
     }
     let mut ground = spine::ground(&arguments.source)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use converger_core::apply::{End as Fate, RunId, write_outcome};
 use converger_core::artifact::Digest;
@@ -38,8 +38,7 @@ impl Told<'_> {
     /// Writes the result where it is wanted, and says what became of the run.
     pub(super) fn write(&self, arguments: &Apply) -> Result<(), Stop> {
         let document = self.document();
-        let out = arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()));
-        if let Some(path) = &out {
+        if let Some(path) = &place(arguments) {
             // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
             let text = format!("{document}\n");
             files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| lost(self.environment, path, &error))?;
@@ -91,8 +90,15 @@ pub(super) fn tell_recovered(environment: &EnvironmentName, recovered: &Report) 
     super::told(&format!("{}\n{lines}\n", styled(render::BOLD, "What was left of an earlier run")))
 }
 
+/// Where the result goes, if to a file.
+pub(super) fn place(arguments: &Apply) -> Option<PathBuf> {
+    arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()))
+}
+
 /// Whether a result can be written there: found out before there is one.
 pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
+    files::is_replaceable(path)
+        .map_err(|error| Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"))?;
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if room.is_dir() {
         return Ok(());
