@@ -51,16 +51,26 @@ fn list(listing: &Listing) -> Result<End, Stop> {
 
 fn show(showing: &Showing) -> Result<End, Stop> {
     let memory = open(&showing.place)?;
-    let history = find(&memory, &showing.id)?;
+    let history = find(&memory, &showing.place, &showing.id)?;
     let written =
         if showing.json { writeln!(io::stdout(), "{}", as_json(&history)) } else { write!(anstream::stdout(), "{}", text(&history)) };
     shown(written, End::Done)
 }
 
-fn find(memory: &Memory, id: &str) -> Result<History, Stop> {
-    let unknown = || Stop::input(format!("there is no operation `{}`", id.escape_debug())).help("`converger ops list` shows them");
+/// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
+fn find(memory: &Memory, place: &Place, id: &str) -> Result<History, Stop> {
+    let environment = spine::environment(&place.environment)?;
+    let unknown = || {
+        let stop = Stop::input(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
+        stop.help(format!("`converger ops list {environment}` shows them"))
+    };
     let id = OperationId::new(id).ok_or_else(unknown)?;
-    memory.wait(memory.store.operation(id)).map_err(|error| memory::failed(&error))?.ok_or_else(unknown)
+    let history = memory.wait(memory.store.operation(id)).map_err(|error| memory::failed(&error))?.ok_or_else(unknown)?;
+    let own = &history.operation.environment;
+    if *own != environment {
+        return Err(unknown().help(format!("it is one of `{own}`; if that is meant, name that environment")));
+    }
+    Ok(history)
 }
 
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
@@ -69,7 +79,7 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
         return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
     }
     let memory = open(&resolving.place)?;
-    let history = find(&memory, &resolving.id)?;
+    let history = find(&memory, &resolving.place, &resolving.id)?;
     let id = history.id().clone();
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
