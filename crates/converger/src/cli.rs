@@ -115,7 +115,10 @@ Exit codes: 0 done, 5 the list has operations that are held."
     #[command(after_help = "\
 Examples:
   converger freeze lab --reason \"storage move until Friday\"
-  converger thaw lab")]
+  converger thaw lab
+
+It is kept in the state directory and binds whoever uses that: by default each user has their own. `[store]` in \
+converger.toml names one for all; `[freeze]` there binds whoever uses that file.")]
     Freeze(Freezing),
     /// End a freeze
     #[command(after_help = "\
@@ -126,13 +129,16 @@ Examples:
     #[command(after_help = "\
 Examples:
   converger hold lab 101 --reason \"debugging, ask Ann\"
-  converger release lab 101")]
+  converger release lab 101
+
+It is kept in the state directory and binds whoever uses that: by default each user has their own. The tag \
+`converger-hold` on the guest itself binds everybody.")]
     Hold(Holding),
     /// End a hold
     #[command(after_help = "\
 Examples:
   converger release lab 101")]
-    Release(Holding),
+    Release(Releasing),
     /// Show the whole story on a lab in this process: audit, refusal, plan, apply, kill -9, recovery, convergence
     #[command(after_help = "\
 Examples:
@@ -383,7 +389,7 @@ pub(crate) struct Freezing {
     pub(crate) reason: String,
 }
 
-/// A guest that is held or released.
+/// A guest that is held.
 #[derive(Args, Debug)]
 pub(crate) struct Holding {
     #[command(flatten)]
@@ -391,9 +397,19 @@ pub(crate) struct Holding {
     /// The guest's id
     #[arg(value_parser = vmid)]
     pub(crate) vmid: Vmid,
-    /// Why, for those who ask; a hold needs one
+    /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: Option<String>,
+}
+
+/// A guest that is released.
+#[derive(Args, Debug)]
+pub(crate) struct Releasing {
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The guest's id
+    #[arg(value_parser = vmid)]
+    pub(crate) vmid: Vmid,
 }
 
 /// What is asked of the journal.

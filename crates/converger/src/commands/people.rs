@@ -3,31 +3,31 @@
 //! What they say is in the store before the command ends, and a running apply finds it before its next intent.
 
 use std::io::Write as _;
+use std::path::{Path, PathBuf};
 
 use converger_core::apply::{Freeze, Hold, is_remark};
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, Write};
 
 use super::{Stop, memory, shown, spine};
-use crate::cli::{Freezing, Holding, Place};
+use crate::cli::{Freezing, Holding, Place, Releasing};
 use crate::exit::End;
-use crate::state;
+use crate::{files, state};
 
 pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
     let environment = known(&freezing.place)?;
     let (by, reason) = remark(&freezing.reason)?;
     let freeze = Freeze { environment: environment.clone(), by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
-    write(
-        &freezing.place,
-        Write::Freeze(freeze),
-        &format!("{environment} is frozen: nothing is changed there until `converger thaw {environment}`"),
-    )
+    let said = format!("{environment} is frozen: nothing is changed there until `converger thaw {environment}`");
+    let directory = write(&freezing.place, Write::Freeze(freeze))?;
+    told(&format!("{said}\n{}", reach(&directory)))
 }
 
 pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
     let environment = known(place)?;
     let thaw = Write::Thaw { environment: environment.clone(), by: state::actor().into(), at_ms: state::now_ms() };
-    write(place, thaw, &format!("{environment} is thawed"))
+    write(place, thaw)?;
+    told(&format!("{environment} is thawed"))
 }
 
 pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
@@ -38,14 +38,16 @@ pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
         "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
         holding.vmid, holding.vmid
     );
-    write(&holding.place, Write::Hold(hold), &said)
+    let directory = write(&holding.place, Write::Hold(hold))?;
+    told(&format!("{said}\n{}", reach(&directory)))
 }
 
-pub(super) fn release(holding: &Holding) -> Result<End, Stop> {
+pub(super) fn release(holding: &Releasing) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
     let (by, at_ms) = (state::actor().into(), state::now_ms());
     let release = Write::Release { environment: environment.clone(), vmid: holding.vmid, by, at_ms };
-    write(&holding.place, release, &format!("guest {} of {environment} is released", holding.vmid))
+    write(&holding.place, release)?;
+    told(&format!("guest {} of {environment} is released", holding.vmid))
 }
 
 /// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
@@ -62,9 +64,19 @@ fn remark(reason: &str) -> Result<(String, String), Stop> {
     Ok((state::actor(), reason.to_owned()))
 }
 
-fn write(place: &Place, write: Write, said: &str) -> Result<End, Stop> {
+/// Makes it durable; gives the state directory that it is kept in.
+fn write(place: &Place, write: Write) -> Result<PathBuf, Stop> {
     let environment = spine::environment(&place.environment)?;
     let memory = memory::open(place.config.as_deref(), &environment)?;
     let _ = memory.commit(Batch::from(write))?;
+    Ok(memory.directory)
+}
+
+/// Whom it binds: another user, or another machine, keeps another state unless it is named.
+fn reach(directory: &Path) -> String {
+    format!("this binds whoever uses the state directory {}, and nobody else", files::shown(directory))
+}
+
+fn told(said: &str) -> Result<End, Stop> {
     shown(writeln!(anstream::stdout(), "{said}"), End::Done)
 }
