@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use converger_core::artifact::{Digest, PLAN_SCHEMA, write_body};
+use converger_core::document::keys_once;
 use converger_core::plan::Plan;
 use converger_core::refusal::Refusal;
 use serde_json::Value as Json;
 
 use super::super::{Stop, spine};
-use crate::files;
+use crate::{diagnose, files};
 
 /// A saved plan that is whole.
 pub(super) struct Saved {
@@ -32,6 +33,9 @@ pub(super) fn read(path: &Path) -> Result<Saved, Stop> {
     let text = files::read(path).map_err(|error| spine::unreadable(&name, &error))?;
     let no_plan = |why: &str| Stop::input(format!("{name} is not a plan: {why}")).help("`converger plan --out FILE` saves one");
     let mut plan: Json = serde_json::from_slice(&text.bytes).map_err(|error| no_plan(&error.to_string()))?;
+    // Of a key that is given twice the digest could be over the one and the comparison with the other.
+    keys_once(&text.bytes)
+        .map_err(|faults| Stop::faults(diagnose::render(&name, &text.bytes, &faults)).help("save it again, and read that"))?;
     if plan["schema"] != PLAN_SCHEMA {
         return Err(no_plan(&format!("its `schema` is not {PLAN_SCHEMA}")));
     }
@@ -127,6 +131,25 @@ mod tests {
 
     fn body(guests: &[Json]) -> Json {
         json!({ "environment": "lab", "guests": guests })
+    }
+
+    /// The digest is over the first of two bodies, and a tree has the last.
+    #[test]
+    fn a_plan_with_a_key_twice_is_none() {
+        let start = json!([{ "change": "start" }]);
+        let (one, other) = (body(&[row(100, &start)]), body(&[row(101, &start)]));
+        let digest = Digest::of_bytes(one.to_string().as_bytes());
+        let whole = format!(r#"{{"body":{one},"digest":"{digest}","judgement":{{}},"provenance":"live","schema":"{PLAN_SCHEMA}"}}"#);
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("plan.json");
+        let read_text = |text: &str| {
+            std::fs::write(&path, text).expect("written");
+            read(&path)
+        };
+        assert!(read_text(&whole).is_ok_and(|saved| saved.body == one));
+        let forged = whole.strip_suffix('}').map(|whole| format!(r#"{whole},"body":{other}}}"#)).expect("an object");
+        assert!(read_text(&forged).is_err());
+        assert!(read_text(&whole.replace(r#""vmid":100"#, r#""vmid":100,"vmid":101"#)).is_err());
     }
 
     #[test]
