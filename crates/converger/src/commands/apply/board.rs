@@ -126,7 +126,9 @@ pub(super) fn ended(outcome: &Outcome) -> String {
         Outcome::Done(_) => render::GREEN,
         _ => render::RED,
     };
-    let code = outcome.code().map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
+    // Nobody was taken down for it, which a plain `done` would not say.
+    let needless = outcome.findings().evidence.get("not_needed").map(|_| "not needed any more");
+    let code = outcome.code().map(|code| code.as_str()).or(needless).map(|code| format!(" ({code})")).unwrap_or_default();
     format!("{}{code}", styled(style, outcome.end().word()))
 }
 
