@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::action::Change;
 use converger_core::apply::{Answer, Ask, End, History, Operation, OperationId, Outcome, Record, Release, Sent, Source, TaskId, TaskState};
 use converger_core::guest::RunState;
+use converger_core::plan::Reason;
 
 use super::scene::{TOKEN, Wanted};
 use super::stage::Snapshot;
@@ -344,6 +345,7 @@ impl Case {
     fn judged(&self, outcome: &Outcome, wanted: Option<&Wanted>, at_work: usize) -> Option<(&'static str, String)> {
         let code = outcome.code().map_or("", |code| code.as_str());
         match outcome {
+            Outcome::Done(findings) if findings.evidence.get("not_needed").is_some() => self.needless(wanted),
             Outcome::Done(_) if !self.is_shown(wanted) => Some(("S17", "nothing that was read shows that it is done".into())),
             Outcome::Done(_) if self.is_once() && self.task.is_none() && self.ended.is_none() => {
                 Some(("S17", "done, and no task shows that it was this and nobody else".into()))
@@ -367,6 +369,18 @@ impl Case {
             }
             _ => None,
         }
+    }
+
+    /// What is wrong with a restart that is said not to be needed: the guest runs, and has in effect what it was for.
+    fn needless(&self, wanted: Option<&Wanted>) -> Option<(&'static str, String)> {
+        let truth = |snapshot: &Option<Snapshot>| snapshot.as_ref().and_then(|snapshot| snapshot.truth.clone());
+        let Reason::RestartForConfig(fields) = &self.operation.step.reason else {
+            return Some(("S17", "not needed, and it is no restart".into()));
+        };
+        let is_up = truth(&self.status).is_some_and(|truth| truth::runs_as(&truth, RunState::Running));
+        let is_in_effect = truth(&self.config).zip(wanted).is_some_and(|(truth, wanted)| truth::has_in_effect(&truth, wanted, fields));
+        let is_right = self.sends == 0 && is_up && is_in_effect;
+        (!is_right).then(|| ("S17", "not needed, and it was sent, or what it was for is not in effect".into()))
     }
 
     /// Once is not twice: what it did cannot be told from what it was.

@@ -2,6 +2,7 @@
 
 use converger_core::action::FieldChange;
 use converger_core::guest::{Identity, RunState};
+use converger_core::plan::Awaited;
 use converger_lab::{Kind, Truth};
 
 use super::super::scene::Wanted;
@@ -17,6 +18,12 @@ pub(crate) fn runs_as(truth: &Truth, state: RunState) -> bool {
 /// Whether each of these fields has what is wanted, in effect or waiting for the next start.
 pub(super) fn holds(truth: &Truth, wanted: &Wanted, fields: &[FieldChange]) -> bool {
     fields.iter().all(|change| wanted.config.get(change.field.word()).is_some_and(|raw| has(truth, change.field.word(), raw)))
+}
+
+/// Whether each of these fields has what is wanted in effect, and nothing else waits.
+pub(super) fn has_in_effect(truth: &Truth, wanted: &Wanted, fields: &[Awaited]) -> bool {
+    let is = |key: &str, raw: &str| has(truth, key, raw) && truth.config.get(key).is_some_and(|found| found.trim_end() == raw);
+    fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw)))
 }
 
 /// Whether everything that is wanted is so, in effect or waiting for the next start.
