@@ -418,7 +418,11 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         match signal {
             Signal::GoOn => {}
             Signal::Drain => self.schedule(schedule::Event::Stop(Code::RunStopped)),
-            Signal::Quit => self.is_left = true,
+            Signal::Quit => {
+                // Both may be heard at once, and what was not begun is told either way.
+                self.schedule(schedule::Event::Stop(Code::RunStopped));
+                self.is_left = true;
+            }
         }
         self.wait_for(receiver);
     }

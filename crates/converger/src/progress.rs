@@ -1,6 +1,7 @@
 //! What a person sees while waiting: a spinner on standard error, and nothing where that is not a terminal.
 
 use std::io::IsTerminal as _;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -11,6 +12,27 @@ pub(crate) struct Spinner(ProgressBar);
 /// Whether lines on standard error can be drawn over: it is a terminal, and not one that only takes lines (`TERM=dumb`).
 pub(crate) fn is_screen() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+}
+
+/// Lines that were said and are not shown yet.
+static UNSHOWN: (Mutex<u64>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// A line was said that somebody else will show.
+pub(crate) fn said() {
+    *UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+}
+
+/// It is shown.
+pub(crate) fn shown() {
+    let mut count = UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner);
+    *count = count.saturating_sub(1);
+    UNSHOWN.1.notify_all();
+}
+
+/// Lets what was said be shown before the program ends at once, unless the terminal takes no lines.
+pub(crate) fn settle(patience: Duration) {
+    let count = UNSHOWN.0.lock().unwrap_or_else(PoisonError::into_inner);
+    drop(UNSHOWN.1.wait_timeout_while(count, patience, |count| *count > 0));
 }
 
 /// Shows that something is under way.

@@ -4,12 +4,13 @@
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::failure::Code;
 use converger_store::{OpenError, Settings, SqliteStore};
 
 use crate::exit::End;
+use crate::progress;
 
 /// The state directory: as configured, or where the system keeps such things for this user.
 ///
@@ -36,6 +37,7 @@ pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
         directory,
         Settings::new(|cause| {
             // At once, and without tidying up: whatever is written from here on could be taken for true.
+            progress::settle(Duration::from_millis(300));
             // Standard error may be gone too, and that must not keep it from ending.
             let code = Code::JournalUnwritable.word();
             let _ = writeln!(io::stderr(), "error[{code}]: the disk of the state is in doubt ({cause}); the program ends now");

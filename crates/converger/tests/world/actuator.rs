@@ -301,7 +301,8 @@ fn a_copy_that_proxmox_does_not_make_is_promised_by_nobody() {
         ] {
             let pledge = Pledge::of(&way, &write);
             let refused = call(&way, Command::Write(write.clone())).expect_err("Proxmox says no at once");
-            assert_eq!(refused.delivery, Delivery::No, "{flavour:?} {kind}: {refused}");
+            // Whether a text is said before a task begins is known of few; of the others the promise tells.
+            assert!(matches!(refused.delivery, Delivery::No | Delivery::MayHaveRun), "{flavour:?} {kind}: {refused}");
             assert!(refused.text.contains(said), "{flavour:?} {kind}: {refused}");
             way.lab().pass(60_000);
             let kept = pledge.kept(&way, &write);

@@ -54,6 +54,7 @@ impl Board {
         let text = if self.subject == Subject::Past && !is_end { looked_for(notice) } else { text(notice) };
         let line = Line { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
         if let Some(lines) = &self.lines {
+            progress::said();
             // The painter ends after the last line only.
             let _ = lines.send(line);
         }
@@ -82,6 +83,7 @@ fn paint(lines: &mpsc::Receiver<Line>) {
         } else {
             bars.entry(line.operation).or_insert_with(|| spinning(&screen)).set_message(line.text);
         }
+        progress::shown();
     }
 }
 
@@ -91,6 +93,7 @@ fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
         if line.is_end || (line.phase == Phase::Sent && subject == Subject::Steps) {
             let _ = writeln!(anstream::stderr(), "{}", line.text);
         }
+        progress::shown();
     }
 }
 
