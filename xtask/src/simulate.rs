@@ -23,7 +23,7 @@ impl Wish {
     const SCHEDULES: u64 = 100_000;
     const MILLION: u64 = 1_000_000;
     /// A planted bug must be found by so many seeds.
-    const BUG_SEEDS: u64 = 5_000;
+    const BUG_SEEDS: u64 = 10_000;
 
     /// Read from the arguments after `simulate`.
     pub(crate) fn read(arguments: &[&str]) -> Option<Self> {

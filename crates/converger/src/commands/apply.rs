@@ -11,7 +11,7 @@ mod saved;
 use std::error::Error as _;
 use std::io::{self, Write as _};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -32,9 +32,9 @@ use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal};
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use tokio::runtime::Builder;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
 use super::endings::Endings;
 use super::memory::{self, Memory};
@@ -42,7 +42,7 @@ use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
-use crate::{config, files, render, state};
+use crate::{config, files, progress, render, state};
 use ask::Person;
 use board::{Board, Subject};
 use pace::Pace;
@@ -98,7 +98,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
     let at_once = ground.config.at_once;
     let engine = engine(hand, &memory, arguments, at_once, pace.clone());
-    let signal = signals(arguments.timeout, pace)?;
+    let signal = signals(&memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
     if !arguments.json {
@@ -170,45 +170,59 @@ fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLoc
 }
 
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
-///
-/// They are heard by a thread of its own: whatever the rest of the program waits for, be it an answer or a screen, it can be ended.
-fn signals(timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
+fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
     let endings = {
-        let _inside = runtime.enter();
+        let _inside = memory.runtime.enter();
         Endings::listen()?
     };
-    thread::spawn(move || runtime.block_on(hear(endings, &sender, timeout, pace)));
+    memory.runtime.spawn(hear(endings, sender, timeout, pace));
+    watch_over()?;
     Ok(receiver)
 }
 
-async fn hear(mut endings: Endings, sender: &watch::Sender<Signal>, timeout: Option<u64>, pace: Pace) {
+async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Option<u64>, pace: Pace) {
     match timeout {
         Some(seconds) => {
             select(pin!(pace.after(seconds)), pin!(endings.next())).await;
         }
         None => endings.next().await,
     }
-    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)").await;
+    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
     let _ = sender.send(Signal::Drain);
     endings.next().await;
     let _ = sender.send(Signal::Quit);
-    let leaving = pin!(tokio::time::sleep(LEAVING));
-    if matches!(select(pin!(sender.closed()), leaving).await, Either::Right(_)) {
-        // Being killed costs nothing: the journal knows what was under way.
-        std::process::exit(End::Held.number().into());
-    }
+    sender.closed().await;
 }
 
-/// Says something before anything follows from it, unless the terminal takes no lines: that keeps nothing from being heard.
-async fn say(line: &'static str) {
-    let (told, is_told) = oneshot::channel();
+/// Ends the program some time after a second signal, by a thread of its own: whatever the rest of it waits for, an answer or a screen, it
+/// can be ended. Being killed costs nothing: the journal knows what was under way.
+fn watch_over() -> Result<(), Stop> {
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
+    let mut endings = {
+        let _inside = runtime.enter();
+        Endings::listen()?
+    };
+    thread::spawn(move || {
+        runtime.block_on(async {
+            endings.next().await;
+            endings.next().await;
+            tokio::time::sleep(LEAVING).await;
+        });
+        std::process::exit(End::Held.number().into());
+    });
+    Ok(())
+}
+
+/// Says something before anything follows from it, unless the terminal takes no lines: nothing waits long for a screen.
+fn say(line: &'static str) {
+    progress::settle(SAYING);
+    let (told, is_told) = mpsc::channel();
     thread::spawn(move || {
         let _ = writeln!(anstream::stderr(), "{line}");
         let _ = told.send(());
     });
-    let _ = tokio::time::timeout(SAYING, is_told).await;
+    let _ = is_told.recv_timeout(SAYING);
 }
 
 /// How long a line may take to be taken by a terminal.
