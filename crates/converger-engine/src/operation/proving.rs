@@ -49,14 +49,14 @@ pub(super) struct Proving {
 }
 
 /// Tasks of others that do the same to the guest. What was sent before a crash may be one of them: the token can be another one since.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Others {
     /// There are none, or what was sent cannot be among them.
     None,
     /// One is at work: what comes of it can be read later.
-    AtWork,
+    AtWork(Vec<Box<str>>),
     /// All have ended: nothing that is read later tells whose they were.
-    Ended,
+    Ended(Vec<Box<str>>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,12 +176,11 @@ impl State {
 
     /// Who still runs sends under the name that it asks with: what others began is theirs.
     fn weigh_others(&self, others: &[&TaskSeen]) -> Others {
-        match others {
-            [] => Others::None,
-            _ if !self.is_recovered() => Others::None,
-            _ if others.iter().any(|seen| !seen.has_ended) => Others::AtWork,
-            _ => Others::Ended,
+        if others.is_empty() || !self.is_recovered() {
+            return Others::None;
         }
+        let ids = others.iter().map(|seen| seen.task.as_str().into()).collect();
+        if others.iter().any(|seen| !seen.has_ended) { Others::AtWork(ids) } else { Others::Ended(ids) }
     }
 
     /// Whether a task was started after the intent was written: each by its own clock, of which only differences are compared. Where
@@ -251,7 +250,7 @@ impl State {
                     self.stage = Stage::Proving(Proving { why, waiting: true, ..proving });
                     self.wait(ms)
                 }
-                None if proving.others != Others::None => self.of_others(proving.others, observed, now_ms),
+                None if proving.others != Others::None => self.of_others(&proving.others, observed, now_ms),
                 None if promise::is_idempotent(change) => {
                     self.end(Outcome::failed(Code::NotCarriedOut, Findings { evidence, observed }), now_ms)
                 }
@@ -262,11 +261,14 @@ impl State {
 
     /// Nothing shows it but a task that somebody else began, or that was ours under another name: nobody can say that nothing was carried
     /// out, and it is not sent again.
-    fn of_others(&mut self, others: Others, observed: Evidence, now_ms: u64) -> Option<Command> {
+    fn of_others(&mut self, others: &Others, observed: Evidence, now_ms: u64) -> Option<Command> {
         let is_idempotent = promise::is_idempotent(&self.operation.step.change);
-        let release = if others == Others::AtWork && is_idempotent { Release::Reading } else { Release::Person };
-        let word = if others == Others::AtWork { "at work" } else { "ended" };
-        let evidence = self.with_task(self.evidence.clone()).with("task_of_others", word);
+        let (release, ids) = match others {
+            Others::AtWork(ids) if is_idempotent => (Release::Reading, ids.clone()),
+            Others::AtWork(ids) | Others::Ended(ids) => (Release::Person, ids.clone()),
+            Others::None => (Release::Person, Vec::new()),
+        };
+        let evidence = self.with_task(self.evidence.clone()).with("tasks_of_others", Fact::Words(ids.into()));
         self.end(Outcome::held(Code::OutcomeUnclear, release, Findings { evidence, observed }), now_ms)
     }
 
