@@ -377,6 +377,8 @@ impl State {
             Answer::Sent(Sent::Task(task)) => self.tasked(task, now_ms),
             Answer::Sent(Sent::Done) => self.prove(Why::Sent),
             Answer::Sent(Sent::No(cause)) => self.rejected(&cause, now_ms),
+            // Nothing left this machine, and what was read grows old: it is checked anew before it is tried again.
+            Answer::Sent(Sent::NotDelivered(cause)) if cause.trouble == Trouble::Busy && self.may_check_again() => self.check(),
             Answer::Sent(Sent::NotDelivered(cause)) => {
                 let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
                 self.end(Outcome::failed(Code::NotDelivered, findings), now_ms)

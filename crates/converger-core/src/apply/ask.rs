@@ -251,6 +251,8 @@ pub enum Trouble {
     Unsupported,
     /// The guest did not go down in time; it still may.
     ShutdownTimeout,
+    /// There was no room for the request, and it was not sent.
+    Busy,
     /// Anything else.
     Other,
 }

@@ -140,7 +140,7 @@ pub fn rejection(operation: &Operation, cause: &Cause) -> Option<Refusal> {
         Trouble::Template => Some(Refusal::guest_template()),
         Trouble::HaOwned => Some(Refusal::ha_owned(text)),
         Trouble::Unsupported => Some(Refusal::unsupported_change(operation.step.change.word(), text)),
-        Trouble::ShutdownTimeout | Trouble::Other => None,
+        Trouble::ShutdownTimeout | Trouble::Busy | Trouble::Other => None,
     }
 }
 

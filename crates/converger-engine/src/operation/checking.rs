@@ -20,8 +20,8 @@ use super::{Command, NotCleared, Stage, State, cause_of};
 const TRIES_MAX: u32 = 3;
 /// How old the readings of the guest may be when the change is sent.
 const FRESH_MS: u64 = 10_000;
-/// How often a guest is checked anew because its readings were too old.
-const CHECKS_MAX: u32 = 3;
+/// How often a guest is checked, where its readings were too old or there was no room to send.
+const CHECKS_MAX: u32 = 5;
 
 /// What is being read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,12 +128,16 @@ impl State {
         }
     }
 
+    pub(super) fn may_check_again(&self) -> bool {
+        self.checks < CHECKS_MAX
+    }
+
     /// Nothing was said against it. A clock that went back shows nothing about an age, so that it is read anew too.
     pub(super) fn cleared(&mut self, clearing: Clearing, now_ms: u64) -> Option<Command> {
         let is_fresh = now_ms.checked_sub(self.checked_ms).is_some_and(|age_ms| age_ms <= FRESH_MS);
         match clearing {
             Clearing { uptime_secs, revision } if is_fresh => self.send(uptime_secs, revision),
-            _ if self.checks < CHECKS_MAX => self.check(),
+            _ if self.may_check_again() => self.check(),
             _ => self.refuse(
                 &check::unread(&Cause::new(Trouble::Other, "too-slow", "what was read of it was old before it could be sent")),
                 now_ms,

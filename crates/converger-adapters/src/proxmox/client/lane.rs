@@ -12,7 +12,7 @@ use tokio::sync::oneshot::{self, Receiver, Sender};
 use super::REQUESTS_PER_NODE_MAX;
 
 /// A change that has not got its turn after this is not sent.
-pub(super) const CHANGE_WAIT_MAX: Duration = Duration::from_secs(2);
+pub(super) const CHANGE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Lane(Mutex<Queue>);

@@ -59,6 +59,7 @@ fn trouble(cause: codec::Cause) -> Trouble {
         codec::Cause::Template => Trouble::Template,
         codec::Cause::HaError => Trouble::HaOwned,
         codec::Cause::ShutdownTimeout => Trouble::ShutdownTimeout,
+        codec::Cause::Busy => Trouble::Busy,
         _ => Trouble::Other,
     }
 }

@@ -233,11 +233,11 @@ fn s4_what_was_read_too_long_ago_is_read_again_before_it_is_sent() {
 #[test]
 fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
     let (mut state, mut now_ms) = (ready("start", NOW_MS), NOW_MS);
-    for round in 1..=3 {
+    for round in 1..=5 {
         now_ms += 20_000;
         let (next, command) = step(state, Event::Cleared, now_ms);
         state = next;
-        if round == 3 {
+        if round == 5 {
             assert_eq!(shown(command.as_ref()), "commit ended");
             break;
         }
@@ -246,4 +246,17 @@ fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
         }
     }
     assert_eq!(end(&step(state, Event::Committed, now_ms).0), "refused guest-unknown");
+}
+
+/// A change for which there was no room was not sent: it is checked anew, and tried again a few times.
+#[test]
+fn a_change_that_found_no_room_is_checked_anew_and_given_up_in_the_end() {
+    let busy = || Answer::Sent(Sent::NotDelivered(cause(Trouble::Busy)));
+    let round = || [cluster(), status("stopped"), config(2), busy()];
+    let (state, trace) = play(fresh("start"), &[&round()[..], &[cluster(), status("stopped"), config(2)]].concat());
+    assert_eq!(trace.join(", "), "commit intent, cluster, status, config, send, cluster, status, config, send");
+    assert!(state.ended().is_none());
+    let rounds: Vec<Answer> = std::iter::repeat_with(round).take(5).flatten().collect();
+    let (state, trace) = play(fresh("start"), &rounds);
+    assert_eq!((trace.iter().filter(|word| *word == "send").count(), end(&state).as_str()), (5, "failed not-delivered"));
 }
