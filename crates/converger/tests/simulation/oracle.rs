@@ -176,7 +176,13 @@ impl Oracle {
         if let Some((rule, text)) = found.into_iter().next() {
             self.broken(rule, text);
         }
-        self.demand(!self.is_stopped || is_recovered, "S16", || format!("{id} begins after the run was stopped"));
+        // A guest that was taken down to come up again is not left down (decision 0017).
+        let brings_up_again = self.cases.get(id).is_some_and(|case| {
+            let step = &case.operation.step;
+            step.change == Change::Start && matches!(step.reason, Reason::RestartForConfig(_)) && case.operation.position > 0
+        });
+        let may_begin = !self.is_stopped || is_recovered || brings_up_again;
+        self.demand(may_begin, "S16", || format!("{id} begins after the run was stopped"));
         if let Some(case) = self.cases.get_mut(id) {
             (case.is_under_way, case.is_recovered) = (true, is_recovered);
         }
