@@ -3,6 +3,7 @@
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::artifact::write_observation;
 use converger_core::guest::Vmid;
+use converger_core::normalize::Field;
 use converger_core::observe::{self, Scoped, Status};
 use converger_core::testing::{HOSTILE, Rng};
 use serde_json::{Value, json};
@@ -49,36 +50,9 @@ const ODD: [&str; 30] = [
 const NUMBERS: [&str; 12] =
     ["0", "1", "2", "-1", "1.5", "4294967296", "9007199254740991", "9007199254740992", "18446744073709551615", "1e300", "\"7\"", "\"0x7\""];
 
-const KEYS: [&str; 28] = [
-    "agent",
-    "balloon",
-    "boot",
-    "cores",
-    "cpulimit",
-    "cpuunits",
-    "description",
-    "hotplug",
-    "memory",
-    "numa",
-    "onboot",
-    "sockets",
-    "startup",
-    "swap",
-    "tags",
-    "smbios1",
-    "meta",
-    "rootfs",
-    "net0",
-    "net1",
-    "lock",
-    "template",
-    "protection",
-    "digest",
-    "scsi0",
-    "args",
-    "é",
-    "",
-];
+/// Keys that are no fields: marks, guards, and what nobody manages.
+const OTHER_KEYS: [&str; 13] =
+    ["", "smbios1", "meta", "rootfs", "net0", "net1", "lock", "template", "protection", "digest", "scsi0", "args", "é"];
 
 fn any(rng: &mut Rng) -> Value {
     match rng.index(6) {
@@ -100,6 +74,11 @@ fn some(rng: &mut Rng, keys: &[&str], mut row: Value) -> Value {
     row
 }
 
+fn key(rng: &mut Rng) -> &'static str {
+    let at = rng.index(Field::WORDS.len() + OTHER_KEYS.len());
+    Field::WORDS.iter().chain(&OTHER_KEYS).nth(at).copied().expect("within both")
+}
+
 fn odd_guest(rng: &mut Rng, kind: &'static str) -> Guest {
     let name = if rng.index(4) == 0 { any(rng) } else { json!("g100") };
     let listed = json!({"vmid": 100, "type": kind, "node": "n1", "status": "stopped", "name": name, "template": 0});
@@ -107,7 +86,7 @@ fn odd_guest(rng: &mut Rng, kind: &'static str) -> Guest {
     let current = some(rng, &["qmpstatus", "lock"], json!({"status": "stopped", "name": name, "ha": {"managed": 0}}));
     let mut items = vec![json!({"key": if kind == "qemu" { "name" } else { "hostname" }, "value": name})];
     for _ in 0..rng.index(4) {
-        let item = json!({"key": KEYS[rng.index(KEYS.len())]});
+        let item = json!({"key": key(rng)});
         items.push(some(rng, &["value", "value", "pending", "delete"], item));
     }
     let (listed, current, pending) = (Some(listed.to_string()), current.to_string(), Value::Array(items).to_string());

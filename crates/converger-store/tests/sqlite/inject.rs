@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Output};
 
 use converger_store::conformance::{Sample, now};
 use converger_store::{Receipt, Settings, SqliteStore, Store, StoreError};
@@ -30,10 +30,6 @@ fn whatever_call_fails_nothing_acknowledged_is_lost() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         return victim(Path::new(&directory));
     }
-    if Command::new("strace").arg("-V").output().is_err() {
-        println!("strace is not installed: no call was made to fail");
-        return;
-    }
     // Seven apart they come by every kind of call: a commit has about five writes and one sync.
     let step = if env::var_os(EVERY_POINT).is_some() { 1 } else { 7 };
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
@@ -52,19 +48,25 @@ fn whatever_call_fails_nothing_acknowledged_is_lost() {
     }
 }
 
+/// One test of this program as a victim of strace. Where there is none nothing is proven, and that is a failure.
+fn traced(test: &str, directory: &Path, log: &Path, arguments: &[&str]) -> Output {
+    Command::new("strace")
+        .args(["-f", "-qq", "-o"])
+        .arg(log)
+        .args(arguments)
+        .arg(env::current_exe().expect("this test"))
+        .args(["--exact", test, "--nocapture"])
+        .env(DIRECTORY, directory)
+        .output()
+        .expect("strace is installed (`cargo xtask ci tools`)")
+}
+
 /// One victim, and how it ended.
 fn point(call: &str, fault: &str, nth: u64) -> String {
     let (above, directory) = place();
     let log = above.path().join("strace");
-    let output = Command::new("strace")
-        .args(["-f", "-qq", "-o"])
-        .arg(&log)
-        .args(["-e", &format!("trace={call}"), "-e", &format!("inject={call}:{fault}:when={nth}")])
-        .arg(env::current_exe().expect("this test"))
-        .args(["--exact", NAME, "--nocapture"])
-        .env(DIRECTORY, &directory)
-        .output()
-        .expect("starts");
+    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:{fault}:when={nth}"));
+    let output = traced(NAME, &directory, &log, &["-e", &trace, "-e", &inject]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let acknowledged: Vec<u64> = said.lines().filter_map(|line| line.strip_prefix("acknowledged ")?.parse().ok()).collect();
     let what = format!("{call} {fault} {nth}");
@@ -133,20 +135,11 @@ fn on_a_full_disk_what_is_there_is_read_and_nothing_is_taken() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         return reader(Path::new(&directory));
     }
-    if Command::new("strace").arg("-V").output().is_err() {
-        println!("strace is not installed: no call was made to fail");
-        return;
-    }
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for nth in 1..12 {
         let (_above, directory) = left_behind();
-        let output = Command::new("strace")
-            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", &format!("inject=pwrite64:error=ENOSPC:when={nth}+")])
-            .arg(env::current_exe().expect("this test"))
-            .args(["--exact", FULL_NAME, "--nocapture"])
-            .env(DIRECTORY, &directory)
-            .output()
-            .expect("starts");
+        let inject = format!("inject=pwrite64:error=ENOSPC:when={nth}+");
+        let output = traced(FULL_NAME, &directory, Path::new("/dev/null"), &["-e", "trace=pwrite64", "-e", &inject]);
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "from write {nth} on: {said}{}", String::from_utf8_lossy(&output.stderr));
         let end = said.lines().find_map(|line| line.strip_prefix("end: ")).expect("an end").to_owned();
@@ -193,28 +186,17 @@ fn a_sync_that_fails_while_the_log_is_brought_into_the_file_ends_the_program() {
     if let Some(directory) = env::var_os(DIRECTORY) {
         return writer_of_much(Path::new(&directory));
     }
-    if Command::new("strace").arg("-V").output().is_err() {
-        println!("strace is not installed: no call was made to fail");
-        return;
-    }
-    let traced = |inject: &str| {
+    let synced = |inject: &str| {
         let (above, directory) = place();
         drop(SqliteStore::open(&directory, super::settings()).expect("opens"));
         let log = above.path().join("strace");
-        let output = Command::new("strace")
-            .args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-e", inject, "-o"])
-            .arg(&log)
-            .arg(env::current_exe().expect("this test"))
-            .args(["--exact", LOG_NAME, "--nocapture"])
-            .env(DIRECTORY, &directory)
-            .output()
-            .expect("starts");
+        let output = traced(LOG_NAME, &directory, &log, &["-y", "-e", "trace=fsync,fdatasync", "-e", inject]);
         (String::from_utf8_lossy(&output.stdout).into_owned(), std::fs::read_to_string(&log).expect("a log"))
     };
-    let (said, log) = traced("signal=none");
+    let (said, log) = synced("signal=none");
     assert!(said.lines().any(|line| line == "finished"), "{said}");
     let nth = sync_of_the_file(&log).unwrap_or_else(|| panic!("the log was never brought into the file: {log}"));
-    let (said, log) = traced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
+    let (said, log) = synced(&format!("inject=fsync,fdatasync:error=EIO:when={nth}"));
     assert!(log.lines().any(|line| line.contains("converger.db>) = -1 EIO") && line.contains("INJECTED")), "{log}");
     assert!(said.lines().any(|line| line == "stopped") && !said.lines().any(|line| line == "finished"), "{said}");
 }
@@ -251,10 +233,6 @@ fn writer_of_much(directory: &Path) {
 /// (S18): after a sync that failed the next one may succeed without what was lost.
 #[test]
 fn s18_a_log_that_could_not_be_synced_is_not_synced_again_by_a_close() {
-    if Command::new("strace").arg("-V").output().is_err() {
-        println!("strace is not installed: no call was made to fail");
-        return;
-    }
     let mut ends: BTreeMap<String, u32> = BTreeMap::new();
     for error in ["EIO", "ENOSPC"] {
         for nth in 1..CALLS_MAX {
@@ -275,16 +253,9 @@ fn s18_a_log_that_could_not_be_synced_is_not_synced_again_by_a_close() {
 fn synced_badly(error: &str, nth: u64) -> (tempfile::TempDir, String, String) {
     let (above, directory) = place();
     let log = above.path().join("strace");
-    let output = Command::new("strace")
-        .args(["-f", "-y", "-qq", "-e", "trace=fsync,fdatasync", "-P"])
-        .arg(directory.join("converger.db-wal"))
-        .args(["-e", &format!("inject=fsync,fdatasync:error={error}:when={nth}"), "-o"])
-        .arg(&log)
-        .arg(env::current_exe().expect("this test"))
-        .args(["--exact", NAME, "--nocapture"])
-        .env(DIRECTORY, &directory)
-        .output()
-        .expect("starts");
+    let wal = directory.join("converger.db-wal").display().to_string();
+    let inject = format!("inject=fsync,fdatasync:error={error}:when={nth}");
+    let output = traced(NAME, &directory, &log, &["-y", "-e", "trace=fsync,fdatasync", "-P", &wal, "-e", &inject]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     (above, std::fs::read_to_string(&log).expect("a log"), said)
 }
