@@ -114,13 +114,6 @@ impl Method {
         self.parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.as_str())
     }
 
-    /// Whether a path of these segments is this method's. Asked of every method for each request, so nothing is copied.
-    fn is_at(&self, segments: &[&str]) -> bool {
-        let own = self.segments.len();
-        let is_long_enough = segments.len() == own || (self.takes_rest && segments.len() > own);
-        is_long_enough && self.segments.iter().zip(segments).all(|(wanted, given)| wanted == given || capture(wanted).is_some())
-    }
-
     /// The captures of the segments of a path that is this method's.
     fn captures(&self, segments: &[&str]) -> Vec<(String, String)> {
         let last = self.segments.len().saturating_sub(1);
@@ -146,39 +139,16 @@ pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
 
 /// The method that a path of the API leads to, and what it captured.
 pub(crate) fn find(verb: &str, segments: &[&str], flavour: Flavour) -> Option<(&'static Method, Vec<(String, String)>)> {
-    let known = |method: &Method| method.verb == verb && method.since <= flavour.major();
-    // A fixed word wins over a capture: `/nodes/x/qemu/100/status/current` has no rival today, but order decides nothing.
-    let method = candidates(segments).find(|method| method.is_at(segments) && known(method))?;
+    let known = |method: &&&'static Method| method.verb == verb && method.since <= flavour.major();
+    let method = TREE.at(segments, &known)?;
     Some((method, method.captures(segments)))
 }
 
 /// The shape of a guest's config key, by the parameters of its config update.
 pub(crate) fn config_key(template: &str, key: &str, flavour: Flavour) -> Option<&'static Shape> {
-    let third = template.split('/').nth(3).unwrap_or_default();
-    let method = indexed(CONFIG_WORDS, "nodes", third).find(|method| method.verb == "PUT" && method.template == template)?;
+    let method = CONFIGS.iter().find(|method| method.template == template)?;
     method.parameter(key, flavour).map(|parameter| parameter.shape)
 }
-
-/// The words in the path of a config: `nodes/{node}/qemu/{vmid}/config`.
-const CONFIG_WORDS: usize = 5;
-
-/// The methods that a path can lead to: of its length or open at the end, with its first and third word, or a capture in the third
-/// place.
-fn candidates(segments: &[&str]) -> impl Iterator<Item = &'static Method> {
-    let word = |index: usize| segments.get(index).copied().unwrap_or_default();
-    let of = move |length: usize| {
-        let captured = indexed(length, word(0), "").filter(move |_| !word(2).is_empty());
-        indexed(length, word(0), word(2)).chain(captured)
-    };
-    of(segments.len()).chain(of(OPEN))
-}
-
-fn indexed<'w>(length: usize, first: &'w str, third: &'w str) -> impl Iterator<Item = &'static Method> + use<'w> {
-    INDEX.get(&(length, first, third)).into_iter().flatten().copied()
-}
-
-/// In the place of a length: any.
-const OPEN: usize = usize::MAX;
 
 /// Every method of the table.
 pub(crate) fn methods() -> impl Iterator<Item = &'static Method> {
@@ -192,19 +162,47 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| {
 
 static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| TABLE.methods.iter().enumerate().map(method).collect());
 
-/// Methods by the length of their path and two of its words.
-type Index = BTreeMap<(usize, &'static str, &'static str), Vec<&'static Method>>;
+/// The updates of guests' configs, which know every key.
+static CONFIGS: LazyLock<Vec<&'static Method>> = LazyLock::new(|| {
+    let is_config = |method: &&Method| method.verb == "PUT" && method.template.ends_with("/{vmid}/config");
+    METHODS.iter().filter(is_config).collect()
+});
 
-/// The methods by their length, their first word, and their third where it is one.
-static INDEX: LazyLock<Index> = LazyLock::new(|| {
-    let mut index: BTreeMap<(usize, &str, &str), Vec<&Method>> = BTreeMap::new();
-    for method in METHODS.iter() {
-        let length = if method.takes_rest { OPEN } else { method.segments.len() };
-        let word = |index: usize| method.segments.get(index).map_or("", String::as_str);
-        let third = Some(word(2)).filter(|third| capture(third).is_none()).unwrap_or_default();
-        index.entry((length, word(0), third)).or_default().push(method);
+/// The methods by the words of their paths.
+#[derive(Default)]
+struct Tree {
+    words: BTreeMap<&'static str, Tree>,
+    /// What follows a capture, whatever it is called.
+    capture: Option<Box<Tree>>,
+    /// Those whose path ends here.
+    here: Vec<&'static Method>,
+    /// Those whose last capture takes everything from here on.
+    open: Vec<&'static Method>,
+}
+
+impl Tree {
+    /// The method at the end of these segments. A fixed word wins over a capture, and both over one that takes the rest.
+    fn at(&self, segments: &[&str], known: &impl Fn(&&&'static Method) -> bool) -> Option<&'static Method> {
+        let Some((first, rest)) = segments.split_first() else { return self.here.iter().find(known).copied() };
+        let by_word = self.words.get(first).and_then(|tree| tree.at(rest, known));
+        let by_capture = || self.capture.as_ref().and_then(|tree| tree.at(rest, known));
+        by_word.or_else(by_capture).or_else(|| self.open.iter().find(known).copied())
     }
-    index
+
+    fn add(&mut self, segments: &'static [String], method: &'static Method) {
+        match segments {
+            [] => self.here.push(method),
+            [_] if method.takes_rest => self.open.push(method),
+            [first, rest @ ..] if capture(first).is_some() => self.capture.get_or_insert_default().add(rest, method),
+            [first, rest @ ..] => self.words.entry(first).or_default().add(rest, method),
+        }
+    }
+}
+
+static TREE: LazyLock<Tree> = LazyLock::new(|| {
+    let mut tree = Tree::default();
+    METHODS.iter().for_each(|method| tree.add(&method.segments, method));
+    tree
 });
 
 #[derive(Deserialize)]

@@ -52,7 +52,7 @@ pub(crate) struct Scene {
 /// The scene of a generator's next numbers.
 pub(crate) fn draw(rng: &mut Rng) -> Scene {
     let nodes = *rng.pick(&[1_u32, 1, 2, 3, 3]).unwrap_or(&1);
-    let guests = *rng.pick(&[1_u32, 1, 1, 1, 2, 2, 3, 4]).unwrap_or(&1);
+    let guests = guests(rng);
     let is_granted = rng.one_in(5);
     let mut setting = Setting {
         flavour: *rng.pick(&[Flavour::V7, Flavour::V8, Flavour::V9, Flavour::V9]).unwrap_or(&Flavour::V9),
@@ -84,6 +84,16 @@ pub(crate) fn draw(rng: &mut Rng) -> Scene {
         patience: patience(rng),
         is_one_shot: rng.one_in(8),
         is_granted,
+    }
+}
+
+/// Mostly one: what two guests can do to each other needs few of the schedules, and what can happen to one needs many.
+fn guests(rng: &mut Rng) -> u32 {
+    match rng.below(16) {
+        0 => 4,
+        1 => 3,
+        2 | 3 => 2,
+        _ => 1,
     }
 }
 

@@ -273,6 +273,7 @@ impl Story {
     }
 
     fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
+        let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
         let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
         let safe = match safety::judge(plan, Limits::default(), Circumstances::default()) {
             Judged::Safe(safe) => safe,
@@ -282,6 +283,9 @@ impl Story {
                 return None;
             }
         };
+        if !has_steps {
+            return None;
+        }
         let admission = Admission {
             mode: Mode::Solo,
             provenance: Provenance::Live,
