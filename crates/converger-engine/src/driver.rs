@@ -1,21 +1,17 @@
-//! The driver: carries out what the two machines command, over a [`Hand`], a store and a [`Clock`], and feeds back what came of it.
+//! The driver: carries out what a [`Drive`] wants done, over a [`Hand`], a store and a [`Clock`], and feeds back what came of it.
 //!
-//! It decides nothing. One task of the runtime holds all states; only what takes time (a request, a commit, a wait) runs beside
-//! it, at most one for each operation. What it sees to itself is what concerns the whole run: the journal of the run, and that
-//! nothing is sent any more once the journal cannot be written (design 6.13).
+//! It decides nothing. One task of the runtime holds the drive; only what takes time (a request, a commit, a wait) runs beside
+//! it, at most one for each operation. What it sees to itself is the journal of the run.
 //!
 //! What never enters: Proxmox, text for people, and signals of the system; whoever has those says [`Signal`].
 
 mod report;
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, Sent, Trouble,
-};
+use converger_core::apply::{Answer, Ask, End, History, Illegal, Operation, OperationId, Outcome, Release, Run, RunId, Terms};
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
 use converger_core::failure::Code;
@@ -26,8 +22,9 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::drive::{Drive, Effect};
 use crate::operation::{self, NotCleared, NotCommitted, Patience, Phase};
-use crate::schedule::{self, Item, Limits, OnFailure};
+use crate::schedule::{Limits, OnFailure};
 
 pub use report::{Report, Reported};
 
@@ -133,32 +130,12 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         Self { hand, store, clock, settings }
     }
 
-    /// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
-    /// tells. The earliest first.
+    /// See [`unsettled`].
     ///
     /// # Errors
     /// The journal cannot be read.
     pub async fn unsettled(&self, environment: &EnvironmentName) -> Result<Vec<History>, StoreError> {
-        let mut found = self.store.open_operations(environment.clone()).await?;
-        let mut before = None;
-        loop {
-            let filter = Filter {
-                environment: Some(environment.clone()),
-                standing: Some(Standing::Held),
-                before: before.clone(),
-                ..Filter::default()
-            };
-            let page = self.store.operations(filter, LIST_MAX).await?;
-            before = page.last().map(|history| history.operation.id.clone());
-            let is_last = page.len() < LIST_MAX as usize;
-            let is_readable = |history: &History| matches!(&history.ended, Some((Outcome::Held { release: Release::Reading, .. }, _)));
-            found.extend(page.into_iter().filter(is_readable));
-            if is_last {
-                break;
-            }
-        }
-        found.sort_by_key(|history| history.at_ms);
-        Ok(found)
+        unsettled(&*self.store, environment).await
     }
 
     /// Finds out what became of these, by reading only. Whatever is still at work is held until the next reading: nobody waits for one
@@ -186,11 +163,7 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
         let mut work = Work::new(self, notice, signal);
         work.recover(unsettled, self.settings.patience);
-        let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
-        for (operation, terms) in operations {
-            work.add(operation::State::new(operation, terms, self.settings.patience));
-        }
-        work.schedule(schedule::Event::Submit(items));
+        work.submit(operations);
         let report = work.go().await;
         // A run whose end cannot be written down has ended all the same, and each of its operations says how.
         let _ = self.store.commit(Batch::from(Write::RunEnded { id: run, end: report.end(), at_ms: self.clock.now_ms() })).await;
@@ -220,28 +193,12 @@ enum Came {
     Signal(Signal, watch::Receiver<Signal>),
 }
 
-/// One operation in the driver's hands.
-struct Held {
-    state: Option<operation::State>,
-    began_ms: Option<u64>,
-    ended_ms: Option<u64>,
-    /// Its turn never came, for this reason.
-    not_run: Option<Outcome>,
-    /// What it does once there is room for it on the node that its guest moved to.
-    parked: Option<operation::Command>,
-}
-
 /// A run under way.
 struct Work<'e, H, S, C, N> {
     engine: &'e Engine<H, S, C>,
     notice: N,
-    schedule: Option<schedule::State>,
-    /// In the order in which they were added, which is that of the plan.
-    order: Vec<OperationId>,
-    held: BTreeMap<OperationId, Held>,
+    drive: Drive,
     under_way: JoinSet<Came>,
-    /// A record could not be written: nothing is sent from then on.
-    is_journal_lost: bool,
     is_left: bool,
 }
 
@@ -249,124 +206,68 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     /// What was said before counts for the first step already, so that it is heard before anything is submitted.
     fn new(engine: &'e Engine<H, S, C>, notice: N, signal: watch::Receiver<Signal>) -> Self {
         let Settings { limits, on_failure, .. } = engine.settings;
-        let mut work = Self {
-            engine,
-            notice,
-            schedule: Some(schedule::State::new(limits, on_failure)),
-            order: Vec::new(),
-            held: BTreeMap::new(),
-            under_way: JoinSet::new(),
-            is_journal_lost: false,
-            is_left: false,
-        };
+        let mut work = Self { engine, notice, drive: Drive::new(limits, on_failure), under_way: JoinSet::new(), is_left: false };
         work.listen(signal);
         work
     }
 
     fn recover(&mut self, unsettled: Vec<History>, patience: Patience) {
-        let states: Vec<operation::State> =
-            unsettled.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
-        let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
-        for state in states {
-            self.add(state);
-        }
-        self.schedule(schedule::Event::Submit(items));
+        let effects = self.drive.recover(unsettled, patience, self.engine.clock.now_ms());
+        self.follow(effects);
     }
 
-    fn add(&mut self, state: operation::State) {
-        let id = state.operation().id.clone();
-        let held = Held { state: Some(state), began_ms: None, ended_ms: None, not_run: None, parked: None };
-        if self.held.insert(id.clone(), held).is_none() {
-            self.order.push(id);
-        }
+    fn submit(&mut self, operations: Vec<(Operation, Terms)>) {
+        let effects = self.drive.submit(operations, self.engine.settings.patience, self.engine.clock.now_ms());
+        self.follow(effects);
     }
 
     async fn go(mut self) -> Report {
-        while !self.is_idle() && !self.is_left {
+        while !self.drive.is_idle() && !self.is_left {
             match self.under_way.join_next().await {
-                Some(Ok(Came::Event(id, event))) => self.feed(&id, event),
+                Some(Ok(Came::Event(id, event))) => {
+                    let effects = self.drive.feed(&id, event, self.engine.clock.now_ms());
+                    self.follow(effects);
+                }
                 Some(Ok(Came::Signal(signal, receiver))) => self.obey(signal, receiver),
                 // A panic beside us is a defect: nothing is known about its operation, and the journal makes stopping safe.
                 Some(Err(_)) => self.is_left = true,
                 None => break,
             }
         }
-        self.report()
+        // What is under way is let go: a request that is dropped may have arrived, and the journal has its intent.
+        self.under_way.abort_all();
+        self.drive.report()
     }
 
-    fn is_idle(&self) -> bool {
-        self.schedule.as_ref().is_none_or(schedule::State::is_idle)
-    }
-
-    fn schedule(&mut self, event: schedule::Event) {
-        let Some(state) = self.schedule.take() else { return };
-        let (state, commands) = schedule::step(state, event);
-        self.schedule = Some(state);
-        for command in commands {
-            match command {
-                schedule::Command::Begin(id) => self.feed(&id, operation::Event::Begin),
-                schedule::Command::Resume(id) => {
-                    if let Some(command) = self.held.get_mut(&id).and_then(|held| held.parked.take()) {
-                        self.carry_out(id, command);
-                    }
-                }
-                schedule::Command::NotRun { id, code, evidence } => self.not_run(&id, code, evidence),
+    fn follow(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Begun(_) => {}
+                Effect::Reached(id, phase) => self.tell(&id, phase),
+                Effect::Do(id, command) => self.carry_out(id, command),
             }
         }
     }
 
-    fn not_run(&mut self, id: &OperationId, code: Code, evidence: Evidence) {
-        let Some(held) = self.held.get_mut(id) else { return };
-        let outcome = Outcome::not_run(code, evidence);
-        if let Some(state) = &held.state {
-            (self.notice)(Notice { operation: state.operation(), phase: Phase::Ended, outcome: Some(&outcome) });
-        }
-        held.not_run = Some(outcome);
+    fn tell(&mut self, id: &OperationId, phase: Phase) {
+        let Some(state) = self.drive.state(id) else { return };
+        let outcome = self.drive.outcome(id).filter(|_| phase == Phase::Ended);
+        (self.notice)(Notice { operation: state.operation(), phase, outcome });
     }
 
-    /// One transition of an operation, and what it commands.
-    fn feed(&mut self, id: &OperationId, event: operation::Event) {
-        let now_ms = self.engine.clock.now_ms();
-        let Some(held) = self.held.get_mut(id) else { return };
-        let Some(state) = held.state.take() else { return };
-        self.is_journal_lost |= matches!(&event, operation::Event::NotCommitted(NotCommitted::Failed(_)));
-        held.began_ms.get_or_insert(now_ms);
-        let before = state.phase();
-        let (state, command) = operation::step(state, event, now_ms);
-        if state.phase() != before {
-            (self.notice)(Notice { operation: state.operation(), phase: state.phase(), outcome: state.ended() });
-        }
-        let end = state.ended().map(Outcome::end);
-        held.ended_ms = end.map(|_| now_ms);
-        let moved = self.schedule.as_ref().and_then(|schedule| state.moved_from(schedule.node_of(id)?));
-        held.state = Some(state);
-        match (command, moved) {
-            (Some(command), Some(node)) => {
-                held.parked = Some(command);
-                self.schedule(schedule::Event::Moved { id: id.clone(), node });
-            }
-            (Some(command), None) => self.carry_out(id.clone(), command),
-            (None, _) => {}
-        }
-        if self.is_journal_lost {
-            self.schedule(schedule::Event::Stop(Code::JournalUnwritable));
-        }
-        if let Some(end) = end {
-            self.schedule(schedule::Event::Ended { id: id.clone(), end });
-        }
-    }
-
+    /// What takes time runs beside us.
     fn carry_out(&mut self, id: OperationId, command: operation::Command) {
         let Engine { hand, store, clock, .. } = self.engine;
         match command {
             operation::Command::Commit(record) => {
                 let store = Arc::clone(store);
-                self.under_way.spawn(async move { Came::Event(id, committed(&*store, *record).await) });
+                self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(*record)).await)) });
             }
-            operation::Command::Clear => self.clear(id),
-            operation::Command::Ask(ask) if ask.is_mutation() && self.is_journal_lost => {
-                let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
-                self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(Answer::Sent(Sent::NotDelivered(cause)))) });
+            // The last word before a change is sent: what people said since its intent was taken.
+            operation::Command::Clear => {
+                let Some(operation) = self.drive.state(&id).map(operation::State::operation) else { return };
+                let (store, environment, vmid) = (Arc::clone(store), operation.environment.clone(), operation.guest.vmid);
+                self.under_way.spawn(async move { Came::Event(id, cleared(&*store, environment, vmid).await) });
             }
             operation::Command::Ask(ask) => {
                 let hand = Arc::clone(hand);
@@ -380,19 +281,6 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 });
             }
         }
-    }
-
-    /// The last word before a change is sent: what people and signals said since its intent was taken. The second half of a restart
-    /// goes on after a stop: without it the guest would stay down.
-    fn clear(&mut self, id: OperationId) {
-        let Some(operation) = self.held.get(&id).and_then(|held| held.state.as_ref()).map(operation::State::operation) else { return };
-        let stopped = self.schedule.as_ref().and_then(schedule::State::stopped).filter(|_| !schedule::completes(operation));
-        if let Some(code) = stopped {
-            self.under_way.spawn(async move { Came::Event(id, operation::Event::NotCleared(NotCleared::Stopped(code))) });
-            return;
-        }
-        let (store, environment, vmid) = (Arc::clone(&self.engine.store), operation.environment.clone(), operation.guest.vmid);
-        self.under_way.spawn(async move { Came::Event(id, cleared(&*store, environment, vmid).await) });
     }
 
     fn listen(&mut self, mut signal: watch::Receiver<Signal>) {
@@ -415,28 +303,38 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     }
 
     fn obey(&mut self, signal: Signal, receiver: watch::Receiver<Signal>) {
-        match signal {
-            Signal::GoOn => {}
-            Signal::Drain => self.schedule(schedule::Event::Stop(Code::RunStopped)),
-            Signal::Quit => {
-                // Both may be heard at once, and what was not begun is told either way.
-                self.schedule(schedule::Event::Stop(Code::RunStopped));
-                self.is_left = true;
-            }
+        // Both may be heard at once, and what was not begun is told either way.
+        if signal != Signal::GoOn {
+            let effects = self.drive.stop(Code::RunStopped, self.engine.clock.now_ms());
+            self.follow(effects);
         }
+        self.is_left |= signal == Signal::Quit;
         self.wait_for(receiver);
     }
+}
 
-    fn report(mut self) -> Report {
-        // What is under way is let go: a request that is dropped may have arrived, and the journal has its intent.
-        self.under_way.abort_all();
-        let mut reported = Vec::with_capacity(self.order.len());
-        for id in std::mem::take(&mut self.order) {
-            let Some(Held { state: Some(state), began_ms, ended_ms, not_run, .. }) = self.held.remove(&id) else { continue };
-            reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
+/// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading
+/// tells. The earliest first.
+///
+/// # Errors
+/// The journal cannot be read.
+pub async fn unsettled(store: &impl Store, environment: &EnvironmentName) -> Result<Vec<History>, StoreError> {
+    let mut found = store.open_operations(environment.clone()).await?;
+    let mut before = None;
+    loop {
+        let filter =
+            Filter { environment: Some(environment.clone()), standing: Some(Standing::Held), before: before.clone(), ..Filter::default() };
+        let page = store.operations(filter, LIST_MAX).await?;
+        before = page.last().map(|history| history.operation.id.clone());
+        let is_last = page.len() < LIST_MAX as usize;
+        let is_readable = |history: &History| matches!(&history.ended, Some((Outcome::Held { release: Release::Reading, .. }, _)));
+        found.extend(page.into_iter().filter(is_readable));
+        if is_last {
+            break;
         }
-        Report { reported }
     }
+    found.sort_by_key(|history| history.at_ms);
+    Ok(found)
 }
 
 /// What a store says about sending a change to a guest: whether somebody holds it or froze the environment.
@@ -453,9 +351,9 @@ pub async fn cleared(store: &impl Store, environment: EnvironmentName, vmid: Vmi
     }
 }
 
-/// Makes a record durable.
-async fn committed(store: &impl Store, record: Record) -> operation::Event {
-    match store.commit(Batch::from(record)).await {
+/// What a store's answer to a record means to the operation that it is of.
+pub fn committed(answer: Result<Receipt, StoreError>) -> operation::Event {
+    match answer {
         Ok(Receipt::Written { .. }) => operation::Event::Committed,
         Ok(Receipt::Repeated { first }) => operation::Event::NotCommitted(NotCommitted::Repeated(first)),
         // A person was faster than the reading: it is settled, and what they said stands.

@@ -1,17 +1,20 @@
 //! The hand: how the steps of an approved plan are carried out, so that being killed at any moment costs nothing.
 //!
 //! [`operation`] is one step on its way, as a pure state machine: `step(state, event) -> (state, command)`, with one external
-//! request or one durable commit per transition. Whoever drives it (the driver here, or a simulation with a virtual clock)
-//! carries the command out and feeds back what came of it.
+//! request or one durable commit per transition. Whoever drives it carries the command out and feeds back what came of it.
 //!
 //! [`schedule`] says which operation comes next, as another one.
 //!
-//! [`driver`] carries the commands of both out, over a [`Hand`] and a store, and is as thin as that.
+//! [`drive`] ties both together into a run, as a third one.
+//!
+//! [`driver`] carries out what a drive wants done, over a [`Hand`] and a store, and is as thin as that.
 //!
 //! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
 
 pub mod operation;
 pub mod schedule;
+
+pub mod drive;
 
 pub mod driver;
 

@@ -9,7 +9,7 @@ use crate::operation::{Phase, State};
 /// What became of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    pub(super) reported: Vec<Reported>,
+    reported: Vec<Reported>,
 }
 
 /// What became of one operation.
@@ -32,6 +32,10 @@ pub struct Reported {
 }
 
 impl Report {
+    pub(crate) fn new(reported: Vec<Reported>) -> Self {
+        Self { reported }
+    }
+
     /// All operations: what was found in the journal first, then those of the plan in its order.
     #[must_use]
     pub fn operations(&self) -> &[Reported] {
@@ -46,7 +50,7 @@ impl Report {
 }
 
 impl Reported {
-    pub(super) fn new(state: &State, not_run: Option<Outcome>, began_ms: Option<u64>, ended_ms: Option<u64>) -> Self {
+    pub(crate) fn new(state: &State, not_run: Option<Outcome>, began_ms: Option<u64>, ended_ms: Option<u64>) -> Self {
         let outcome = not_run.or_else(|| state.ended().cloned()).unwrap_or_else(|| left(state));
         Self {
             operation: state.operation().clone(),

@@ -45,7 +45,8 @@ impl Patience {
     /// For whoever comes back after a crash and has to know where everything stands: what is still at work keeps its guest until the
     /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready; only a guest
     /// that is on its way up again is given the time that it needs.
-    pub(crate) fn brief(self) -> Self {
+    #[must_use]
+    pub fn brief(self) -> Self {
         let short = |ms: u64| ms.min(1_000);
         Self { task_ms_max: short(self.task_ms_max), verify_ms: short(self.verify_ms), unread_ms: short(self.unread_ms), ..self }
     }

@@ -1,7 +1,7 @@
 //! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
 //! restart, and guests that do not listen.
 
-use converger_core::apply::{Findings, IdempotencyKey, Resolution, Source, Terms};
+use converger_core::apply::{Findings, IdempotencyKey, Record, Resolution, Source};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 
@@ -122,9 +122,7 @@ fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, 
     let _ = store.commit_now(Batch::from(run)).expect("taken");
     block(async {
         let mut work = Work::new(&engine, |_| (), quiet());
-        let item = Item::of(&operation);
-        work.add(operation::State::new(operation, terms, Patience::default()));
-        work.schedule(schedule::Event::Submit(vec![item]));
+        work.submit(vec![(operation, terms)]);
         work.go().await
     })
 }
