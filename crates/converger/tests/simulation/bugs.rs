@@ -6,10 +6,12 @@
 //! because all of it is in this directory.
 
 use converger_core::action::Change;
-use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, TaskState};
+use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, Source, TaskState};
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::Words;
 use converger_core::observe::Status;
+use converger_engine::operation::{Event, NotCommitted};
+use converger_engine::schedule::OnFailure;
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +64,10 @@ pub(crate) enum Bug {
     GoOnAfterFailure,
     /// A run that was stopped begins new steps.
     IgnoreStop,
+    /// A run that stops at the first failure goes on.
+    IgnoreFailFast,
+    /// A record that could not be written is taken for written.
+    GoOnUnwritten,
     /// What is found open is sent again.
     ResendOnRecovery,
     /// What is found open is left alone.
@@ -80,7 +86,7 @@ pub(crate) enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 31] = [
+    pub(crate) const ALL: [Self; 33] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -105,6 +111,8 @@ impl Bug {
         Self::IgnoreAfter,
         Self::GoOnAfterFailure,
         Self::IgnoreStop,
+        Self::IgnoreFailFast,
+        Self::GoOnUnwritten,
         Self::ResendOnRecovery,
         Self::DropRecovery,
         Self::FailOnRecovery,
@@ -128,7 +136,8 @@ impl Bug {
             Self::IgnoreProtection => &["S13"],
             Self::LostIsFailed | Self::SkipPromise | Self::HeldIsFailed => &["S17"],
             Self::TwoAtOnce => &["S3"],
-            Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop => &["S16"],
+            Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop | Self::IgnoreFailFast => &["S16"],
+            Self::GoOnUnwritten => &["S18"],
             Self::DropRecovery => &["L3"],
             Self::FailOnRecovery => &["S20"],
             Self::RepeatRequest => &["G13"],
@@ -217,6 +226,35 @@ pub(crate) fn record(bug: Option<Bug>, record: Record) -> Record {
     match record {
         Record::Ended { id, outcome: end, at_ms } => Record::Ended { id, outcome: outcome(bug, end), at_ms },
         other => other,
+    }
+}
+
+/// What a store's answer is taken for with this bug.
+pub(crate) fn committed(bug: Option<Bug>, record: &Record, event: Event) -> Event {
+    let is_failed = matches!(event, Event::NotCommitted(NotCommitted::Failed(_))) && !matches!(record, Record::Intent { .. });
+    if bug == Some(Bug::GoOnUnwritten) && is_failed { Event::Committed } else { event }
+}
+
+/// What a plan with this bug would have.
+pub(crate) fn operation(bug: Option<Bug>, operation: &mut Operation) {
+    match bug {
+        Some(Bug::RepeatRequest) => operation.source = Source::Convergent,
+        Some(Bug::IgnoreAfter) => operation.step.wait = Box::new([]),
+        _ => {}
+    }
+}
+
+/// What a schedule with this bug does about a failure.
+pub(crate) fn on_failure(bug: Option<Bug>, on_failure: OnFailure) -> OnFailure {
+    if bug == Some(Bug::IgnoreFailFast) { OnFailure::GoOn } else { on_failure }
+}
+
+/// Whether a schedule with this bug begins what is not to be run, for this reason; `is_drained`: somebody asked for a stop.
+pub(crate) fn begins_all_the_same(bug: Option<Bug>, code: &str, is_drained: bool) -> bool {
+    match bug {
+        Some(Bug::IgnoreStop) => code == "run-stopped" && is_drained,
+        Some(Bug::GoOnAfterFailure) => matches!(code, "lane-halted" | "dependency-not-done"),
+        _ => false,
     }
 }
 

@@ -12,6 +12,7 @@ use converger_core::action::Change;
 use converger_core::apply::{Answer, Ask, End, History, Operation, OperationId, Outcome, Record, Release, Sent, Source, TaskId, TaskState};
 use converger_core::guest::RunState;
 use converger_core::plan::Reason;
+use converger_engine::schedule::OnFailure;
 
 use super::scene::{TOKEN, Wanted};
 use super::stage::Snapshot;
@@ -73,6 +74,13 @@ pub(crate) struct Oracle {
     cases: BTreeMap<OperationId, Case>,
     life: u32,
     is_stopped: bool,
+    /// A run that ends at the first failure had one.
+    is_halted: bool,
+    on_failure: OnFailure,
+    /// Operations with a record that could not be written in this life.
+    unwritten: BTreeSet<OperationId>,
+    /// The process was told so.
+    is_unwritable: bool,
     sent_under_key: BTreeMap<String, u32>,
     /// Changes that were sent, in all.
     pub(crate) sends: u64,
@@ -80,9 +88,20 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
-    pub(crate) fn new(wanted: BTreeMap<u32, Wanted>) -> Self {
-        let (cases, sent_under_key) = (BTreeMap::new(), BTreeMap::new());
-        Self { wanted, cases, life: 0, is_stopped: false, sent_under_key, sends: 0, violation: None }
+    pub(crate) fn new(wanted: BTreeMap<u32, Wanted>, on_failure: OnFailure) -> Self {
+        Self {
+            wanted,
+            cases: BTreeMap::new(),
+            life: 0,
+            is_stopped: false,
+            is_halted: false,
+            on_failure,
+            unwritten: BTreeSet::new(),
+            is_unwritable: false,
+            sent_under_key: BTreeMap::new(),
+            sends: 0,
+            violation: None,
+        }
     }
 
     /// From now on something else is wanted.
@@ -104,7 +123,8 @@ impl Oracle {
     /// A process begins.
     pub(crate) fn begins(&mut self) {
         self.life += 1;
-        self.is_stopped = false;
+        (self.is_stopped, self.is_halted) = (false, false);
+        (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
             case.is_under_way = false;
             (case.cluster, case.status, case.config, case.last) = (None, None, None, "");
@@ -181,8 +201,10 @@ impl Oracle {
             let step = &case.operation.step;
             step.change == Change::Start && matches!(step.reason, Reason::RestartForConfig(_)) && case.operation.position > 0
         });
-        let may_begin = !self.is_stopped || is_recovered || brings_up_again;
-        self.demand(may_begin, "S16", || format!("{id} begins after the run was stopped"));
+        let goes_on = is_recovered || brings_up_again;
+        self.demand(goes_on || !self.is_stopped, "S16", || format!("{id} begins after the run was stopped"));
+        self.demand(goes_on || !self.is_halted, "S16", || format!("{id} begins after a failure that ends the run"));
+        self.demand(goes_on || !self.is_unwritable, "S18", || format!("{id} begins although the journal cannot be written"));
         if let Some(case) = self.cases.get_mut(id) {
             (case.is_under_way, case.is_recovered) = (true, is_recovered);
         }
@@ -222,6 +244,26 @@ impl Oracle {
         if let Some(case) = self.cases.get_mut(id) {
             case.is_turned_down = true;
         }
+    }
+
+    /// A record of an operation could not be written, for whatever reason but a rule.
+    pub(crate) fn unwritten(&mut self, id: &OperationId) {
+        self.unwritten.insert(id.clone());
+    }
+
+    /// The process was told that: in this run nothing is sent any more.
+    pub(crate) fn told_unwritten(&mut self) {
+        self.is_unwritable = true;
+    }
+
+    /// A recovery or a run begins.
+    pub(crate) fn drives(&mut self) {
+        self.is_unwritable = false;
+    }
+
+    /// Whether a record of an operation could not be written in this life.
+    pub(crate) fn is_unwritten(&self, id: &OperationId) -> bool {
+        self.unwritten.contains(id)
     }
 
     /// The journal as the next life finds it (S19).
@@ -291,6 +333,7 @@ impl Oracle {
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(outcome.end());
         case.is_under_way = false;
+        self.is_halted |= outcome.end() != End::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
         let case = &self.cases[id];
         let mut found = case.judged(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
         let needs_record = case.intent && outcome.end() != End::NotRun;
@@ -310,8 +353,9 @@ impl Oracle {
         self.demand(is_clean, "S16", || format!("{id} is told not to have run, and was recorded or sent"));
     }
 
-    /// The process rests: nothing is under way, and after a recovery nothing is open (S20).
-    pub(crate) fn rests(&mut self) {
+    /// The process rests: nothing is under way, and nothing waits for its turn.
+    pub(crate) fn rests(&mut self, is_idle: bool) {
+        self.demand(is_idle, "L3", || "something waits for its turn, and nothing goes on".into());
         let open = self.cases.iter().find(|(_, case)| case.is_under_way);
         let open = open.map(|(id, _)| id.clone());
         self.demand(open.is_none(), "L3", || format!("{open:?} is still under way, and nothing goes on"));

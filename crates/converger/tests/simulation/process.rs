@@ -1,24 +1,23 @@
-//! One life of our process: it recovers what is open, plans, and carries the plan out with the real machines, until it is done or dies.
+//! One life of our process: it recovers what is open, plans, and carries the plan out, until it is done or dies.
 //!
-//! The driver here does what the program's does, on a virtual clock: a command is carried out, and what came of it is fed back when its
-//! time has come. What never enters: real time, sockets, threads.
+//! What is done when is decided by the program's own [`Drive`]; here it is carried out on a virtual clock, and what came of it is fed back
+//! when its time has come. What never enters: real time, sockets, threads, and any rule of the engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec;
 use converger_adapters::proxmox::hand::{self, Caller};
 use converger_core::apply::{
-    Answer, Ask, End, Freeze, Hold, Operation, OperationId, Outcome, Record, Sent, Source, TaskId, TaskSeen, Terms,
+    Answer, Ask, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
 };
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
-use converger_core::refusal::Refusal;
-use converger_engine::driver::cleared;
-use converger_engine::operation::{self, Command, Event, NotCleared, NotCommitted};
-use converger_engine::schedule::{self, Item};
-use converger_store::{Fault, MemoryStore, Receipt, Refused, Store as _, StoreError, Write};
+use converger_engine::drive::{Drive, Effect};
+use converger_engine::driver::{cleared, committed};
+use converger_engine::operation::{self, Command, Event, Phase};
+use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
 use futures_util::FutureExt as _;
 
 use super::bugs::{self, Bug};
@@ -43,20 +42,19 @@ pub(crate) struct Life<'l> {
     pub(crate) scene: &'l Scene,
     pub(crate) bug: Option<Bug>,
     skew_ms: i64,
-    schedule: schedule::State,
-    waiting: BTreeMap<OperationId, operation::State>,
-    running: BTreeMap<OperationId, operation::State>,
-    /// What waits for room on the node that its guest moved to.
-    parked: BTreeMap<OperationId, Command>,
-    /// What is under way.
+    drive: Drive,
+    /// What was begun.
     shapes: BTreeMap<OperationId, Arc<Operation>>,
-    sent: BTreeMap<OperationId, bool>,
+    sent: BTreeSet<OperationId>,
     queue: BTreeMap<(u64, u64), (OperationId, Event)>,
     made: u64,
     commands: u64,
     dies_after: bool,
     /// What happens to the next commit.
     fault: Option<Fault>,
+    /// The last commit could not be written; the place in the queue at which the process is told so.
+    has_failed: bool,
+    told_failed: Option<(u64, u64)>,
     /// Somebody asked for a stop, and nobody has heard it yet.
     is_drained: bool,
     /// Records that a planted bug keeps back.
@@ -65,6 +63,7 @@ pub(crate) struct Life<'l> {
 
 impl<'l> Life<'l> {
     pub(crate) fn new(stage: &'l mut Stage, store: MemoryStore, oracle: &'l mut Oracle, scene: &'l Scene, bug: Option<Bug>) -> Self {
+        oracle.drives();
         Self {
             stage,
             store,
@@ -72,107 +71,109 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
-            schedule: schedule::State::new(scene.limits, scene.on_failure),
-            waiting: BTreeMap::new(),
-            running: BTreeMap::new(),
-            parked: BTreeMap::new(),
+            drive: Drive::new(scene.limits, bugs::on_failure(bug, scene.on_failure)),
             shapes: BTreeMap::new(),
-            sent: BTreeMap::new(),
+            sent: BTreeSet::new(),
             queue: BTreeMap::new(),
             made: 0,
             commands: 0,
             dies_after: false,
             fault: None,
+            has_failed: false,
+            told_failed: None,
             is_drained: false,
             kept_back: Vec::new(),
         }
     }
 
     /// Carries these out, and goes on until nothing is under way.
-    pub(crate) fn carry_out(&mut self, operations: Vec<(Operation, Terms)>) -> Result<(), Died> {
-        let mut items = Vec::new();
-        for (mut operation, terms) in operations {
-            self.oracle.planned(&operation);
-            if self.bug == Some(Bug::RepeatRequest) {
-                operation.source = Source::Convergent;
-            }
-            let mut item = Item::of(&operation);
-            if self.bug == Some(Bug::IgnoreAfter) {
-                item.wait = Box::new([]);
-            }
-            items.push(item);
-            let state = operation::State::new(operation, terms, self.scene.patience);
-            self.waiting.insert(state.operation().id.clone(), state);
+    pub(crate) fn carry_out(&mut self, mut operations: Vec<(Operation, Terms)>) -> Result<(), Died> {
+        for (operation, _) in &mut operations {
+            self.oracle.planned(operation);
+            bugs::operation(self.bug, operation);
         }
-        self.submit(items)
+        let ids: Vec<OperationId> = operations.iter().map(|(operation, _)| operation.id.clone()).collect();
+        let effects = self.drive.submit(operations, self.scene.patience, self.clock());
+        self.follow(effects)?;
+        if self.bug == Some(Bug::TwoAtOnce) {
+            for id in ids {
+                self.feed(&id, Event::Begin)?;
+            }
+        }
+        self.go()
     }
 
     /// Finds out what became of these by reading.
-    pub(crate) fn resolve(&mut self, states: Vec<operation::State>) -> Result<(), Died> {
-        let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
-        self.waiting.extend(states.into_iter().map(|state| (state.operation().id.clone(), state)));
-        self.submit(items)
+    pub(crate) fn resolve(&mut self, unsettled: Vec<History>) -> Result<(), Died> {
+        let effects = self.drive.recover(unsettled, self.scene.patience.brief(), self.clock());
+        self.follow(effects)?;
+        self.go()
     }
 
-    fn submit(&mut self, items: Vec<Item>) -> Result<(), Died> {
-        if self.bug == Some(Bug::TwoAtOnce) {
-            let ids: Vec<OperationId> = items.iter().map(|item| item.id.clone()).collect();
-            self.scheduled(schedule::Event::Submit(items))?;
-            for id in ids {
-                self.begin(&id)?;
+    fn go(&mut self) -> Result<(), Died> {
+        while let Some((place, (id, event))) = self.queue.pop_first() {
+            self.stage.pass_to(place.0);
+            if self.told_failed.is_some_and(|told| told <= place) {
+                self.oracle.told_unwritten();
             }
-        } else {
-            self.scheduled(schedule::Event::Submit(items))?;
-        }
-        while let Some(((at_ms, _), (id, event))) = self.queue.pop_first() {
-            self.stage.pass_to(at_ms);
             if std::mem::take(&mut self.is_drained) {
                 self.oracle.drained();
-                self.scheduled(schedule::Event::Stop(Code::RunStopped))?;
+                let effects = self.drive.stop(Code::RunStopped, self.clock());
+                self.follow(effects)?;
             }
             self.feed(&id, event)?;
         }
-        self.oracle.rests();
+        self.oracle.rests(self.drive.is_idle());
         Ok(())
     }
 
-    fn scheduled(&mut self, event: schedule::Event) -> Result<(), Died> {
-        let empty = schedule::State::new(self.scene.limits, self.scene.on_failure);
-        let (state, commands) = schedule::step(std::mem::replace(&mut self.schedule, empty), event);
-        self.schedule = state;
-        for command in commands {
-            match command {
-                schedule::Command::Begin(id) => self.begin(&id)?,
-                schedule::Command::Resume(id) => {
-                    if let Some(command) = self.parked.remove(&id) {
-                        self.carry(&id, command)?;
-                    }
-                }
-                schedule::Command::NotRun { id, code, .. } => {
-                    let is_stop = code == Code::RunStopped && self.bug == Some(Bug::IgnoreStop);
-                    if is_stop {
-                        self.begin(&id)?;
-                    } else if self.waiting.remove(&id).is_some() {
-                        self.stage.tell(format_args!("{id}: not run, {}", code.word()));
-                        self.stage.sometimes("an operation was not run");
-                        self.oracle.not_run(&id);
-                    }
-                }
+    fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
+        let effects = self.drive.feed(id, event, self.clock());
+        self.follow(effects)
+    }
+
+    fn follow(&mut self, effects: Vec<Effect>) -> Result<(), Died> {
+        for effect in effects {
+            match effect {
+                Effect::Begun(id) => self.begun(&id),
+                Effect::Reached(id, Phase::Ended) => self.reached_its_end(&id)?,
+                Effect::Reached(..) => {}
+                Effect::Do(id, command) => self.carry(&id, command)?,
             }
         }
+        Ok(())
+    }
+
+    /// Its story is over, or never begins.
+    fn reached_its_end(&mut self, id: &OperationId) -> Result<(), Died> {
+        let Some(state) = self.drive.state(id) else { return Ok(()) };
+        if state.ended().is_some() {
+            let state = state.clone();
+            self.ended(&state);
+            return Ok(());
+        }
+        let code = self.drive.outcome(id).and_then(Outcome::code).map_or("", |code| code.as_str()).to_owned();
+        if bugs::begins_all_the_same(self.bug, &code, self.oracle.is_stopped()) {
+            return self.feed(id, Event::Begin);
+        }
+        self.stage.tell(format_args!("{id}: not run, {code}"));
+        self.stage.sometimes("an operation was not run");
+        self.oracle.not_run(id);
         Ok(())
     }
 
     /// What a planted bug does about what is found open, in the place of reading.
-    pub(crate) fn planted_recovery(&mut self, state: &operation::State) -> Result<(), Died> {
-        let (id, operation) = (state.operation().id.clone(), state.operation().clone());
+    pub(crate) fn planted_recovery(&mut self, operation: &Operation) -> Result<(), Died> {
+        let id = operation.id.clone();
         self.oracle.begun(&id, true);
         match self.bug {
             Some(Bug::ResendOnRecovery) => {
                 let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
                 let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
-                let ask = Ask::Send { place: state.place().clone(), change: operation.step.change.clone(), revision };
-                let _ = self.exchange(&id, &operation, &ask);
+                let Target { node, kind, vmid, .. } = &operation.guest;
+                let place = Place { node: node.clone(), kind: *kind, vmid: *vmid };
+                let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
+                let _ = self.exchange(&id, operation, &ask);
             }
             _ => {
                 let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
@@ -182,64 +183,32 @@ impl<'l> Life<'l> {
         Err(Died)
     }
 
-    fn begin(&mut self, id: &OperationId) -> Result<(), Died> {
-        let Some(state) = self.waiting.remove(id) else { return Ok(()) };
-        self.stage.tell(format_args!("{id}: begins, {} of {}", state.operation().step.change.word(), state.operation().guest.vmid));
+    fn begun(&mut self, id: &OperationId) {
+        let Some(state) = self.drive.state(id) else { return };
+        let operation = state.operation();
+        self.stage.tell(format_args!("{id}: begins, {} of {}", operation.step.change.word(), operation.guest.vmid));
         self.oracle.begun(id, state.is_recovered());
-        self.shapes.insert(id.clone(), Arc::new(state.operation().clone()));
-        self.running.insert(id.clone(), state);
-        self.feed(id, Event::Begin)
+        self.shapes.insert(id.clone(), Arc::new(operation.clone()));
     }
 
     fn clock(&self) -> u64 {
         self.stage.now_ms.saturating_add_signed(self.skew_ms)
     }
 
-    /// One transition of an operation, and what it asks for.
-    fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
-        let Some(state) = self.running.remove(id) else { return Ok(()) };
-        let (state, command) = operation::step(state, event, self.clock());
-        let outcome = state.ended().cloned();
-        let is_recorded = state.is_recorded();
-        let moved = self.schedule.node_of(id).and_then(|counted| state.moved_from(counted));
-        self.running.insert(id.clone(), state);
-        match (command, moved, outcome) {
-            (Some(command), Some(node), _) => {
-                self.parked.insert(id.clone(), command);
-                self.scheduled(schedule::Event::Moved { id: id.clone(), node })
-            }
-            (Some(command), None, _) => self.carry(id, command),
-            (None, _, Some(outcome)) => self.ended(id, &outcome, is_recorded),
-            (None, _, None) => Ok(()),
-        }
-    }
-
     fn carry(&mut self, id: &OperationId, command: Command) -> Result<(), Died> {
+        let Some(operation) = self.shapes.get(id).cloned() else { return Ok(()) };
         match command {
             Command::Commit(record) => self.commit(id, *record),
-            Command::Ask(ask) => match self.shapes.get(id).cloned() {
-                Some(operation) => self.ask(id, &operation, ask),
-                None => Ok(()),
-            },
+            Command::Ask(ask) => self.ask(id, &operation, ask),
             Command::Clear => {
-                let event = self.cleared(id);
-                self.feed(id, event)
+                let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
+                self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+                Ok(())
             }
             Command::Wait(ms) => {
                 self.later(self.stage.now_ms + ms, id, Event::Woken);
                 Ok(())
             }
-        }
-    }
-
-    /// What people and signals say about sending it, as the driver asks for it.
-    fn cleared(&self, id: &OperationId) -> Event {
-        let Some(operation) = self.shapes.get(id) else { return Event::NotCleared(NotCleared::Stopped(Code::RunStopped)) };
-        match self.schedule.stopped().filter(|_| !schedule::completes(operation)) {
-            Some(code) => Event::NotCleared(NotCleared::Stopped(code)),
-            None => cleared(&self.store, operation.environment.clone(), operation.guest.vmid)
-                .now_or_never()
-                .unwrap_or_else(|| panic!("nothing here waits")),
         }
     }
 
@@ -306,7 +275,7 @@ impl<'l> Life<'l> {
         self.stage.tell(format_args!("{id}: commit {}", word(&record)));
         let event = match self.planted_commit(&record) {
             Some(event) => event,
-            None => self.journal(&record)?,
+            None => self.journal(&record),
         };
         self.has_acted()?;
         if event == Event::Committed {
@@ -316,32 +285,31 @@ impl<'l> Life<'l> {
             self.oracle.turned_down(id);
         }
         self.later(self.stage.now_ms + 2, id, event);
+        if std::mem::take(&mut self.has_failed) {
+            self.told_failed.get_or_insert((self.stage.now_ms + 2, self.made));
+        }
         Ok(())
     }
 
-    fn journal(&mut self, record: &Record) -> Result<Event, Died> {
+    fn journal(&mut self, record: &Record) -> Event {
         if let Some(fault) = self.fault.take() {
             self.store.fail_next(fault);
         }
-        match self.store.commit_now(record.clone().into()) {
-            Ok(Receipt::Written { .. }) => {
-                self.oracle.durable(record);
-                Ok(Event::Committed)
+        let answer = self.store.commit_now(record.clone().into());
+        match &answer {
+            Ok(Receipt::Written { .. }) => self.oracle.durable(record),
+            Ok(Receipt::Repeated { .. }) => self.stage.sometimes("a request was repeated"),
+            Err(StoreError::Refused(refused)) => self.stage.tell(format_args!("store: {refused}")),
+            Err(error) => {
+                self.stage.tell(format_args!("store: {error}"));
+                if matches!(error, StoreError::Stopped { .. }) {
+                    self.stage.sometimes("a sync failed");
+                }
+                self.oracle.unwritten(record.id());
+                self.has_failed = true;
             }
-            Ok(Receipt::Repeated { first }) => {
-                self.stage.sometimes("a request was repeated");
-                Ok(Event::NotCommitted(NotCommitted::Repeated(first)))
-            }
-            Err(StoreError::Stopped { .. }) => {
-                self.stage.sometimes("a sync failed and the process ended");
-                Err(Died)
-            }
-            Err(StoreError::Refused(refused)) => {
-                self.stage.tell(format_args!("store: {refused}"));
-                Ok(Event::NotCommitted(not_committed(&refused)))
-            }
-            Err(error) => Ok(Event::NotCommitted(NotCommitted::Failed(error.to_string().into()))),
         }
+        bugs::committed(self.bug, record, committed(answer))
     }
 
     /// What a planted bug does in the place of a commit.
@@ -356,13 +324,13 @@ impl<'l> Life<'l> {
             }
             Bug::SendBeforeCommit => {
                 for record in std::mem::take(&mut self.kept_back) {
-                    let _ = self.journal(&record);
+                    self.journal(&record);
                 }
                 None
             }
             Bug::AcknowledgeFirst => {
                 for record in std::mem::replace(&mut self.kept_back, vec![record.clone()]) {
-                    let _ = self.journal(&record);
+                    self.journal(&record);
                 }
                 Some(Event::Committed)
             }
@@ -372,7 +340,7 @@ impl<'l> Life<'l> {
 
     fn ask(&mut self, id: &OperationId, operation: &Operation, ask: Ask) -> Result<(), Died> {
         self.about_to_act()?;
-        let has_sent = self.sent.get(id).copied().unwrap_or(operation_is_recovered(&self.running, id));
+        let has_sent = self.sent.contains(id) || self.drive.state(id).is_some_and(operation::State::is_recovered);
         if self.bug == Some(Bug::StaleRead) && !has_sent && matches!(ask, Ask::Status(_)) {
             // Everything is as it was planned on, it thinks.
             return self.believe_the_plan(id, operation);
@@ -392,7 +360,7 @@ impl<'l> Life<'l> {
             _ => (answer, at_ms),
         };
         if ask.is_mutation() {
-            self.sent.insert(id.clone(), true);
+            self.sent.insert(id.clone());
         }
         let answer = bugs::answer(self.bug, operation, answer, has_sent);
         self.later(at_ms, id, Event::Answered(answer));
@@ -401,7 +369,7 @@ impl<'l> Life<'l> {
 
     /// Goes straight to the change, on what the plan says.
     fn believe_the_plan(&mut self, id: &OperationId, operation: &Operation) -> Result<(), Died> {
-        let Ok(place) = self.running.get(id).map(|state| state.place().clone()).ok_or(()) else { return Ok(()) };
+        let Ok(place) = self.drive.state(id).map(|state| state.place().clone()).ok_or(()) else { return Ok(()) };
         let digest = self.stage.world.truth(place.vmid.get()).map(|truth| truth.digest);
         let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
         let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
@@ -451,7 +419,7 @@ impl<'l> Life<'l> {
         let vmid = operation.guest.vmid.get();
         match ask {
             Ask::Cluster => {
-                let node = self.running.get(&operation.id).map_or(&operation.guest.node, |state| &state.place().node);
+                let node = self.drive.state(&operation.id).map_or(&operation.guest.node, |state| &state.place().node);
                 Some(self.stage.membership(node.as_str()))
             }
             Ask::Status(place) | Ask::Config(place) => Some(self.stage.snapshot(place.node.as_str(), vmid)),
@@ -477,8 +445,8 @@ impl<'l> Life<'l> {
         });
     }
 
-    fn ended(&mut self, id: &OperationId, outcome: &Outcome, is_recorded: bool) -> Result<(), Died> {
-        let Some(state) = self.running.remove(id) else { return Ok(()) };
+    fn ended(&mut self, state: &operation::State) {
+        let (id, Some(outcome)) = (&state.operation().id, state.ended()) else { return };
         let outcome = &bugs::outcome(self.bug, outcome.clone());
         let code = outcome.code().map_or("", |code| code.as_str());
         self.stage.tell(format_args!("{id}: {} {code}", outcome.end().word()));
@@ -486,18 +454,11 @@ impl<'l> Life<'l> {
         let is_escalated = self.bug == Some(Bug::Escalate) && code == "shutdown-timeout";
         if let Some(change) = bugs::escalated(&state.operation().step.change).filter(|_| is_escalated) {
             let ask = Ask::Send { place: state.place().clone(), change, revision: None };
-            let operation = state.operation().clone();
-            let _ = self.exchange(id, &operation, &ask);
+            let _ = self.exchange(id, state.operation(), &ask);
         }
         let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
-        self.oracle.ended(id, outcome, is_recorded, at_work);
-        let end = if self.bug == Some(Bug::GoOnAfterFailure) { End::Done } else { outcome.end() };
-        self.scheduled(schedule::Event::Ended { id: id.clone(), end })
+        self.oracle.ended(id, outcome, state.is_recorded(), at_work);
     }
-}
-
-fn operation_is_recovered(running: &BTreeMap<OperationId, operation::State>, id: &OperationId) -> bool {
-    running.get(id).is_some_and(operation::State::is_recovered)
 }
 
 fn word(record: &Record) -> String {
@@ -506,14 +467,5 @@ fn word(record: &Record) -> String {
         Record::Tasked { task, .. } => format!("task {task}"),
         Record::Ended { outcome, .. } => format!("end {}", outcome.end().word()),
         Record::Resolved { resolution, .. } => format!("resolved {}", resolution.word()),
-    }
-}
-
-/// Why the journal does not take a record, in the words of the engine.
-fn not_committed(refused: &Refused) -> NotCommitted {
-    match refused {
-        Refused::GuestHeld(hold) => NotCommitted::Refused(Refusal::guest_held_by(&hold.by, &hold.reason)),
-        Refused::Frozen { reason, .. } => NotCommitted::Refused(Refusal::frozen(reason)),
-        other => NotCommitted::Failed(other.to_string().into()),
     }
 }

@@ -102,7 +102,7 @@ const STATES: &[&str] = &[
     "a change was not delivered",
     "a change may have run",
     "a record was not taken",
-    "a sync failed and the process ended",
+    "a sync failed",
     "the process died",
     "the plan is refused",
     "no reading",

@@ -12,7 +12,7 @@ use converger_core::plan::{self, Plan, Verdict};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety::{self, Judged};
 use converger_core::testing::Rng;
-use converger_engine::operation;
+use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
@@ -113,7 +113,7 @@ struct Story {
 
 impl Story {
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
-        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone()));
+        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure));
         Self { stage: Some(stage), store, oracle, scene, rng, bug, runs: 0, is_healed: false, verdicts: Vec::new() }
     }
 
@@ -212,40 +212,30 @@ impl Story {
         } else {
             "recovery without a task"
         });
-        let patience = self.scene.patience;
-        let states: Vec<operation::State> = open.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
         let is_planted = matches!(self.bug, Some(Bug::ResendOnRecovery | Bug::FailOnRecovery));
         let Self { stage, store, oracle, scene, bug, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
-        if let Some(state) = states.iter().find(|state| is_planted && state.task().is_none()) {
-            return life.planted_recovery(state);
+        if let Some(history) = open.iter().find(|history| is_planted && history.task.is_none()) {
+            return life.planted_recovery(&history.operation);
         }
-        life.resolve(states)?;
+        life.resolve(open)?;
         self.recovered_twice();
         Ok(())
     }
 
     /// S20: what a recovery left is what it would leave again: nothing is open.
     fn recovered_twice(&mut self) {
-        let open = self.open().into_iter().find(|history| !waits_for_reading(history));
-        if let Some(history) = open.filter(|_| !self.is_unwritable()) {
-            self.oracle.broken_by("S20", format!("{} is open after the recovery", history.id()));
+        // What could not be written stays open, for the next start.
+        let is_left = |history: &&History| !waits_for_reading(history) && !self.oracle.is_unwritten(history.id());
+        if let Some(id) = self.open().iter().find(is_left).map(|history| history.id().clone()) {
+            self.oracle.broken_by("S20", format!("{id} is open after the recovery"));
         }
     }
 
-    /// A store that was full keeps what could not be written open, for the next start.
-    fn is_unwritable(&mut self) -> bool {
-        self.stage().struck.contains(&Kind::StoreFull)
-    }
-
     fn open(&self) -> Vec<History> {
-        let environment = self.scene.desired.environment().clone();
-        let mut open = self.store.open_operations(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
-        let filter = Filter { environment: Some(environment), standing: Some(Standing::Held), ..Filter::default() };
-        let held = self.store.operations(filter, 1000).now_or_never().and_then(Result::ok).unwrap_or_default();
-        open.extend(held.into_iter().filter(waits_for_reading));
-        open
+        let environment = self.scene.desired.environment();
+        unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
     /// What is to be done, on a fresh reading; none: there is no reading.

@@ -70,9 +70,11 @@ impl Oracle {
         if case.is_recovered || case.life != life {
             found = found.or(Some(("S20", "a recovery sends".into())));
         }
+        let is_writable = !self.is_unwritable;
         let is_declared = self.wanted.contains_key(&sent.vmid);
         let case = &self.cases[id];
         let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
+        let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
         let found = found.or_else(|| (at_work > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
         let found = found.or_else(|| case.unread(sent)).or_else(|| case.unfit(sent)).or_else(|| self.unwanted(id, sent));
         if let Some((rule, text)) = found {
