@@ -153,7 +153,7 @@ impl World {
     fn move_guest(&mut self, vmid: u32, verb: &str, target: &str) {
         let known = self.nodes.contains_key(target);
         self.views.freeze(vmid);
-        if let Some(guest) = self.guest_mut(vmid).filter(|_| known) {
+        if let Some(guest) = self.guests.change(vmid).filter(|_| known) {
             target.clone_into(&mut guest.node);
             guest.process = guest.process.take().filter(|_| verb == "migrate");
         }

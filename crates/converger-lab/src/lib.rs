@@ -30,6 +30,7 @@ mod fault;
 mod firewall;
 mod flavour;
 mod guest;
+mod guests;
 mod ha;
 mod node;
 mod random;

@@ -94,20 +94,17 @@ impl World {
 
     fn tell_from(&mut self, name: &str, at_ms: u64) {
         let listeners: Vec<String> = self.nodes.keys().filter(|other| self.listens(other, name)).cloned().collect();
-        let here = |vmid: &u32| self.guests.get(vmid).is_none_or(|guest| guest.node == name);
-        let changed: Vec<u32> = self.changed.iter().filter(|vmid| here(vmid)).copied().collect();
+        let changed = self.guests.changed_on(name);
         for listener in listeners {
             self.hear(&listener, name, at_ms, &changed);
         }
-        for vmid in &changed {
-            self.changed.remove(vmid);
-        }
+        self.guests.told(&changed);
         let Some(node) = self.nodes.get_mut(name) else { return };
         node.told_ms = Some(at_ms);
         if node.old_rounds > 0 {
             node.old_rounds -= 1;
             // The next round says it all again, in the form of then.
-            self.changed.extend(self.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid));
+            self.guests.tell_again(name);
         }
     }
 

@@ -11,6 +11,7 @@ use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
 use crate::firewall::Firewalls;
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, Manner};
+use crate::guests::Guests;
 use crate::ha::HaResources;
 use crate::node::{Node, Service};
 use crate::random::Random;
@@ -47,14 +48,6 @@ pub struct Record {
     pub status: u16,
 }
 
-/// What is made of a guest's config.
-#[derive(Clone, Debug)]
-struct Written {
-    digest: String,
-    /// What `pending` shows.
-    pending: Vec<u8>,
-}
-
 impl Record {
     fn bytes(&self) -> usize {
         self.entry.len() + self.method.len() + self.path.len() + self.user.len()
@@ -68,7 +61,7 @@ pub struct World {
     /// The cluster's name; `None`: one node that never joined one.
     pub(crate) cluster: Option<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
-    pub(crate) guests: BTreeMap<u32, Guest>,
+    pub(crate) guests: Guests,
     pub(crate) storages: Storages,
     pub(crate) access: Access,
     pub(crate) tickets: Tickets,
@@ -77,10 +70,6 @@ pub struct World {
     pub(crate) backup_jobs: Sections,
     pub(crate) tasks: Tasks,
     pub(crate) views: Views,
-    /// Guests that changed since their node told the others.
-    pub(crate) changed: BTreeSet<u32>,
-    /// What was made of the configs of guests that have not changed since.
-    written: BTreeMap<u32, Written>,
     pub(crate) events: BTreeMap<(u64, u64), Event>,
     pub(crate) events_made: u64,
     pub(crate) random: Random,
@@ -116,7 +105,7 @@ impl World {
             flavour,
             cluster: None,
             nodes: BTreeMap::new(),
-            guests: BTreeMap::new(),
+            guests: Guests::default(),
             storages: Storages::default(),
             access: Access::new(flavour),
             tickets: Tickets::new(seed),
@@ -125,8 +114,6 @@ impl World {
             backup_jobs: Sections::default(),
             tasks: Tasks::default(),
             views: Views::default(),
-            changed: BTreeSet::new(),
-            written: BTreeMap::new(),
             events: BTreeMap::new(),
             events_made: 0,
             random: Random::new(seed),
@@ -285,35 +272,6 @@ impl World {
     pub(crate) fn guest_on(&self, node: &str, kind: Kind, vmid: u32) -> Option<&Guest> {
         let here = |guest: &&Guest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
         self.guests.get(&vmid).filter(here)
-    }
-
-    /// A guest to change. Whoever asks this way has the guest told anew to the other nodes.
-    pub(crate) fn guest_mut(&mut self, vmid: u32) -> Option<&mut Guest> {
-        self.changed.insert(vmid);
-        self.written.remove(&vmid);
-        self.guests.get_mut(&vmid)
-    }
-
-    /// Put a guest into the world, or in the place of another one.
-    pub(crate) fn put_guest(&mut self, guest: Guest) {
-        self.changed.insert(guest.vmid);
-        self.written.remove(&guest.vmid);
-        self.guests.insert(guest.vmid, guest);
-    }
-
-    /// What `pending` shows of a guest. It is asked for much more often than it changes.
-    pub(crate) fn pending_text(&mut self, vmid: u32) -> &[u8] {
-        let (flavour, guests) = (self.flavour, &self.guests);
-        let written = self.written.entry(vmid).or_insert_with(|| {
-            let digest = guests.get(&vmid).map(Guest::digest).unwrap_or_default();
-            Written { pending: guests.get(&vmid).map(|guest| guest.pending_text(&digest, flavour)).unwrap_or_default(), digest }
-        });
-        &written.pending
-    }
-
-    /// The digest of a guest's config.
-    pub(crate) fn digest_of(&self, guest: &Guest) -> String {
-        self.written.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.clone())
     }
 
     /// Guests that can be seen at all.

@@ -129,7 +129,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::SetPending(vmid, key, value) => set_pending(world, vmid, key, value),
         Act::Start(vmid) => start(world, vmid),
         Act::Stop(vmid) => stop(world, vmid),
-        Act::Say(vmid, word) => drop(world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
+        Act::Say(vmid, word) => drop(world.guests.change(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
         Act::ClockJump(seconds) => world.skew_ms = world.skew_ms.saturating_add(seconds.saturating_mul(1_000)),
@@ -150,8 +150,11 @@ fn node_down(world: &mut World, name: &str) {
     for id in ids {
         world.kill(id);
     }
-    for guest in world.guests.values_mut().filter(|guest| guest.node == name) {
-        guest.process = None;
+    let here: Vec<u32> = world.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid).collect();
+    for vmid in here {
+        if let Some(guest) = world.guests.change(vmid) {
+            guest.process = None;
+        }
     }
 }
 
@@ -162,7 +165,7 @@ fn node_up(world: &mut World, name: &str) {
     let here: Vec<(u32, bool)> =
         world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_on("onboot"))).collect();
     for (vmid, boots) in here {
-        world.changed.insert(vmid);
+        world.guests.touched(vmid);
         if boots {
             start(world, vmid);
         }
@@ -200,7 +203,7 @@ fn service(world: &mut World, name: &str, part: Part, state: Service) {
 }
 
 fn recycle(world: &mut World, vmid: u32) {
-    let Some(old) = world.guests.remove(&vmid) else { return };
+    let Some(old) = world.guests.remove(vmid) else { return };
     world.views.freeze(vmid);
     let mut guest = Guest::new(vmid, old.kind, &old.node);
     guest.main = old.main;
@@ -211,11 +214,11 @@ fn recycle(world: &mut World, vmid: u32) {
         guest.main.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
         guest.main.insert("vmgenid".to_owned(), world.random.uuid());
     }
-    world.put_guest(guest);
+    world.guests.put(guest);
 }
 
 fn set(world: &mut World, vmid: u32, key: &str, value: &str) {
-    let Some(guest) = world.guest_mut(vmid) else { return };
+    let Some(guest) = world.guests.change(vmid) else { return };
     match value {
         "" => guest.main.remove(key),
         value => guest.main.insert(key.to_owned(), value.to_owned()),
@@ -223,7 +226,7 @@ fn set(world: &mut World, vmid: u32, key: &str, value: &str) {
 }
 
 fn set_pending(world: &mut World, vmid: u32, key: String, value: String) {
-    let Some(guest) = world.guest_mut(vmid) else { return };
+    let Some(guest) = world.guests.change(vmid) else { return };
     match value.as_str() {
         "" => guest.pending.remove(&key),
         _ => guest.pending.insert(key, value),
@@ -236,13 +239,13 @@ fn start(world: &mut World, vmid: u32) {
     let pid = world.nodes.get_mut(&name).map_or(1, crate::node::Node::pid);
     // A start applies what is pending, whoever starts.
     update::apply_pending(world, vmid);
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
     }
 }
 
 fn stop(world: &mut World, vmid: u32) {
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.process = None;
     }
     update::apply_pending(world, vmid);
@@ -250,14 +253,14 @@ fn stop(world: &mut World, vmid: u32) {
 
 fn move_guest(world: &mut World, vmid: u32, node: &str) {
     world.views.freeze(vmid);
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         node.clone_into(&mut guest.node);
     }
 }
 
 fn prepare_snapshot(world: &mut World, vmid: u32, name: &str) {
     let now_s = world.wall_s();
-    let Some(guest) = world.guest_mut(vmid) else { return };
+    let Some(guest) = world.guests.change(vmid) else { return };
     let mut values = guest.main.clone();
     values.insert("snaptime".to_owned(), now_s.to_string());
     values.insert("snapstate".to_owned(), "prepare".to_owned());

@@ -200,7 +200,7 @@ pub(crate) fn add_guest(world: &mut World, setting: &GuestSetting) -> Result<(),
     }
     guest.process = process(world, setting);
     volumes(world, &guest);
-    world.put_guest(guest);
+    world.guests.put(guest);
     Ok(())
 }
 

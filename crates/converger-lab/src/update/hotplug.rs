@@ -152,7 +152,7 @@ pub(crate) fn apply_pending(world: &mut World, vmid: u32) {
 
 /// One key takes effect. A disk that leaves is set aside, or destroyed where that was asked; an image of first settings always is.
 pub(super) fn apply_one(world: &mut World, vmid: u32, key: &str) {
-    let Some(guest) = world.guest_mut(vmid) else { return };
+    let Some(guest) = world.guests.change(vmid) else { return };
     let deletion = guest.deletions.remove(key);
     let value = guest.pending.remove(key);
     let before = match &value {

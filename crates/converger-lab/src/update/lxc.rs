@@ -72,7 +72,7 @@ pub(super) fn write(world: &mut World, node: &str, update: &Update) -> Result<()
     update.deletes.iter().try_for_each(|key| may_delete(guest, key))?;
     update.sets.iter().try_for_each(|(key, _)| may_set(guest, key))?;
     let disks = disks(world, update)?;
-    let Some(guest) = world.guest_mut(vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(vmid) else { return Ok(()) };
     for key in &update.reverts {
         guest.forget_pending(key);
     }

@@ -91,7 +91,7 @@ pub(super) fn write(world: &mut World, node: &str, update: &Update) -> Result<u6
     for (key, value) in &update.sets {
         set(world, update, key, value, &mut touched)?;
     }
-    let Some(guest) = world.guest_mut(vmid) else { return Ok(0) };
+    let Some(guest) = world.guests.change(vmid) else { return Ok(0) };
     drop_unchanged(guest);
     if guest.is_running() {
         return hotplug::plug(world, node, vmid, &touched);
@@ -101,7 +101,7 @@ pub(super) fn write(world: &mut World, node: &str, update: &Update) -> Result<u6
 }
 
 fn revert(world: &mut World, update: &Update) {
-    let Some(guest) = world.guest_mut(update.vmid) else { return };
+    let Some(guest) = world.guests.change(update.vmid) else { return };
     for key in &update.reverts {
         let dropped = guest.forget_pending(key);
         // A disk that was made for the pending change is not lost: it is set aside.
@@ -147,7 +147,7 @@ fn delete(world: &mut World, update: &Update, key: &str, touched: &mut Vec<Strin
     if is_unused_key(key) {
         world.storages.volumes.remove(&file);
     }
-    let Some(guest) = world.guest_mut(update.vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(update.vmid) else { return Ok(()) };
     leave_boot_order(guest, key, touched);
     let was_pending = guest.pending.remove(key);
     touched.push(key.to_owned());
@@ -186,7 +186,7 @@ fn set(world: &mut World, update: &Update, key: &str, value: &str, touched: &mut
         _ if is_disk_key(Kind::Qemu, key) => disk(world, vmid, key, value)?,
         _ => normal::kept(value),
     };
-    let Some(guest) = world.guest_mut(vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(vmid) else { return Ok(()) };
     guest.deletions.remove(key);
     guest.pending.insert(key.to_owned(), value.clone());
     if is_disk_key(Kind::Qemu, key) && Drive::parse(&value).is_cdrom() {
@@ -226,7 +226,7 @@ fn join_boot_order(guest: &mut Guest, key: &str, touched: &mut Vec<String>) {
 fn disk(world: &mut World, vmid: u32, key: &str, value: &str) -> Result<String, Fail> {
     let earlier = world.guests.get(&vmid).and_then(|guest| guest.pending.get(key).cloned());
     let made = make_disk(world, vmid, value).map_err(Fail::died)?;
-    if let (Some(earlier), Some(guest)) = (earlier, world.guest_mut(vmid)) {
+    if let (Some(earlier), Some(guest)) = (earlier, world.guests.change(vmid)) {
         set_aside(guest, &earlier);
     }
     Ok(made)

@@ -32,7 +32,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, backing: &Backing) -> Result<
     world.tasks.log(id, format!("INFO: starting new backup job: vzdump {} --storage {storage} --mode {mode}", list.join(" ")));
     for vmid in vmids {
         let free = world.guests.get(vmid).is_some_and(|guest| guest.lock().is_none());
-        if let Some(guest) = world.guest_mut(*vmid).filter(|_| free) {
+        if let Some(guest) = world.guests.change(*vmid).filter(|_| free) {
             guest.main.insert("lock".to_owned(), "backup".to_owned());
         }
     }
@@ -106,7 +106,7 @@ fn stamp(at_s: u64) -> String {
 
 fn unlock(world: &mut World, vmid: u32) {
     let ours = world.guests.get(&vmid).is_some_and(|guest| guest.lock() == Some("backup"));
-    if let Some(guest) = world.guest_mut(vmid).filter(|_| ours) {
+    if let Some(guest) = world.guests.change(vmid).filter(|_| ours) {
         guest.main.remove("lock");
     }
 }

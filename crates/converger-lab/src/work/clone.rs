@@ -43,7 +43,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, cloning: &Cloning) -> Result<
     let mut copy = Guest::new(*target, *kind, &node);
     copy.manner = original.manner.clone();
     copy.main.insert("lock".to_owned(), "clone".to_owned());
-    world.put_guest(copy);
+    world.guests.put(copy);
     log_drives(world, id, cloning);
     Ok(world.pace.clone_ms)
 }
@@ -110,7 +110,7 @@ pub(super) fn finish(world: &mut World, cloning: &Cloning) -> Result<(), String>
     section.retain(|key, _| !NOT_COPIED.contains(&key.as_str()) && !is_unused_key(key));
     copy_disks(world, cloning, &mut section)?;
     new_identity(world, cloning, &mut section);
-    if let Some(guest) = world.guest_mut(cloning.target) {
+    if let Some(guest) = world.guests.change(cloning.target) {
         guest.main = section;
         guest.node.clone_from(&cloning.node);
     }
@@ -195,6 +195,6 @@ fn with_address(kind: Kind, value: &str, address: &str) -> String {
 pub(super) fn abandon(world: &mut World, cloning: &Cloning) {
     let unfinished = world.guests.get(&cloning.target).is_some_and(|guest| guest.lock() == Some("clone"));
     if unfinished {
-        world.guests.remove(&cloning.target);
+        world.guests.remove(cloning.target);
     }
 }

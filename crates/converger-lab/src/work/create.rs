@@ -33,7 +33,7 @@ fn pair((key, value): (&String, &String)) -> (String, String) {
 
 /// A create that fails takes its config with it.
 fn forget(world: &mut World, vmid: u32) {
-    world.guests.remove(&vmid);
+    world.guests.remove(vmid);
 }
 
 fn log_disk(world: &mut World, id: TaskId, key: &str, made: &str) {
@@ -57,7 +57,7 @@ pub(super) fn formatting(world: &World, volume: &str, bytes: u64) -> String {
 
 pub(super) fn finish(world: &mut World, id: TaskId, vmid: u32, start: bool) -> Result<(), String> {
     let Some(Work::Create { section, .. }) = world.tasks.get(id).map(|task| task.work.clone()) else { return Ok(()) };
-    let Some(guest) = world.guest_mut(vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(vmid) else { return Ok(()) };
     guest.main = section;
     if guest.kind == Kind::Qemu && !guest.main.contains_key("boot") {
         let order = drive::default_order(&guest.main);
@@ -86,11 +86,11 @@ pub(super) fn finish_template(world: &mut World, vmid: u32) -> Result<(), String
             continue;
         }
         drive.file = world.storages.make_base(&drive.file);
-        if let Some(guest) = world.guest_mut(vmid) {
+        if let Some(guest) = world.guests.change(vmid) {
             guest.main.insert(key, drive.print());
         }
     }
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.main.insert("template".to_owned(), "1".to_owned());
     }
     Ok(())

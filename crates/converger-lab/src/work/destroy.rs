@@ -22,7 +22,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, vmid: u32, purge: bool) -> Re
         let pid = world.tasks.get(id).map(|task| task.pid);
         return Err(update::read_only(world, &node, kind, vmid, pid));
     }
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.process = None;
         guest.main.insert("lock".to_owned(), "destroyed".to_owned());
     }
@@ -42,7 +42,7 @@ fn volumes(guest: &Guest) -> Vec<String> {
 
 /// Disks, permissions, pool membership and firewall go with it; the rest only where it was asked.
 pub(super) fn finish(world: &mut World, vmid: u32, purge: bool) -> Result<(), String> {
-    let Some(guest) = world.guests.remove(&vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.remove(vmid) else { return Ok(()) };
     for volume in volumes(&guest) {
         world.storages.volumes.remove(&volume);
     }

@@ -71,7 +71,7 @@ pub(crate) fn finish_resize(world: &mut World, vmid: u32, key: &str, text: &str)
         volume.bytes = bytes;
     }
     drive.set_bytes(bytes);
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.main.insert(key.to_owned(), drive.print());
     }
     Ok(())
@@ -108,7 +108,7 @@ pub(super) fn finish_move(world: &mut World, moving: &Move) -> Result<(), String
     if moving.delete {
         world.storages.volumes.remove(&before);
     }
-    if let Some(guest) = world.guest_mut(moving.vmid) {
+    if let Some(guest) = world.guests.change(moving.vmid) {
         guest.main.insert(moving.key.clone(), drive.print());
         if !moving.delete {
             guest.add_unused(&before);

@@ -29,7 +29,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, migration: &Migration) -> Res
     }
     let what = if migration.online { "online migration" } else { "migration" };
     world.tasks.log(id, format!("starting {what} of {} {vmid} to node '{target}'", migration.kind.word()));
-    if let Some(guest) = world.guest_mut(*vmid) {
+    if let Some(guest) = world.guests.change(*vmid) {
         guest.main.insert("lock".to_owned(), "migrate".to_owned());
     }
     Ok(world.pace.migrate_ms)
@@ -40,7 +40,7 @@ pub(super) fn finish(world: &mut World, migration: &Migration) -> Result<(), Str
     let now_ms = world.now_ms;
     world.views.freeze(migration.vmid);
     let pid = world.nodes.get_mut(&migration.target).map_or(1, crate::node::Node::pid);
-    let Some(guest) = world.guest_mut(migration.vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(migration.vmid) else { return Ok(()) };
     guest.main.remove("lock");
     guest.node.clone_from(&migration.target);
     if let Some(process) = &mut guest.process {

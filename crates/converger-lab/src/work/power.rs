@@ -57,7 +57,7 @@ pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
     let now_ms = world.now_ms;
     let Some(node) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return Ok(()) };
     let pid = world.nodes.get_mut(&node).map_or(1, crate::node::Node::pid);
-    if let Some(guest) = world.guest_mut(vmid).filter(|guest| !guest.is_running()) {
+    if let Some(guest) = world.guests.change(vmid).filter(|guest| !guest.is_running()) {
         guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
         if guest.lock() == Some("suspended") {
             guest.main.remove("lock");
@@ -139,7 +139,7 @@ fn start_again(world: &mut World, kind: Kind, vmid: u32) {
 
 /// The process is gone, and what was pending takes effect, unless the files cannot be written.
 pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: Kind, vmid: u32) -> Result<(), String> {
-    let Some(guest) = world.guest_mut(vmid).filter(|guest| guest.is_running()) else { return Ok(()) };
+    let Some(guest) = world.guests.change(vmid).filter(|guest| guest.is_running()) else { return Ok(()) };
     guest.process = None;
     let waits = !guest.pending.is_empty() || !guest.deletions.is_empty();
     let node = guest.node.clone();
@@ -174,7 +174,7 @@ pub(super) fn begin_resume(world: &World, vmid: u32) -> Result<u64, String> {
 
 /// The process says another word about itself.
 pub(super) fn say(world: &mut World, vmid: u32, word: &str) -> Result<(), String> {
-    if let Some(process) = world.guest_mut(vmid).and_then(|guest| guest.process.as_mut()) {
+    if let Some(process) = world.guests.change(vmid).and_then(|guest| guest.process.as_mut()) {
         word.clone_into(&mut process.word);
     }
     Ok(())
@@ -182,7 +182,7 @@ pub(super) fn say(world: &mut World, vmid: u32, word: &str) -> Result<(), String
 
 /// Suspended to disk: the process is gone, a lock stays.
 pub(super) fn finish_hibernate(world: &mut World, vmid: u32) -> Result<(), String> {
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.process = None;
         guest.main.insert("lock".to_owned(), "suspended".to_owned());
     }

@@ -51,7 +51,7 @@ pub(super) fn begin(world: &mut World, id: TaskId, snapshot: &Snapshotting) -> R
         Snapshotting::Delete { .. } => "snapshot-delete",
         Snapshotting::Rollback { .. } => "rollback",
     };
-    if let Some(guest) = world.guest_mut(vmid) {
+    if let Some(guest) = world.guests.change(vmid) {
         guest.main.insert("lock".to_owned(), lock.to_owned());
     }
     Ok(world.pace.snapshot_ms)
@@ -86,7 +86,7 @@ pub(super) fn finish(world: &mut World, snapshot: &Snapshotting) -> Result<(), S
     let vmid = snapshot.vmid();
     let node = world.guests.get(&vmid).map(|guest| guest.node.clone()).unwrap_or_default();
     let pid = world.nodes.get_mut(&node).map_or(1, crate::node::Node::pid);
-    let Some(guest) = world.guest_mut(vmid) else { return Ok(()) };
+    let Some(guest) = world.guests.change(vmid) else { return Ok(()) };
     guest.main.remove("lock");
     match snapshot {
         Snapshotting::Take { name, description, memory, .. } => take(guest, name, description.as_deref(), *memory, now_s),

@@ -32,7 +32,7 @@ pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
 
 pub(super) fn pending(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let vmid = call.guest(world)?.vmid;
-    Ok(Data::text(world.pending_text(vmid).to_vec()))
+    Ok(Data::text(world.guests.pending_text(vmid, world.flavour).to_vec()))
 }
 
 /// Synchronous: waits for whoever holds the guest, then writes.

@@ -62,7 +62,7 @@ fn is_free(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
 
 /// What a restore writes over goes with its disks.
 fn make_room(world: &mut World, vmid: u32) {
-    if world.guests.remove(&vmid).is_some() {
+    if world.guests.remove(vmid).is_some() {
         world.storages.volumes.retain(|_, volume| volume.vmid != vmid);
     }
 }
@@ -159,7 +159,7 @@ fn add_guest(world: &mut World, call: &Call, vmid: u32) {
     let mut guest = Guest::new(vmid, call.kind, &call.node);
     guest.main.insert("lock".to_owned(), "create".to_owned());
     guest.manner = world.new_manner.clone();
-    world.put_guest(guest);
+    world.guests.put(guest);
     if let Some(pool) = call.text("pool").and_then(|pool| world.access.pools.get_mut(pool)) {
         pool.guests.insert(vmid);
     }

@@ -66,7 +66,7 @@ pub(super) fn describe(world: &mut World, call: &Call) -> Result<Data, Fail> {
         return Err(Fail::died(locked));
     }
     let name = call.text("snapname").unwrap_or_default();
-    let section = world.guest_mut(call.vmid()).and_then(|guest| guest.snapshots.get_mut(name));
+    let section = world.guests.change(call.vmid()).and_then(|guest| guest.snapshots.get_mut(name));
     if let (Some(section), Some(text)) = (section, call.text("description")) {
         section.insert("description".to_owned(), text.to_owned());
     }

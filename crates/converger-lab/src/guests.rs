@@ -1,0 +1,148 @@
+//! All guests of a world, what was made of their configs, and which of them changed since their nodes told the others.
+//!
+//! Everybody may look; whoever changes a guest goes through here, so that nothing that was made of it before is shown afterwards. What never
+//! enters here: what a guest is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+
+use crate::flavour::Flavour;
+use crate::guest::Guest;
+
+#[derive(Clone, Default)]
+pub(crate) struct Guests {
+    all: BTreeMap<u32, Guest>,
+    /// What was made of the configs of guests that have not changed since.
+    written: BTreeMap<u32, Written>,
+    /// Guests that changed since their node told the others.
+    changed: BTreeSet<u32>,
+}
+
+/// What is made of a guest's config.
+#[derive(Clone, Debug)]
+struct Written {
+    digest: String,
+    /// What `pending` shows.
+    pending: Vec<u8>,
+}
+
+impl Deref for Guests {
+    type Target = BTreeMap<u32, Guest>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.all
+    }
+}
+
+impl Guests {
+    /// A guest to change. Whoever asks this way has the guest told anew to the other nodes.
+    pub(crate) fn change(&mut self, vmid: u32) -> Option<&mut Guest> {
+        self.touched(vmid);
+        self.all.get_mut(&vmid)
+    }
+
+    /// Put a guest into the world, or in the place of another one.
+    pub(crate) fn put(&mut self, guest: Guest) {
+        self.touched(guest.vmid);
+        self.all.insert(guest.vmid, guest);
+    }
+
+    /// Take a guest out of the world.
+    pub(crate) fn remove(&mut self, vmid: u32) -> Option<Guest> {
+        self.written.remove(&vmid);
+        self.all.remove(&vmid)
+    }
+
+    /// The guest is told anew to the other nodes, and nothing that was made of it counts any more.
+    pub(crate) fn touched(&mut self, vmid: u32) {
+        self.changed.insert(vmid);
+        self.written.remove(&vmid);
+    }
+
+    /// What `pending` shows of a guest. It is asked for much more often than it changes.
+    pub(crate) fn pending_text(&mut self, vmid: u32, flavour: Flavour) -> &[u8] {
+        let guest = self.all.get(&vmid);
+        let written = self.written.entry(vmid).or_insert_with(|| {
+            let digest = guest.map(Guest::digest).unwrap_or_default();
+            Written { pending: guest.map(|guest| guest.pending_text(&digest, flavour)).unwrap_or_default(), digest }
+        });
+        &written.pending
+    }
+
+    /// The digest of a guest's config.
+    pub(crate) fn digest_of(&self, guest: &Guest) -> String {
+        self.written.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.clone())
+    }
+
+    /// What a node has to tell the others of its own guests, and of those that are gone.
+    pub(crate) fn changed_on(&self, node: &str) -> Vec<u32> {
+        let is_here = |vmid: &&u32| self.all.get(vmid).is_none_or(|guest| guest.node == node);
+        self.changed.iter().filter(is_here).copied().collect()
+    }
+
+    /// The others know now.
+    pub(crate) fn told(&mut self, vmids: &[u32]) {
+        for vmid in vmids {
+            self.changed.remove(vmid);
+        }
+    }
+
+    /// A node has to tell of all its guests again.
+    pub(crate) fn tell_again(&mut self, node: &str) {
+        self.changed.extend(self.all.values().filter(|guest| guest.node == node).map(|guest| guest.vmid));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Kind;
+
+    fn guests() -> Guests {
+        let mut guests = Guests::default();
+        guests.put(Guest::new(100, Kind::Qemu, "pve1"));
+        guests
+    }
+
+    fn shown(guests: &mut Guests) -> String {
+        String::from_utf8_lossy(guests.pending_text(100, Flavour::V9)).into_owned()
+    }
+
+    /// Every way to change a guest: what is shown afterwards is what would be made of it anew.
+    #[test]
+    fn nothing_that_was_made_of_a_guest_outlives_a_change() {
+        let set = |guest: &mut Guest, value: &str| drop(guest.main.insert("cores".to_owned(), value.to_owned()));
+        let changes: [&dyn Fn(&mut Guests); 3] = [
+            &|guests| set(guests.change(100).expect("a guest"), "2"),
+            &|guests| {
+                let mut other = Guest::new(100, Kind::Qemu, "pve1");
+                set(&mut other, "4");
+                guests.put(other);
+            },
+            &|guests| drop(guests.remove(100)),
+        ];
+        let mut guests = guests();
+        let mut before = shown(&mut guests);
+        for change in changes {
+            change(&mut guests);
+            let anew = guests.get(&100).map(|guest| guest.pending_text(&guest.digest(), Flavour::V9)).unwrap_or_default();
+            let now = shown(&mut guests);
+            assert_eq!(now.as_bytes(), anew);
+            assert_ne!(now, before);
+            let digests = guests.get(&100).map(|guest| (guests.digest_of(guest), guest.digest()));
+            assert!(digests.is_none_or(|(kept, anew)| kept == anew));
+            before = now;
+        }
+    }
+
+    #[test]
+    fn who_changed_is_told_once_and_who_is_gone_by_every_node() {
+        let mut guests = guests();
+        assert_eq!((guests.changed_on("pve1"), guests.changed_on("pve2")), (vec![100], vec![]));
+        guests.told(&[100]);
+        assert!(guests.changed_on("pve1").is_empty());
+        guests.tell_again("pve1");
+        guests.remove(100);
+        assert_eq!((guests.changed_on("pve1"), guests.changed_on("pve2")), (vec![100], vec![100]));
+    }
+}
