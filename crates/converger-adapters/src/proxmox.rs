@@ -18,4 +18,4 @@ mod observer;
 
 mod time;
 
-pub use observer::{Environment, Proxmox, ProxmoxError, Report};
+pub use observer::{Environment, Proxmox, ProxmoxError, Report, runtime};

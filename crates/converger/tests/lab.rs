@@ -105,6 +105,38 @@ fn check_stop(room: &TempDir, arguments: &[&str], code: i32, parts: &[&str]) {
     assert!(output.stdout.is_empty());
 }
 
+/// What the program says where it may have so many files open.
+fn with_files(room: &TempDir, files: u32, arguments: &[&str]) -> (Option<i32>, String) {
+    let line = format!("ulimit -n {files}; exec \"$@\"");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &line, "sh", env!("CARGO_BIN_EXE_converger")]).args(arguments).current_dir(room.path()).stdin(Stdio::null());
+    let output = shell.output().expect("a shell");
+    let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.code(), said)
+}
+
+/// A process that may open no more files cannot listen, ask or wait. Each command says so under a code, with what to do about it.
+#[test]
+fn a_process_that_may_open_no_more_files_says_so_under_a_code() {
+    let room = TempDir::new().expect("a directory");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    fs::write(room.path().join("world.yaml"), WORLD).expect("written");
+    let toml = "[environments.lab]\nurl = \"https://127.0.0.1:1\"\ntoken = \"root@pam!probe\"\nsecret = { file = \"secret\" }\n\n[store]\n\
+                directory = \"state\"\n";
+    fs::write(room.path().join("converger.toml"), toml).expect("written");
+    fs::write(room.path().join("secret"), "s3cret-of-the-probe\n").expect("written");
+    for arguments in [&["lab", "world.yaml", "--quiet", "--port", &port][..], &["doctor"], &["freeze", "lab", "--reason", "x"]] {
+        let said: Vec<(Option<i32>, String)> = (5..20).map(|files| with_files(&room, files, arguments)).collect();
+        let panicked = said.iter().find(|(_, said)| said.contains("panicked"));
+        assert_eq!(panicked, None, "{arguments:?}");
+        let is_told =
+            |said: &str| said.contains("client-setup") && said.contains("open files") && said.contains("Mend what the message names");
+        let told = said.iter().find(|(code, said)| *code == Some(1) && is_told(said));
+        assert!(told.is_some(), "{arguments:?}: {said:#?}");
+    }
+}
+
 #[test]
 fn it_ends_when_it_is_asked_to_and_its_card_with_it() {
     let room = TempDir::new().expect("a directory");

@@ -13,6 +13,7 @@ mod trust;
 mod watch;
 
 use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use hyper::ext::ReasonPhrase;
@@ -35,6 +36,11 @@ const PORT: u16 = 8006;
 /// Proxmox closes an idle connection after 5 s; a request on a connection that is being closed would be lost.
 const IDLE: Duration = Duration::from_secs(3);
 const _: () = assert!(IDLE.as_secs() < 5);
+
+/// This machine. No resolver is asked where it is, so that none can lead elsewhere.
+const LOCALHOST: &str = "localhost";
+const LOCALHOST_PLACES: [SocketAddr; 2] =
+    [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 0)];
 
 /// Something that takes a request to a Proxmox server and brings back its answer.
 ///
@@ -102,7 +108,8 @@ impl Endpoint {
     #[must_use]
     pub fn is_loopback(&self) -> bool {
         let host = self.url.host_str().unwrap_or("");
-        host == "[::1]" || host.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+        let is_number = host == "[::1]" || host.parse::<Ipv4Addr>().is_ok_and(|address| address.is_loopback());
+        is_number || host == LOCALHOST
     }
 }
 
@@ -201,6 +208,7 @@ impl Client {
             .retry(reqwest::retry::never())
             .referer(false)
             .no_proxy()
+            .resolve_to_addrs(LOCALHOST, &LOCALHOST_PLACES)
             .pool_idle_timeout(IDLE)
             .connect_timeout(bounds.connect)
             .timeout(bounds.deadline)
@@ -304,6 +312,19 @@ mod tests {
         assert_eq!(place("https://[fd00::1]"), Ok("[fd00::1]:8006".into()));
         for bad in ["http://pve1", "pve1:8006", "https://", "https://u:p@pve1", "https://pve1/api2", "https://pve1?x=1", "ftp://pve1"] {
             assert_eq!(place(bad), Err(NotAnAddress(bad.into())), "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_machine_is_known_by_number_and_by_name_and_nobody_else_is() {
+        let is_loopback = |address: &str| Endpoint::new(address, Trust::System).expect("an address").is_loopback();
+        for own in ["https://127.0.0.1", "https://127.8.8.8:443", "https://[::1]:8006", "https://localhost", "https://LOCALHOST:8006"] {
+            assert!(is_loopback(own), "{own}");
+        }
+        for other in
+            ["https://10.0.0.1", "https://localhost.example", "https://notlocalhost", "https://127.0.0.1.example", "https://[fd00::1]"]
+        {
+            assert!(!is_loopback(other), "{other}");
         }
     }
 }

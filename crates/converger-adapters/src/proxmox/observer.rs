@@ -3,6 +3,8 @@
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
 //! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
 
+use std::fs::File;
+use std::io;
 use std::time::SystemTime;
 
 use converger_core::desired::Scope;
@@ -156,7 +158,7 @@ impl Proxmox {
             return Err(ProxmoxError::NoEndpoint);
         }
         let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
-        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let runtime = runtime()?;
         Ok(Self { name, cluster, ways, needs: Needs::Everything, runtime })
     }
 
@@ -222,6 +224,19 @@ impl Proxmox {
         }
         Err(ProxmoxError::NoAnswer(passed_over))
     }
+}
+
+/// So many files are opened by a runtime, with its signals and a first connection.
+const FILES: usize = 8;
+
+/// What waits for sockets, signals and time.
+///
+/// # Errors
+/// This process may not open the files for it. That is looked for beforehand: where the last of them is missing, tokio panics.
+pub fn runtime() -> io::Result<Runtime> {
+    let room = (0..FILES).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>()?;
+    drop(room);
+    Builder::new_current_thread().enable_all().build()
 }
 
 impl Observer for Proxmox {

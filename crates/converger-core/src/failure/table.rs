@@ -30,8 +30,8 @@ pub static TABLE: [Entry; 36] = [
         Code::ClientSetup,
         "client-setup",
         "the connection cannot be made ready on this machine",
-        "Before anybody is asked, the authorities that are trusted, the token and this machine's network and TLS must be ready. One of them is not, so that nothing was read and nothing was sent.",
-        "Mend what the message names: the file in `ca`, the id in `token`, or the limits of this process, such as that of open files.",
+        "Before anybody is asked, the authorities that are trusted, the token with its secret, and this machine's network and TLS must be ready. One of them is not, so that nothing was read and nothing was sent.",
+        "Mend what the message names: the file in `ca`, the id in `token`, where `secret` is and what is there, or the limits of this process, such as that of open files.",
     ),
     entry(
         Code::EndpointUnreachable,

@@ -33,7 +33,6 @@ use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Sign
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
 use futures_util::future::select;
-use tokio::runtime::Builder;
 use tokio::sync::watch;
 
 use super::endings::Endings;
@@ -198,7 +197,7 @@ async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Opti
 /// Ends the program some time after a second signal, by a thread of its own: whatever the rest of it waits for, an answer or a screen, it
 /// can be ended. Being killed costs nothing: the journal knows what was under way.
 fn watch_over() -> Result<(), Stop> {
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
+    let runtime = spine::runtime()?;
     let mut endings = {
         let _inside = runtime.enter();
         Endings::listen()?

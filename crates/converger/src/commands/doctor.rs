@@ -7,8 +7,9 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use converger_adapters::proxmox::doctor::{Finding, Level, Remedy, Where};
-use converger_adapters::proxmox::{Environment, Proxmox};
+use converger_adapters::proxmox::{Proxmox, ProxmoxError};
 use converger_core::desired::{Desired, Scope};
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use serde::Serialize;
 
@@ -16,8 +17,8 @@ use super::{Stop, shown, spine};
 use crate::cli::Doctor as Visit;
 use crate::config::{self, Connection, Survey};
 use crate::exit::End;
-use crate::progress;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
+use crate::{files, progress};
 
 /// The form of the JSON.
 const SCHEMA: &str = "converger.doctor/1";
@@ -42,16 +43,17 @@ pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
     for name in names {
         let connection = survey.connections.get(&name).ok_or_else(|| spine::unconfigured(&name))?;
         let extra = outside(&name, connection, &survey);
-        let end = match connection.open(&name) {
+        let findings = match connection.open(&name) {
             Ok(environment) => {
                 let spinner = progress::spinner(&format!("examining {name}"));
                 let scope = desired.as_ref().map(Desired::scope);
-                let findings = findings(environment, scope.as_ref(), extra, &|what| spinner.say(what))?;
+                let found = inside(Proxmox::new(environment), scope.as_ref(), &|what| spinner.say(what));
                 spinner.end();
-                show(&name, visit.json, &findings)?
+                [extra, found].concat()
             }
-            Err(fault) => show(&name, visit.json, &[&extra[..], &[Finding::new("secret", Level::Fail, fault)]].concat())?,
+            Err(fault) => [extra, vec![unready("secret", fault, Connection::REMEDY), unasked()]].concat(),
         };
+        let end = show(&name, visit.json, &findings)?;
         ended = if ended == End::Done { end } else { ended };
     }
     Ok(ended)
@@ -87,12 +89,22 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
     findings
 }
 
-/// What is found in an environment, after what was found `extra`, outside of it. `say` is told what is being asked now.
-fn findings(environment: Environment, scope: Option<&Scope>, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Result<Vec<Finding>, Stop> {
-    let proxmox = Proxmox::new(environment).map_err(|error| Stop::failed(error.to_string()))?;
-    let mut findings = extra;
-    findings.extend(proxmox.examine(scope, say));
-    Ok(findings)
+/// What is found in an environment. `say` is told what is being asked now.
+fn inside(proxmox: Result<Proxmox, ProxmoxError>, scope: Option<&Scope>, say: &dyn Fn(&str)) -> Vec<Finding> {
+    match proxmox {
+        Ok(proxmox) => proxmox.examine(scope, say),
+        Err(error) => vec![unready("setup", files::plain(&error.to_string()), Code::ClientSetup.entry().remedy), unasked()],
+    }
+}
+
+/// Something on this side that keeps the environment from being asked.
+fn unready(check: &'static str, found: String, remedy: &str) -> Finding {
+    Finding::new(check, Level::Fail, found).code(Code::ClientSetup).remedy(remedy.trim_end_matches('.'))
+}
+
+fn unasked() -> Finding {
+    Finding::new("rest", Level::Unknown, "endpoints, privileges, cluster and guests were not asked for, because nobody can be asked yet")
+        .remedy("mend what is said above, and ask again")
 }
 
 /// A doctor that finds a failure has failed.
@@ -170,8 +182,9 @@ fn finding_text(finding: &Finding, before: Option<&Remedy>, width: usize) -> Str
         let _ = writeln!(text, "{margin}{} the same", styled(CYAN, "remedy:"));
         return text;
     }
+    let more = finding.code.map(|code| format!(" (`converger explain {code}` says more)")).unwrap_or_default();
     if !remedy.text.is_empty() {
-        let _ = writeln!(text, "{margin}{} {}", styled(CYAN, "remedy:"), remedy.text);
+        let _ = writeln!(text, "{margin}{} {}{more}", styled(CYAN, "remedy:"), remedy.text);
     }
     for line in &remedy.lines {
         let place = match line.r#where {
@@ -201,6 +214,7 @@ mod tests {
 
     use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+    use converger_adapters::proxmox::Environment;
     use converger_adapters::proxmox::client::{Bounds, Endpoint, Fingerprint, Secret, Token, TokenId, Trust};
     use converger_lab::server::{Clock, Identity, Options, Server};
     use converger_lab::{Flavour, Scale, Setting};
@@ -258,7 +272,21 @@ mod tests {
     }
 
     fn examined(environment: Environment, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Vec<Finding> {
-        super::findings(environment, None, extra, say).unwrap_or_else(|_| panic!("no observer"))
+        [extra, inside(Proxmox::new(environment), None, say)].concat()
+    }
+
+    #[test]
+    fn what_cannot_be_made_ready_has_a_code_and_a_remedy_and_ends_no_visit() {
+        let limits = || ProxmoxError::Runtime(io::Error::other("Too many open files"));
+        for error in [limits(), ProxmoxError::NoEndpoint] {
+            let words = error.to_string();
+            let found = inside(Err(error), None, &|_| {});
+            assert_eq!(end(&found), End::Failed);
+            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some("client-setup"), words.as_str()));
+            let shown = anstream::adapter::strip_str(&text(&lab_name(), &found)).to_string();
+            assert!(shown.contains("remedy: Mend what the message names") && shown.contains("`converger explain client-setup`"), "{shown}");
+            assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
+        }
     }
 
     fn lab_name() -> EnvironmentName {

@@ -7,7 +7,7 @@ use std::pin::pin;
 use futures_util::future::{pending, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Stop;
+use super::{Stop, spine};
 
 /// The signals that ask for an end.
 pub(super) struct Endings {
@@ -20,7 +20,9 @@ pub(super) struct Endings {
 impl Endings {
     /// Listens from here on. Inside of a runtime only.
     pub(super) fn listen() -> Result<Self, Stop> {
-        let listen = |kind| signal(kind).map_err(|error| Stop::failed(format!("cannot listen for signals: {error}")));
+        let deaf =
+            |error| spine::unready(Stop::failed(format!("cannot listen for signals: {error}")), "look at the limits of this process");
+        let listen = |kind| signal(kind).map_err(deaf);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let hang_up = if ignores_hang_up(&status) { None } else { Some(listen(SignalKind::hangup())?) };
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hang_up })

@@ -12,10 +12,9 @@ use std::sync::Arc;
 
 use converger_lab::server::{Clock, Identity, Options, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, SeededDay, Setting, World};
-use tokio::runtime::Builder;
 
 use super::endings::Endings;
-use super::{Stop, shown};
+use super::{Stop, shown, spine};
 use crate::cli::Lab;
 use crate::exit::End;
 use crate::files;
@@ -38,8 +37,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
     let watcher = watcher(!arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
-    runtime.block_on(async {
+    spine::runtime()?.block_on(async {
         let server = Server::bind(&setting, options).await.map_err(|error| unserved(&error))?;
         let places: Vec<Place> = server.places().cloned().collect();
         if let Some(room) = &room {

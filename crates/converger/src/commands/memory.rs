@@ -9,7 +9,7 @@ use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, OpenError, Receipt, Remembered, SqliteStore, Store as _, StoreError};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 
 use super::{Stop, spine};
 use crate::config::Config;
@@ -28,8 +28,7 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
     let config = spine::load(config, environment)?;
     let directory = state::directory(config.state.as_deref()).map_err(Stop::input)?;
     let store = state::open(&directory).map_err(|error| unopened(&error))?;
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| Stop::failed(format!("cannot start: {error}")))?;
-    Ok(Memory { store, directory, runtime })
+    Ok(Memory { store, directory, runtime: spine::runtime()? })
 }
 
 /// What is remembered of an environment that decides about a plan, without touching anything. Where there is no store nothing is

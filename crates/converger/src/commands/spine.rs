@@ -5,22 +5,24 @@ use std::path::Path;
 use std::sync::Arc;
 
 use converger_adapters::proxmox::observe::Needs;
-use converger_adapters::proxmox::{Proxmox, ProxmoxError, Report};
+use converger_adapters::proxmox::{self, Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
 use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::Scoped;
 use converger_core::plan;
 use converger_core::policy::{Grip, GripBy};
 use converger_core::safety::{self, Judged};
 use converger_store::Remembered;
+use tokio::runtime::Runtime;
 
 use super::{Stop, memory};
 use crate::cli::{Look, Source};
-use crate::config::Config;
+use crate::config::{Config, Connection};
 use crate::files::Text;
 use crate::{config, diagnose, files, host, progress, render};
 
@@ -145,8 +147,23 @@ fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Ne
 /// The environment itself, which is not asked anything yet.
 pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<Proxmox, Stop> {
     let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
-    let opened = connection.open(environment).map_err(Stop::input)?;
+    let opened = connection.open(environment).map_err(|fault| unready(Stop::input(fault), Connection::REMEDY))?;
     Proxmox::new(opened).map_err(|error| unread(&error))
+}
+
+/// What waits for sockets, signals and time.
+pub(super) fn runtime() -> Result<Runtime, Stop> {
+    proxmox::runtime().map_err(|error| unread(&ProxmoxError::Runtime(error)))
+}
+
+/// This side of a connection cannot be made ready.
+pub(super) fn unready(stop: Stop, remedy: &str) -> Stop {
+    stop.code(Some(Code::ClientSetup)).help(more(remedy, Code::ClientSetup))
+}
+
+/// What to do, and where more is said.
+fn more(remedy: &str, code: Code) -> String {
+    format!("{remedy} (`converger explain {}` says more)", code.word())
 }
 
 /// Takes a reading of the environment, and tells what people should know about it.
@@ -169,7 +186,7 @@ fn unread(error: &ProxmoxError) -> Stop {
     };
     let stop = stop.code(error.code());
     match (error.code(), error.remedy()) {
-        (Some(code), Some(remedy)) => stop.help(format!("{remedy} (`converger explain {}` says more)", code.word())),
+        (Some(code), Some(remedy)) => stop.help(more(remedy, code)),
         _ => stop,
     }
 }

@@ -273,6 +273,9 @@ fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, 
 }
 
 impl Connection {
+    /// What to do where it cannot be opened.
+    pub(crate) const REMEDY: &str = "compare what `secret` and `ca` say in converger.toml with what is there";
+
     /// The environment, with its secret.
     pub(crate) fn open(&self, name: &EnvironmentName) -> Result<Environment, String> {
         for path in &self.files {

@@ -6,6 +6,7 @@ use super::theirs;
 use crate::proxmox::client::{Distrust, Trust};
 use crate::proxmox::codec::{Cause, Shown, Version};
 use crate::proxmox::observe;
+use converger_core::failure::Code;
 use converger_core::moment;
 
 /// A certificate that ends sooner is worth a word: Proxmox renews its own two weeks before.
@@ -37,13 +38,13 @@ fn reach(gathered: &Gathered, seen: &EndpointSeen, silent: Level) -> Finding {
         Ok(_) => return Finding::new("endpoint", Level::Ok, "it answers"),
         Err(Unasked::NoWay(error)) => {
             let found = format!("it cannot be asked: {}", Shown(error));
-            return Finding::new("endpoint", Level::Fail, found).remedy("mend what converger.toml says about it");
+            return Finding::new("endpoint", Level::Fail, found).code(Code::ClientSetup).remedy("mend what converger.toml says about it");
         }
         Err(Unasked::Failed(failure)) => failure,
     };
     let remedy = || observe::remedy(failure, gathered.token.as_str());
-    match failure.cause {
-        Cause::Unauthenticated => Finding::new("endpoint", Level::Ok, "it answers"),
+    let finding = match failure.cause {
+        Cause::Unauthenticated => return Finding::new("endpoint", Level::Ok, "it answers"),
         Cause::Unreachable => Finding::new("endpoint", silent, failure.without_place(&seen.place))
             .remedy("check the address and the port, that no firewall is between, and that the node is up and answers")
             .line(Where::Node, "systemctl status pveproxy"),
@@ -52,7 +53,8 @@ fn reach(gathered: &Gathered, seen: &EndpointSeen, silent: Level) -> Finding {
         }
         Cause::TooSlow | Cause::Interrupted => Finding::new("endpoint", silent, failure.without_place(&seen.place)).remedy(remedy()),
         _ => Finding::new("endpoint", Level::Fail, failure.without_place(&seen.place)).remedy(remedy()),
-    }
+    };
+    finding.code(failure.cause.code())
 }
 
 /// Whom was trusted, and what was shown.

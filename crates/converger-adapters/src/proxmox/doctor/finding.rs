@@ -3,6 +3,7 @@
 //! What others wrote is escaped before it becomes part of a sentence (G16), and never becomes part of a line that is to be typed
 //! unless it is one plain word.
 
+use converger_core::failure::Code;
 use serde::Serialize;
 
 /// How something stands.
@@ -43,6 +44,9 @@ pub struct Finding {
     pub about: Option<String>,
     /// What was looked at, in kebab-case; stable.
     pub check: &'static str,
+    /// The failure that it is, where it keeps commands from reading: under this word `explain` has more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<&'static str>,
     /// What was found, in a sentence.
     pub found: String,
     /// How it stands.
@@ -85,13 +89,19 @@ pub enum Where {
 impl Finding {
     /// What was found by a check.
     pub fn new(check: &'static str, level: Level, found: impl Into<String>) -> Self {
-        Self { about: None, check, found: found.into(), level, remedy: None }
+        Self { about: None, check, code: None, found: found.into(), level, remedy: None }
     }
 
     /// The same, about one of several things.
     #[must_use]
     pub fn about(self, about: impl Into<String>) -> Self {
         Self { about: Some(about.into()), ..self }
+    }
+
+    /// The same, under the code of a failure.
+    #[must_use]
+    pub fn code(self, code: Code) -> Self {
+        Self { code: Some(code.word()), ..self }
     }
 
     /// The same, with what to do about it.

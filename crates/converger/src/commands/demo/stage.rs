@@ -17,8 +17,8 @@ use converger_lab::{Record, Setting};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
-use super::super::Stop;
 use super::super::endings::Endings;
+use super::super::{Stop, spine};
 use crate::render::{self, styled};
 
 const WORLD: &str = include_str!("world.yaml");
@@ -195,9 +195,9 @@ type Bound = Result<(Vec<Place>, Shared), Stop>;
 /// Serves the lab until the other side of `ended` is dropped, and listens for whoever wants an end.
 fn serve(setting: &Setting, options: Options, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>, cast: &Arc<Mutex<Cast>>) {
     let failed = |error: &dyn std::fmt::Display| Stop::failed(format!("the lab cannot be served: {error}"));
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match spine::runtime() {
         Ok(runtime) => runtime,
-        Err(error) => return drop(bound.send(Err(failed(&error)))),
+        Err(stop) => return drop(bound.send(Err(stop))),
     };
     runtime.block_on(async {
         let (server, mut endings) = match (Server::bind(setting, options).await, Endings::listen()) {

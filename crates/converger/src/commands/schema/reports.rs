@@ -116,12 +116,13 @@ pub(super) fn history() -> Json {
 
 /// A line of `doctor --json`.
 pub(super) fn doctor() -> Json {
-    let line = object(&["text", "where"], json!({ "text": text(), "where": words(&["node", "config"]) }));
+    let line = object(&["text", "where"], json!({ "text": text(), "where": words(&["node", "config", "here"]) }));
     let remedy = object(&["lines", "text"], json!({ "lines": list(line), "text": text() }));
     let finding = object(
         &["check", "found", "level"],
         json!({
-            "about": text(), "check": { "type": "string", "pattern": "^[a-z0-9-]+$" }, "found": text(),
+            "about": text(), "check": { "type": "string", "pattern": "^[a-z0-9-]+$" },
+            "code": words(&FAILURES.each_ref().map(|entry| entry.word)), "found": text(),
             "level": words(&["ok", "warn", "fail", "unknown"]), "remedy": remedy,
         }),
     );
