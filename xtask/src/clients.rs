@@ -23,7 +23,11 @@ pub(crate) fn ask() -> Outcome {
         python::run("proxmoxer_on_lab.py", &[&lab.room().display().to_string()])?;
     }
     play(&labs)?;
-    labs.iter().try_for_each(|lab| lab::all_understood(&lab.requests()?))
+    labs.iter().try_for_each(|lab| {
+        let requests = lab.requests()?;
+        lab::all_understood(&requests)?;
+        lab::all_documented(&requests)
+    })
 }
 
 /// What is declared changes everything once and nothing the second time.

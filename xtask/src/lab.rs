@@ -108,6 +108,22 @@ pub(crate) fn all_understood(requests: &[Value]) -> Outcome {
     if lines.is_empty() { Ok(()) } else { Err(Failure::new(format!("requests that the lab does not understand:\n{}", lines.join("\n")))) }
 }
 
+/// Answers that have another form than the official documentation of the API says, or that nobody looked at.
+pub(crate) fn all_documented(requests: &[Value]) -> Outcome {
+    let is_fine = |request: &Value| matches!(request["form"].as_str(), Some("documented" | "raw"));
+    let lines: Vec<String> = requests
+        .iter()
+        .filter(|request| !is_fine(request))
+        .map(|request| format!("  {} {}: {}", request["method"], request["path"], request["form"]))
+        .collect();
+    let documented = requests.iter().filter(|request| request["form"] == "documented").count();
+    match lines.is_empty() {
+        true if documented > 0 => Ok(()),
+        true => Err(Failure::new("no answer of the lab was held against the documentation of the API")),
+        false => Err(Failure::new(format!("answers that are not as documented:\n{}", lines.join("\n")))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +147,15 @@ mod tests {
             assert!(failure.to_string().contains(&format!("{status} \"GET\"")), "{failure}");
         }
         assert!(all_understood(&[json!({})]).is_err(), "a request without a status was not answered");
+    }
+
+    #[test]
+    fn every_answer_has_the_documented_form_or_comes_from_no_method() {
+        let of = |form: &str| json!({ "method": "GET", "path": "/x", "form": form });
+        assert_eq!(all_documented(&[of("documented"), of("raw")]), Ok(()));
+        for strange in [of("unchecked"), of("data: `status` is missing"), json!({})] {
+            assert!(all_documented(&[of("documented"), strange.clone()]).is_err(), "{strange}");
+        }
+        assert!(all_documented(&[of("raw")]).is_err(), "nothing was checked");
     }
 }

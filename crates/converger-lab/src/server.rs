@@ -31,6 +31,7 @@ pub use identity::{Identity, IdentityError};
 pub use shared::{Held, Shared};
 
 use crate::setting::Setting;
+use crate::wire::{Answer, Request};
 use crate::world::{Record, World};
 use connection::{Desk, REQUESTS_MAX};
 use door::Door;
@@ -50,12 +51,23 @@ pub struct Options {
     pub clock: Clock,
     /// Who the nodes say that they are.
     pub identity: Identity,
-    /// Called with every request once it was answered.
+    /// Called with every request once there is an answer to it.
     pub watcher: Option<Watcher>,
 }
 
-/// Looks at every request.
-pub type Watcher = Arc<dyn Fn(&Record) + Send + Sync>;
+/// Looks at every request and its answer.
+pub type Watcher = Arc<dyn Fn(&Passed<'_>) + Send + Sync>;
+
+/// One request and its answer, as the world took and gave them.
+#[derive(Clone, Copy, Debug)]
+pub struct Passed<'p> {
+    /// What the world keeps of it.
+    pub record: &'p Record,
+    /// The request.
+    pub request: &'p Request,
+    /// The answer, whatever becomes of it on its way.
+    pub answer: &'p Answer,
+}
 
 /// A node and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]

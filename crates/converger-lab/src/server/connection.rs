@@ -15,7 +15,7 @@ use super::head::{self, Head, Heard, Hearing};
 use super::race::{First, race};
 use super::reply::{self, Body, Manners};
 use super::stream::HangUp;
-use super::{Shared, Watcher};
+use super::{Passed, Shared, Watcher};
 use crate::respond;
 use crate::route;
 use crate::wire::{Answer, Fate, Request};
@@ -57,7 +57,7 @@ impl Desk {
         };
         // Not while the world is held: a watcher may write to something that is slow.
         if let (Some(watcher), Some(record)) = (&self.watcher, record) {
-            watcher(&record);
+            watcher(&Passed { record: &record, request, answer: &answer });
         }
         answer
     }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use converger_lab::{Act, Answer, GuestSetting, Request, Setting, World};
+use converger_lab::{Act, Answer, GuestSetting, Request, Setting, World, verify_answer};
 use serde_json::Value;
 
 use crate::compare::compare;
@@ -57,7 +57,8 @@ fn one(stage: &mut Stage, exchange: &Exchange) -> Result<(), String> {
         None => stage.world.answer(stage.now_ms, &request),
     };
     remember(stage, &exchange.label, &answer);
-    compare(&exchange.outcome, &answer)
+    compare(&exchange.outcome, &answer)?;
+    verify_answer(stage.world.flavour(), &request, &answer).map(drop)
 }
 
 fn prepare(stage: &mut Stage, before: &Before) -> Result<(), String> {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
-use converger_lab::server::{Clock, Identity, Options, Place, ServeError, Server, Watcher};
+use converger_lab::server::{Clock, Identity, Options, Passed, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, SeededDay, Setting, World};
 
 use super::endings::Endings;
@@ -20,7 +20,7 @@ use crate::exit::End;
 use crate::files;
 use crate::render::{self, styled};
 use invitation::Invitation;
-use record::Recorder;
+use record::{Form, Recorder};
 use room::Room;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -35,7 +35,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
     let invitation = Invitation::new(&setting, &identity, clock);
     let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
-    let watcher = watcher(!arguments.quiet, recorder.clone());
+    let watcher = watcher(setting.flavour, !arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     spine::runtime()?.block_on(async {
         let server = Server::bind(&setting, options).await.map_err(|error| unserved(&error))?;
@@ -92,16 +92,16 @@ fn identity(setting: &Setting) -> Result<Identity, Stop> {
 }
 
 /// Who looks at every request: a person at the terminal, a file, both or nobody.
-fn watcher(is_shown: bool, recorder: Option<Arc<Recorder>>) -> Option<Watcher> {
+fn watcher(flavour: Flavour, is_shown: bool, recorder: Option<Arc<Recorder>>) -> Option<Watcher> {
     if !is_shown && recorder.is_none() {
         return None;
     }
-    Some(Arc::new(move |record: &Record| {
+    Some(Arc::new(move |passed: &Passed<'_>| {
         if is_shown {
-            log(record);
+            log(passed.record);
         }
         if let Some(recorder) = &recorder {
-            recorder.keep(record);
+            recorder.keep(passed.record, &Form::of(flavour, passed.request, passed.answer));
         }
     }))
 }

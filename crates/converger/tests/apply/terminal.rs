@@ -6,7 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::process::{Child, ChildStdout, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 
-use converger_lab::Record;
+use converger_lab::server::Passed;
 
 use crate::stage::{Applying, STARTS, STOP, Stage};
 
@@ -95,7 +95,7 @@ fn whoever_waits_for_a_reading_sees_what_is_waited_for() {
     let (answer, answers) = mpsc::channel::<()>();
     let answers = Mutex::new(answers);
     // No answer goes out before the other end of the channel is gone.
-    let held = Arc::new(move |_: &Record| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
+    let held = Arc::new(move |_: &Passed<'_>| assert!(answers.lock().expect("nobody panicked").recv().is_err(), "nobody sends"));
     let stage = Stage::watched(STARTS, Some(held));
     let mut terminal = Terminal::open(&stage, "audit desired.yaml");
     terminal.until("reading lab");

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 
 use converger_lab::Record;
-use converger_lab::server::{Shared, Watcher};
+use converger_lab::server::{Passed, Shared, Watcher};
 use rustix::process::{Pid, kill_process};
 
 use crate::line::{Line, Signal, When};
@@ -31,7 +31,7 @@ impl Hook {
     /// Who tells it of requests.
     pub(crate) fn watcher(self: &Arc<Self>) -> Watcher {
         let hook = Arc::clone(self);
-        Arc::new(move |record: &Record| hook.told(record))
+        Arc::new(move |passed: &Passed<'_>| hook.told(passed.record))
     }
 
     /// The world that it acts on.

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
-use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared, Watcher};
-use converger_lab::{Act, Record, Setting};
+use converger_lab::server::{Clock, Identity, Options, Passed, Place, Server, Shared, Watcher};
+use converger_lab::{Act, Flavour, Record, Setting, verify_answer, verify_request};
 use tokio::sync::oneshot;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -35,6 +35,8 @@ pub(crate) struct Lab {
     authority: String,
     secrets: Vec<String>,
     world: Shared,
+    /// What passed and is not as the table of the API says.
+    strange: Strange,
     /// When the world last heard of anything.
     now_ms: u64,
     end: Option<oneshot::Sender<()>>,
@@ -45,6 +47,8 @@ impl Lab {
     /// Serves the world that `text` describes. `watcher` is told of every request.
     pub(crate) fn start(prefix: &'static str, text: &str, clock: Clock, watcher: Option<Watcher>) -> Result<Self, String> {
         let setting = Setting::from_yaml(text)?;
+        let strange = Strange::default();
+        let watcher = Some(verifying(setting.flavour, watcher, Arc::clone(&strange)));
         let names = setting.nodes.keys().map(String::as_str);
         let identity = Identity::new(names, LOOPBACK).map_err(|error| error.to_string())?;
         let (fingerprint, authority) = (identity.fingerprint(), identity.authority_pem().to_owned());
@@ -54,7 +58,7 @@ impl Lab {
         let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher };
         let thread = thread::spawn(move || serve(&setting, options, &bound, ended));
         let (places, world) = places.recv().map_err(|error| error.to_string())??;
-        Ok(Self { prefix, places, fingerprint, authority, secrets, world, now_ms, end: Some(end), thread: Some(thread) })
+        Ok(Self { prefix, places, fingerprint, authority, secrets, world, strange, now_ms, end: Some(end), thread: Some(thread) })
     }
 
     /// The world that is served.
@@ -137,7 +141,21 @@ impl Drop for Lab {
         drop(self.end.take());
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
+        let strange = std::mem::take(&mut *self.strange.lock().expect("nobody panicked"));
+        assert!(thread::panicking() || strange.is_empty(), "not as the table of the API says: {strange:#?}");
     }
+}
+
+type Strange = Arc<Mutex<Vec<String>>>;
+
+/// Holds every request of the program and every answer of the lab against the table of the API, and then tells whoever else watches.
+fn verifying(flavour: Flavour, watcher: Option<Watcher>, strange: Strange) -> Watcher {
+    Arc::new(move |passed: &Passed<'_>| {
+        let Passed { request, answer, .. } = passed;
+        let faults = [verify_request(flavour, request).err(), verify_answer(flavour, request, answer).err()];
+        strange.lock().expect("nobody panicked").extend(faults.into_iter().flatten());
+        watcher.iter().for_each(|watcher| watcher(passed));
+    })
 }
 
 type Bound = Result<(Vec<Place>, Shared), String>;

@@ -207,7 +207,9 @@ impl Stage {
         });
         self.strike(due);
         let before = is_change.then(|| self.footprint(vmid));
-        let answer = self.world.answer_at(self.now_ms, &self.entry, &wire::request(&self.token, sent));
+        let request = wire::request(&self.token, sent);
+        let answer = self.world.answer_at(self.now_ms, &self.entry, &request);
+        wire::verify(self.world.flavour(), &request, &answer);
         let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
         if is_change {
             let due = self.take(|moment| moment == Moment::AfterSend);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
 use std::{io, io::Write as _};
 
-use converger_lab::server::{Clock, Identity, Options, Place, Server, Shared, Watcher};
+use converger_lab::server::{Clock, Identity, Options, Passed, Place, Server, Shared, Watcher};
 use converger_lab::{Record, Setting};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
@@ -84,7 +84,7 @@ impl Stage {
         let fingerprint = identity.fingerprint();
         let cast = Arc::new(Mutex::new(Cast::default()));
         let watching = Arc::clone(&cast);
-        let watcher: Watcher = Arc::new(move |record: &Record| watch(&mut locked(&watching), record));
+        let watcher: Watcher = Arc::new(move |passed: &Passed<'_>| watch(&mut locked(&watching), passed.record));
         let clock = Clock::Virtual { step_ms: STEP_MS };
         let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
         let ((end, ended), (bound, served), listening) = (oneshot::channel(), mpsc::channel(), Arc::clone(&cast));

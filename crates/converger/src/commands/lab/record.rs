@@ -1,7 +1,8 @@
 //! `--record`: every request as a line of JSON in a file that nobody else may read.
 //!
 //! A file that is no record is not written over, and a record that cannot be kept ends the lab: whoever counts on it must not
-//! believe half of it. What never enters here: what a request was answered.
+//! believe half of it. What never enters here: what a request was answered, but for its status and whether it has the form that Proxmox
+//! documents.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, Write as _};
@@ -9,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_lab::Record;
+use converger_lab::{Answer, Flavour, Record, Request, verify_answer};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -21,6 +22,44 @@ const SECRET_WORDS: [&str; 6] = ["password", "secret", "ticket", "otp", "challen
 
 /// A line longer than this is no record's.
 const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// A larger answer is not looked at: whoever asks for a list of thousands of guests is not to wait for it twice.
+const CHECKED_BYTES_MAX: usize = 256 << 10;
+
+/// How an answer stands to what the official documentation of the API says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// It has what its method returns.
+    Documented,
+    /// No method gave it: it comes from the server itself, a proxy or a fault.
+    Raw,
+    /// It is too large to be looked at.
+    Unchecked,
+    /// Proxmox would not say this.
+    Strange(String),
+}
+
+impl Form {
+    pub(super) fn of(flavour: Flavour, request: &Request, answer: &Answer) -> Self {
+        if answer.body.len() > CHECKED_BYTES_MAX {
+            return Self::Unchecked;
+        }
+        match verify_answer(flavour, request, answer) {
+            Ok(Some(_)) => Self::Documented,
+            Ok(None) => Self::Raw,
+            Err(fault) => Self::Strange(fault),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Documented => "documented",
+            Self::Raw => "raw",
+            Self::Unchecked => "unchecked",
+            Self::Strange(fault) => fault,
+        }
+    }
+}
 
 /// The file of a record, and what kept it from being written.
 pub(super) struct Recorder {
@@ -45,10 +84,11 @@ impl Recorder {
     }
 
     /// One line in one write, so that whoever reads along never sees half of one.
-    pub(super) fn keep(&self, record: &Record) {
+    pub(super) fn keep(&self, record: &Record, form: &Form) {
         let Record { at_ms, entry, method, path, user, status } = record;
         let path = without_secrets(path);
-        let line = json!({ "at_ms": at_ms, "node": entry, "method": method, "path": path, "user": user, "status": status });
+        let form = form.text();
+        let line = json!({ "at_ms": at_ms, "form": form, "node": entry, "method": method, "path": path, "user": user, "status": status });
         let mut file = self.lock();
         let Ok(open) = file.as_mut() else { return };
         if let Err(error) = open.write_all(format!("{line}\n").as_bytes()) {
@@ -120,7 +160,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&world).expect("read"), "nodes: { pve1: {} }\n");
         let path = room.path().join("requests.jsonl");
         for _ in 0..2 {
-            Recorder::open(&path).unwrap_or_else(|_| panic!("refused")).keep(&record());
+            Recorder::open(&path).unwrap_or_else(|_| panic!("refused")).keep(&record(), &Form::Raw);
             let text = std::fs::read_to_string(&path).expect("read");
             assert_eq!(text.lines().count(), 1, "{text}");
             assert!(text.contains("username=root%40pam&password=...") && !text.contains("hunter2"), "{text}");
@@ -132,7 +172,21 @@ mod tests {
     fn a_line_that_cannot_be_written_is_known() {
         let full = Recorder::open(Path::new("/dev/full")).unwrap_or_else(|_| panic!("refused"));
         assert!(full.fault().is_none());
-        full.keep(&record());
+        full.keep(&record(), &Form::Raw);
         assert!(full.fault().is_some());
+    }
+
+    #[test]
+    fn an_answer_that_proxmox_would_not_give_is_told_from_one_that_it_would() {
+        let request = Request::new("GET", "/api2/json/version");
+        let form = |status: u16, body: &str| {
+            let headers = vec![("Content-Type".to_owned(), "application/json;charset=UTF-8".to_owned())];
+            Form::of(Flavour::V9, &request, &Answer { status, headers, body: body.into(), ..Answer::default() })
+        };
+        assert_eq!(form(200, r#"{"data":{"version":"9.2.3","release":"9.2","repoid":"x"}}"#), Form::Documented);
+        let strange = form(200, r#"{"data":{"version":"9.2.3","repoid":"x"}}"#);
+        assert!(strange.text().contains("`release` is missing"), "{strange:?}");
+        assert_eq!(form(200, &format!("{{{}", " ".repeat(CHECKED_BYTES_MAX))), Form::Unchecked);
+        assert_eq!(Form::of(Flavour::V9, &request, &Answer { status: 595, ..Answer::default() }), Form::Raw);
     }
 }
