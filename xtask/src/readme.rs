@@ -7,6 +7,7 @@ mod walk;
 
 use std::fs;
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use crate::shell::{self, Failure, Outcome};
 
@@ -14,11 +15,16 @@ const README: &str = "README.md";
 const COMMAND: &str = "$ cargo run --release -- ";
 /// The demo ends well, or it is none.
 const EXIT: i32 = 0;
+/// So long may it take, the build aside: the whole story in a minute.
+const DEMO_MAX: Duration = Duration::from_secs(60);
 
 pub(crate) fn check() -> Outcome {
     let readme = fs::read_to_string(README).map_err(|error| Failure::new(format!("cannot read `{README}`: {error}")))?;
     let arguments = arguments(&readme)?;
+    shell::run(&mut shell::cargo(&["build", "--quiet", "--profile", "ci"]))?;
+    let began = Instant::now();
     let output = run(&arguments)?;
+    in_time(began.elapsed())?;
     if output.status.code() != Some(EXIT) {
         return Err(Failure::new(format!("the first command of {README} ended with {}, not with exit code {EXIT}", output.status)));
     }
@@ -37,6 +43,18 @@ fn run(arguments: &[String]) -> Result<Output, Failure> {
     let before = ["run", "--quiet", "--profile", "ci", "--"];
     let all: Vec<&str> = before.into_iter().chain(arguments.iter().map(String::as_str)).collect();
     shell::cargo(&all).output().map_err(|error| Failure::new(format!("cannot run the first command of {README}: {error}")))
+}
+
+fn in_time(took: Duration) -> Outcome {
+    println!("the first command of {README} took {} ms", took.as_millis());
+    if took <= DEMO_MAX {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "the first command of {README} took {} s, and promises to take less than {}",
+        took.as_secs(),
+        DEMO_MAX.as_secs()
+    )))
 }
 
 /// Every line of the README's excerpt is in the output, in this order; `...` stands for what is left out.
@@ -59,6 +77,12 @@ mod tests {
     fn the_command_is_found_and_split() {
         assert_eq!(arguments("x\n$ cargo run --release -- audit a.yaml\n"), Ok(vec!["audit".to_owned(), "a.yaml".to_owned()]));
         assert!(arguments("nothing here").is_err());
+    }
+
+    #[test]
+    fn a_demo_of_more_than_a_minute_is_none() {
+        assert_eq!(in_time(DEMO_MAX), Ok(()));
+        assert!(in_time(DEMO_MAX + Duration::from_millis(1)).is_err());
     }
 
     #[test]
