@@ -5,11 +5,13 @@
 //! sees requests and records only, that is the same as a machine that is wrong inside; and nothing of it can ever be in the program,
 //! because all of it is in this directory.
 
+use std::collections::BTreeSet;
+
 use converger_core::action::Change;
 use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, Source, TaskState};
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::Words;
-use converger_core::observe::Status;
+use converger_core::observe::{Observation, Reading, Status};
 use converger_engine::operation::{Event, NotCommitted};
 use converger_engine::schedule::OnFailure;
 
@@ -82,11 +84,13 @@ pub(crate) enum Bug {
     OtherGuest,
     /// A request that was carried out is carried out again.
     RepeatRequest,
+    /// A guest that was once read as locked is taken for locked ever after.
+    LockForever,
 }
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 33] = [
+    pub(crate) const ALL: [Self; 34] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -120,6 +124,7 @@ impl Bug {
         Self::PlannedNode,
         Self::OtherGuest,
         Self::RepeatRequest,
+        Self::LockForever,
     ];
 
     /// The rules that it breaks: found for another reason, it is not found.
@@ -141,6 +146,18 @@ impl Bug {
             Self::DropRecovery => &["L3"],
             Self::FailOnRecovery => &["S20"],
             Self::RepeatRequest => &["G13"],
+            Self::LockForever => &["L2"],
+        }
+    }
+}
+
+/// What an observer that never forgets a lock would read.
+pub(crate) fn locked_for_ever(locked: &mut BTreeSet<Vmid>, observation: &mut Observation) {
+    for guest in &mut observation.guests {
+        if matches!(guest.lock, Reading::Read(Some(_))) {
+            locked.insert(guest.vmid);
+        } else if locked.contains(&guest.vmid) {
+            guest.lock = Reading::Read(Some("backup".into()));
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
 
+mod legal;
 mod send;
 pub(crate) mod truth;
 
@@ -17,6 +18,7 @@ use converger_engine::schedule::OnFailure;
 use super::scene::{TOKEN, Wanted};
 use super::stage::Snapshot;
 
+pub(crate) use legal::Grounds;
 pub(crate) use send::Mutation;
 
 /// A rule that did not hold.
@@ -74,6 +76,7 @@ pub(crate) struct Oracle {
     cases: BTreeMap<OperationId, Case>,
     life: u32,
     is_stopped: bool,
+    is_healed: bool,
     /// A run that ends at the first failure had one.
     is_halted: bool,
     on_failure: OnFailure,
@@ -94,6 +97,7 @@ impl Oracle {
             cases: BTreeMap::new(),
             life: 0,
             is_stopped: false,
+            is_healed: false,
             is_halted: false,
             on_failure,
             unwritten: BTreeSet::new(),
@@ -107,6 +111,11 @@ impl Oracle {
     /// From now on something else is wanted.
     pub(crate) fn wants(&mut self, wanted: BTreeMap<u32, Wanted>) {
         self.wanted = wanted;
+    }
+
+    /// Nothing goes wrong any more.
+    pub(crate) fn heals(&mut self) {
+        self.is_healed = true;
     }
 
     /// The first violation is the one that counts.
@@ -336,6 +345,9 @@ impl Oracle {
         self.is_halted |= outcome.end() != End::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
         let case = &self.cases[id];
         let mut found = case.judged(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
+        if self.is_healed && outcome.end() == End::Refused && !self.is_taken(id) {
+            found = found.or(Some(("L2", "nothing changes any more, and what was planned a moment ago is refused".to_owned())));
+        }
         let needs_record = case.intent && outcome.end() != End::NotRun;
         if needs_record && !is_recorded && case.ended.is_none() && !case.is_turned_down {
             found = found.or(Some(("S19", "its end is told and not recorded".to_owned())));
@@ -343,6 +355,12 @@ impl Oracle {
         if let Some((rule, text)) = found {
             self.broken(rule, format!("{id} {:?}: {text}", case_word(outcome)));
         }
+    }
+
+    /// Whether an earlier operation has the guest of this one, because it is not known what became of it.
+    fn is_taken(&self, id: &OperationId) -> bool {
+        let Some(vmid) = self.cases.get(id).map(|case| case.operation.guest.vmid) else { return false };
+        self.cases.iter().any(|(other, case)| other != id && case.operation.guest.vmid == vmid && case.occupies())
     }
 
     /// Its turn never came.

@@ -411,8 +411,10 @@ impl<'l> Life<'l> {
         }
     }
 
-    fn history(&self, id: &OperationId) -> Option<converger_core::apply::History> {
-        self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten()
+    /// What is on the disk. A store that has stopped tells nobody, and what it has is there all the same.
+    fn history(&self, id: &OperationId) -> Option<History> {
+        let read = |store: &MemoryStore| store.operation(id.clone()).now_or_never().and_then(Result::ok);
+        read(&self.store).or_else(|| read(&self.store.crash())).flatten()
     }
 
     fn snapshot(&self, ask: &Ask, operation: &Operation) -> Option<super::stage::Snapshot> {

@@ -26,12 +26,16 @@ const SECRET: &str = "s3cret";
 /// What is wanted of one guest, in raw texts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
+    /// The name that it must have.
+    pub(crate) name: String,
     pub(crate) state: Option<RunState>,
     /// Keys with the text that they are to have; none: absent.
     pub(crate) config: BTreeMap<&'static str, String>,
     /// It does not listen to a shutdown, and is to be shut down: nothing can bring it there.
     pub(crate) is_hopeless: bool,
     pub(crate) after: Vec<u32>,
+    /// It may be restarted for config that waits.
+    pub(crate) restarts: bool,
 }
 
 /// A world before its first moment, and what is wanted of it.
@@ -108,7 +112,7 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
     }
     let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
     let mut json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
-    let mut wanted = Wanted::default();
+    let mut wanted = Wanted { name: "web-100".to_owned(), ..Wanted::default() };
     match step {
         "start" => (json["state"], wanted.state) = (json!("running"), Some(RunState::Running)),
         "shutdown" => (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped)),
@@ -123,6 +127,7 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
         _ => {
             (json["config"], json["restart"]) = (json!({ "cores": 2 }), json!("when-needed"));
             wanted.config.insert("cores", "2".to_owned());
+            wanted.restarts = true;
         }
     }
     let setting = Setting {
@@ -204,7 +209,7 @@ fn guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut Setting) -> GuestSe
 
 /// What is wanted of a guest, twice: raw, and as it is declared.
 fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
-    let mut wanted = Wanted::default();
+    let mut wanted = Wanted { name: guest.name.clone().unwrap_or_default(), ..Wanted::default() };
     let mut json = Map::new();
     json.insert("vmid".to_owned(), json!(vmid));
     json.insert("kind".to_owned(), json!(if guest.kind == Kind::Qemu { "qemu" } else { "lxc" }));
@@ -228,6 +233,7 @@ fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
         if rng.one_in(2) {
             json.insert("restart".to_owned(), json!("when-needed"));
             wanted.is_hopeless |= guest.deaf;
+            wanted.restarts = true;
         }
     }
     if vmid > 100 && rng.one_in(3) {

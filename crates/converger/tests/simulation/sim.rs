@@ -107,6 +107,7 @@ const STATES: &[&str] = &[
     "the plan is refused",
     "no reading",
     "a guest converged after healing",
+    "a guest is refused after healing",
 ];
 
 /// Tells the stories of these seeds, on so many threads.

@@ -1,6 +1,7 @@
 //! One schedule from its seed: lives of the process in a world in which things go wrong, then healing, and then what must be lively:
 //! everything comes to rest as it is wanted, and stays so without another change.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use converger_adapters::proxmox::client::Session;
@@ -8,6 +9,7 @@ use converger_adapters::proxmox::observe::{self, Needs, Question};
 use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId, Outcome, Record, Resolution, Run, RunId, Source, Terms};
 use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
 use converger_core::artifact::{Digest, Provenance};
+use converger_core::guest::Vmid;
 use converger_core::plan::{self, Plan, Verdict};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety::{self, Judged};
@@ -17,9 +19,9 @@ use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
 
-use super::bugs::Bug;
+use super::bugs::{self, Bug};
 use super::harm::{self, Harm, Kind, Moment};
-use super::oracle::{Oracle, Violation, truth, waits_for_reading};
+use super::oracle::{Grounds, Oracle, Violation, truth, waits_for_reading};
 use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
@@ -107,6 +109,8 @@ struct Story {
     bug: Option<Bug>,
     runs: u64,
     is_healed: bool,
+    /// Guests that a planted bug takes for locked.
+    locked: BTreeSet<Vmid>,
     /// What the last plan decided about each guest.
     verdicts: Vec<(u32, Verdict)>,
 }
@@ -114,7 +118,18 @@ struct Story {
 impl Story {
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
         let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure));
-        Self { stage: Some(stage), store, oracle, scene, rng, bug, runs: 0, is_healed: false, verdicts: Vec::new() }
+        Self {
+            stage: Some(stage),
+            store,
+            oracle,
+            scene,
+            rng,
+            bug,
+            runs: 0,
+            is_healed: false,
+            locked: BTreeSet::new(),
+            verdicts: Vec::new(),
+        }
     }
 
     fn told(mut self, lives: u64) -> Told {
@@ -257,6 +272,9 @@ impl Story {
                 return None;
             }
         };
+        if self.bug == Some(Bug::LockForever) {
+            bugs::locked_for_ever(&mut self.locked, &mut observation);
+        }
         observation.taken_at = Some(TAKEN_AT.into());
         let scoped = observation.within(&scope);
         Some(plan::plan(Arc::clone(&self.scene.desired), Arc::new(scoped), Arc::clone(&self.scene.rules)))
@@ -270,6 +288,9 @@ impl Story {
             Judged::Refused(_) => {
                 self.stage().tell(format_args!("the plan is refused"));
                 self.stage().sometimes("the plan is refused");
+                if self.is_healed {
+                    self.oracle.broken_by("L2", "the whole plan is refused although everything has healed".into());
+                }
                 return None;
             }
         };
@@ -317,6 +338,7 @@ impl Story {
             return;
         }
         self.is_healed = true;
+        self.oracle.heals();
         // Whoever lets go of something does so in a process of their own.
         self.store = self.store.crash();
         let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
@@ -392,32 +414,42 @@ impl Story {
         self.stage().sometimes("read after healing");
     }
 
-    /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against.
+    /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against, and nothing stands against it but what
+    /// somebody put there.
     fn rests(&mut self) {
         let verdicts = std::mem::take(&mut self.verdicts);
-        let mut found = None;
-        let mut converged = 0;
-        for (vmid, verdict) in verdicts {
-            let wanted = &self.scene.wanted[&vmid];
-            let real = self.stage.as_ref().and_then(|stage| stage.world.truth(vmid));
-            match verdict {
-                Verdict::Converged { .. } if real.as_ref().is_none_or(|real| !truth::is_as_wanted(real, wanted)) => {
-                    found = Some(("L1", format!("{vmid} is called converged and is {real:?}")));
-                }
-                Verdict::Converged { .. } => converged += 1,
-                Verdict::Refused(_) => {}
-                Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => {}
-                Verdict::Steps(steps) => {
-                    let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
-                    found = Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")));
-                }
-            }
-        }
-        if converged > 0 {
+        let is_refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
+        let refused = verdicts.iter().filter(|(_, verdict)| is_refused(verdict)).map(|(vmid, _)| *vmid).collect();
+        let world = self.stage.as_ref().map(|stage| &stage.world);
+        let real = self.scene.wanted.keys().filter_map(|vmid| Some((*vmid, world?.truth(*vmid)?))).collect();
+        let grounds = Grounds { wanted: &self.scene.wanted, real: &real, refused: &refused };
+        let found = verdicts.iter().find_map(|(vmid, verdict)| self.amiss(*vmid, verdict, &grounds));
+        if verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             self.stage().sometimes("a guest converged after healing");
+        }
+        if !refused.is_empty() {
+            self.stage().sometimes("a guest is refused after healing");
         }
         if let Some((rule, text)) = found {
             self.oracle.broken_by(rule, text);
+        }
+    }
+
+    /// What is wrong with the last verdict on a guest.
+    fn amiss(&self, vmid: u32, verdict: &Verdict, grounds: &Grounds<'_>) -> Option<(&'static str, String)> {
+        let (wanted, real) = (&self.scene.wanted[&vmid], grounds.real.get(&vmid));
+        match verdict {
+            Verdict::Converged { .. } if real.is_some_and(|real| truth::is_as_wanted(real, wanted)) => None,
+            Verdict::Converged { .. } => Some(("L1", format!("{vmid} is called converged and is {real:?}"))),
+            Verdict::Refused(refusals) => {
+                let code = refusals.iter().map(|refusal| refusal.code().word()).find(|code| !grounds.has(vmid, code))?;
+                Some(("L2", format!("{vmid} is refused with `{code}`, and nothing gives cause for that any more: {real:?}")))
+            }
+            Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => None,
+            Verdict::Steps(steps) => {
+                let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
+                Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")))
+            }
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn is_as_wanted(truth: &Truth, wanted: &Wanted) -> bool {
     is_so && wanted.config.iter().all(|(key, raw)| has(truth, key, raw))
 }
 
-fn has(truth: &Truth, key: &str, raw: &str) -> bool {
+pub(super) fn has(truth: &Truth, key: &str, raw: &str) -> bool {
     let is = |found: Option<&String>| found.is_some_and(|found| found.trim_end() == raw);
     is(truth.pending.get(key)) || (!truth.pending.contains_key(key) && is(truth.config.get(key)))
 }
