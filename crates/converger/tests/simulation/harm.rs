@@ -4,7 +4,7 @@
 //! What never enters: what should come of it.
 
 use converger_core::testing::Rng;
-use converger_lab::{Act, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
+use converger_lab::{Act, Answer, Fate, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
 use converger_store::Fault;
 
 use super::scene::{OTHER, Scene};
@@ -80,6 +80,32 @@ impl Kind {
         Self::ALL.into_iter().take_while(|kind| *kind < Self::NodeDown)
     }
 
+    /// Whether an answer shows that it was hit by this.
+    pub(crate) fn is_seen_in(self, answer: &Answer) -> bool {
+        let is = |status: u16| answer.status == status && answer.fate == Fate::Deliver;
+        match self {
+            Self::LostBefore => answer.fate == Fate::LostBefore,
+            Self::LostAfter => answer.fate == Fate::LostAfter,
+            Self::Truncated => matches!(answer.fate, Fate::Truncated(_)),
+            Self::SlowAnswer => answer.delay_ms > 0,
+            Self::Refused595 => is(595),
+            Self::GaveUp596 => is(596),
+            Self::Garbled599 => is(599),
+            Self::Redirected => is(301),
+            Self::Dripped => matches!(answer.fate, Fate::Drip { .. }),
+            Self::Page502 => is(502),
+            Self::Busy503 => is(503),
+            Self::SignInPage => is(200) && answer.body.starts_with(b"<html>"),
+            Self::Unauthorized => is(401),
+            Self::Forbidden => is(403),
+            Self::Died500 => is(500),
+            Self::Empty200 => is(200) && answer.body == EMPTY.as_bytes(),
+            Self::Flooded => matches!(answer.fate, Fate::Flood { .. }),
+            Self::Compressed => matches!(answer.fate, Fate::GzipBomb(_)),
+            _ => false,
+        }
+    }
+
     /// All kinds.
     pub(crate) const ALL: [Self; 60] = [
         Self::LostBefore,
@@ -144,6 +170,9 @@ impl Kind {
         Self::Frozen,
     ];
 }
+
+/// An answer that says yes and nothing else.
+const EMPTY: &str = "{\"success\":1,\"data\":null}";
 
 /// When a harm strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +284,7 @@ impl Harm {
             Kind::Unauthorized => instead(401, "Authentication failed!", ""),
             Kind::Forbidden => instead(403, "Permission check failed", "{\"data\":null}"),
             Kind::Died500 => instead(500, "got no worker upid - start worker failed", "{\"data\":null}"),
-            Kind::Empty200 => instead(200, "OK", "{\"success\":1,\"data\":null}"),
+            Kind::Empty200 => instead(200, "OK", EMPTY),
             Kind::Flooded => Twist::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced: false },
             Kind::Compressed => Twist::GzipBomb(1 << 20),
             _ => return None,
@@ -299,7 +328,10 @@ impl Harm {
                 1 => set("cores", "3"),
                 _ => set("balloon", "256"),
             },
-            Kind::PendingByHand => act(Act::SetPending(vmid, "bios".to_owned(), "ovmf".to_owned())),
+            Kind::PendingByHand => {
+                let (key, value) = self.waiting();
+                act(Act::SetPending(vmid, key.to_owned(), value.to_owned()))
+            }
             Kind::Renamed => set(if self.is_qemu { "name" } else { "hostname" }, "renamed"),
             Kind::TaggedProd => set("tags", "prod"),
             Kind::TaggedHold => set("tags", "converger-hold"),
@@ -317,6 +349,26 @@ impl Harm {
             Kind::TaskWarns => Blow::Task(TaskTwist::Warnings(2)),
             _ => return None,
         })
+    }
+
+    /// What somebody leaves waiting for the next start: keys that we never manage, and keys that may be declared with another value.
+    fn waiting(&self) -> (&'static str, &'static str) {
+        match (self.is_qemu, self.number % 4) {
+            (true, 0) => ("bios", "ovmf"),
+            (true, 1) => ("machine", "q35"),
+            (false, 0 | 1) => ("features", "nesting=1"),
+            (_, 2) => ("cores", "7"),
+            (..) => ("memory", "4096"),
+        }
+    }
+
+    /// Whether nothing but later answers shows what it did: services, clocks and grants of the world cannot be looked at.
+    pub(crate) fn is_out_of_sight(&self) -> bool {
+        use Kind::{Blind, ClockJump, DaemonDown, DaemonHung, FilesDown, ProxyDown, Revoked, SlowNode, Unlisted, VerySlowNode};
+        matches!(
+            self.kind,
+            ProxyDown | DaemonDown | DaemonHung | FilesDown | SlowNode | VerySlowNode | Blind | Unlisted | ClockJump | Revoked
+        )
     }
 
     /// What somebody else does over the API.

@@ -51,7 +51,7 @@ pub(crate) struct Life<'l> {
     commands: u64,
     dies_after: bool,
     /// What happens to the next commit.
-    fault: Option<Fault>,
+    fault: Option<(Kind, Fault)>,
     /// The last commit could not be written; the place in the queue at which the process is told so.
     has_failed: bool,
     told_failed: Option<(u64, u64)>,
@@ -118,6 +118,7 @@ impl<'l> Life<'l> {
             }
             if std::mem::take(&mut self.is_drained) {
                 self.oracle.drained();
+                self.stage.has_struck(Kind::Drained);
                 let effects = self.drive.stop(Code::RunStopped, self.clock());
                 self.follow(effects)?;
             }
@@ -234,24 +235,39 @@ impl<'l> Life<'l> {
     fn struck(&mut self, harm: &Harm) -> Result<(), Died> {
         self.stage.tell(format_args!("harm: {:?}", harm.kind));
         let environment = self.scene.desired.environment().clone();
-        let (by, reason): (Box<str>, Box<str>) = ("ann".into(), "maintenance".into());
-        match harm.kind {
-            Kind::CrashBefore => return Err(Died),
-            Kind::CrashAfter => self.dies_after = true,
-            Kind::OwnClockJump => self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000,
-            Kind::Asleep => self.stage.pass(3_600_000),
-            Kind::Drained => self.is_drained = true,
+        let (by, reason, at_ms): (Box<str>, Box<str>, u64) = ("ann".into(), "maintenance".into(), self.stage.now_ms);
+        let has_struck = match harm.kind {
+            Kind::CrashBefore | Kind::CrashAfter => {
+                self.dies_after = true;
+                true
+            }
+            Kind::OwnClockJump => {
+                self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000;
+                self.skew_ms != 0
+            }
+            Kind::Asleep => {
+                self.stage.pass(3_600_000);
+                true
+            }
             Kind::HeldByPerson => {
                 let vmid = Vmid::new(u64::from(harm.vmid)).unwrap_or_else(|| panic!("an id"));
-                let _ = self.store.commit_now(Write::Hold(Hold { environment, vmid, by, reason, at_ms: self.stage.now_ms }).into());
+                self.store.commit_now(Write::Hold(Hold { environment, vmid, by, reason, at_ms }).into()).is_ok()
             }
-            Kind::Frozen => {
-                let _ = self.store.commit_now(Write::Freeze(Freeze { environment, by, reason, at_ms: self.stage.now_ms }).into());
+            Kind::Frozen => self.store.commit_now(Write::Freeze(Freeze { environment, by, reason, at_ms }).into()).is_ok(),
+            // Heard when the next thing comes back.
+            Kind::Drained => {
+                self.is_drained = true;
+                false
             }
-            _ => {}
+            _ => {
+                self.fault = harm.store_fault().map(|fault| (harm.kind, fault)).or(self.fault);
+                false
+            }
+        };
+        if has_struck {
+            self.stage.has_struck(harm.kind);
         }
-        self.fault = harm.store_fault().or(self.fault);
-        Ok(())
+        if harm.kind == Kind::CrashBefore { Err(Died) } else { Ok(()) }
     }
 
     fn has_acted(&mut self) -> Result<(), Died> {
@@ -292,10 +308,14 @@ impl<'l> Life<'l> {
     }
 
     fn journal(&mut self, record: &Record) -> Event {
-        if let Some(fault) = self.fault.take() {
+        let fault = self.fault.take();
+        if let Some((_, fault)) = fault {
             self.store.fail_next(fault);
         }
         let answer = self.store.commit_now(record.clone().into());
+        if let (Some((kind, _)), Err(StoreError::Full { .. } | StoreError::Stopped { .. })) = (fault, &answer) {
+            self.stage.has_struck(kind);
+        }
         match &answer {
             Ok(Receipt::Written { .. }) => self.oracle.durable(record),
             Ok(Receipt::Repeated { .. }) => self.stage.sometimes("a request was repeated"),
@@ -391,7 +411,9 @@ impl<'l> Life<'l> {
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
         let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None };
-        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)), None);
+        // The clock of the node that answers, where an answer comes.
+        let now_secs = came.answer.is_ok().then(|| self.stage.world.wall_s());
+        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)), now_secs);
         let answer = self.with_foreign_tasks(ask, answer);
         if let Answer::Sent(sent) = &answer {
             self.oracle.answered(id, sent, came.has_effect);

@@ -8,7 +8,7 @@ use std::fmt;
 use converger_adapters::proxmox::client::Exchange;
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest, Method};
 use converger_core::apply::{End, Outcome};
-use converger_lab::{Act, Part, Request, Setting, Truth, World};
+use converger_lab::{Act, Answer, Part, Request, Setting, Truth, World};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::harm::{self, Blow, Harm, Kind, Moment};
@@ -79,6 +79,10 @@ pub(crate) struct Stage {
     /// What makes something good again, and when.
     healing: BTreeMap<(u64, u64), Act>,
     made: u64,
+    /// Harms that wait for the request or the task that they hit.
+    on_wire: Vec<Kind>,
+    on_task: Vec<(Kind, u32, usize)>,
+    /// What took effect.
     pub(crate) struck: BTreeSet<Kind>,
     pub(crate) seen: BTreeSet<&'static str>,
     pub(crate) trace: Trace,
@@ -98,6 +102,8 @@ impl Stage {
             commands: 0,
             healing: BTreeMap::new(),
             made: 0,
+            on_wire: Vec::new(),
+            on_task: Vec::new(),
             struck: BTreeSet::new(),
             seen: BTreeSet::new(),
             trace,
@@ -166,9 +172,6 @@ impl Stage {
         }
         let (due, rest) = std::mem::take(&mut self.harms).into_iter().partition(|harm| is_due(harm.moment));
         self.harms = rest;
-        for harm in &due {
-            self.struck.insert(harm.kind);
-        }
         due
     }
 
@@ -177,11 +180,23 @@ impl Stage {
             self.tell(format_args!("harm: {:?} {} {}", harm.kind, harm.vmid, harm.node));
             match harm.blow() {
                 None => {}
-                Some(Blow::Wire(twist)) => self.world.add_request_fault(harm::next_request(twist)),
-                Some(Blow::Task(twist)) => self.world.add_task_fault(harm::next_task(harm.vmid, twist)),
-                Some(Blow::Other(request)) => self.somebody_else(harm.vmid, &request),
+                Some(Blow::Wire(twist)) => {
+                    self.world.add_request_fault(harm::next_request(twist));
+                    self.on_wire.push(harm.kind);
+                }
+                Some(Blow::Task(twist)) => {
+                    self.world.add_task_fault(harm::next_task(harm.vmid, twist));
+                    self.on_task.push((harm.kind, harm.vmid, self.world.tasks_about(harm.vmid).count()));
+                }
+                Some(Blow::Other(request)) => {
+                    let before = self.shown(&harm);
+                    self.somebody_else(harm.vmid, &request);
+                    self.count(&harm, &before);
+                }
                 Some(Blow::Act(act, good)) => {
+                    let before = self.shown(&harm);
                     self.world.act(self.now_ms, act);
+                    self.count(&harm, &before);
                     if let (Some(act), Some(ms)) = (good, harm.heals_ms) {
                         self.made += 1;
                         self.healing.insert((self.now_ms + ms, self.made), act);
@@ -189,6 +204,34 @@ impl Stage {
                 }
             }
         }
+    }
+
+    /// What a harm can change and what can be looked at: its guest, the tasks about it, and whether its node is there.
+    fn shown(&self, harm: &Harm) -> (Option<Truth>, Vec<bool>, bool) {
+        let tasks = self.world.tasks_about(harm.vmid).map(|(_, is_over)| is_over).collect();
+        (self.world.truth(harm.vmid), tasks, self.world.sees(&self.entry, &harm.node))
+    }
+
+    fn count(&mut self, harm: &Harm, before: &(Option<Truth>, Vec<bool>, bool)) {
+        if harm.is_out_of_sight() || self.shown(harm) != *before {
+            self.struck.insert(harm.kind);
+        }
+    }
+
+    /// Harms that hit this answer, or a task that has begun meanwhile.
+    fn count_hits(&mut self, answer: &Answer) {
+        if let Some(at) = self.on_wire.iter().position(|kind| kind.is_seen_in(answer)) {
+            self.struck.insert(self.on_wire.remove(at));
+        }
+        let world = &self.world;
+        for (kind, _, _) in self.on_task.extract_if(.., |(_, vmid, before)| world.tasks_about(*vmid).count() > *before) {
+            self.struck.insert(kind);
+        }
+    }
+
+    /// A harm to our own process took effect.
+    pub(crate) fn has_struck(&mut self, kind: Kind) {
+        self.struck.insert(kind);
     }
 
     fn somebody_else(&mut self, vmid: u32, request: &Request) {
@@ -210,6 +253,7 @@ impl Stage {
         let request = wire::request(&self.token, sent);
         let answer = self.world.answer_at(self.now_ms, &self.entry, &request);
         wire::verify(self.world.flavour(), &request, &answer);
+        self.count_hits(&answer);
         let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
         if is_change {
             let due = self.take(|moment| moment == Moment::AfterSend);

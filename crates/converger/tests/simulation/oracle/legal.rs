@@ -69,8 +69,8 @@ fn is_to_stop(real: &Truth, wanted: &Wanted) -> bool {
 
 /// Whether something waits for a restart that is allowed.
 fn restarts(real: &Truth, wanted: &Wanted) -> bool {
-    let waits = |key: &&str| real.pending.contains_key(*key) || !truth::has(real, key, &wanted.config[*key]);
-    runs(real) && wanted.restarts && wanted.config.keys().any(|key| waits(&key))
+    let waits = |key: &&'static str| real.pending.contains_key(*key) || !truth::has(real, key, &wanted.config[*key]);
+    runs(real) && wanted.restarts && wanted.config.keys().any(waits)
 }
 
 fn goes_down(real: &Truth, wanted: &Wanted) -> bool {

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{History, OperationId};
-use converger_core::guest::RunState;
 use converger_lab::Truth;
 
 use super::super::stage::Snapshot;
@@ -76,7 +75,8 @@ impl Oracle {
         let found = found.or_else(|| (!is_declared).then(|| ("S22", "the guest is not declared".into())));
         let found = found.or_else(|| (!is_writable).then(|| ("S18", "the journal cannot be written".into())));
         let found = found.or_else(|| (at_work > 0).then(|| ("S3", "a task of ours is at work on the guest".into())));
-        let found = found.or_else(|| case.unread(sent)).or_else(|| case.unfit(sent)).or_else(|| self.unwanted(id, sent));
+        let found = found.or_else(|| case.unread(sent)).or_else(|| case.unfit(sent));
+        let found = found.or_else(|| self.foreign_pending(id, sent)).or_else(|| self.unwanted(id, sent));
         if let Some((rule, text)) = found {
             self.broken(rule, format!("{id} {} {}: {text}", sent.verb, sent.vmid));
         }
@@ -86,6 +86,19 @@ impl Oracle {
             let count = *count;
             self.demand(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
         }
+    }
+
+    /// Design 6.21: what waits for the next start with another value than the declared one is not applied by us, unless this write puts
+    /// ours in its place.
+    fn foreign_pending(&self, id: &OperationId, sent: &Mutation) -> Found {
+        let case = &self.cases[id];
+        let config = case.config.as_ref()?.truth.as_ref()?;
+        let wanted = self.wanted.get(&case.operation.guest.vmid.get());
+        let is_declared = |key: &str, value: &str| wanted.is_some_and(|wanted| wanted.config.get(key).is_some_and(|raw| raw == value));
+        let is_ours = |key: &str, value: &str| is_declared(key, value) || sent.value(key).is_some();
+        let changed = config.pending.iter().find(|(key, value)| !is_ours(key, value)).map(|(key, _)| key);
+        let key = changed.or_else(|| config.pending_delete.first())?;
+        Some(("S12", format!("`{key}` waits and is not ours")))
     }
 
     /// The values that are written are those that are declared.
@@ -168,7 +181,7 @@ impl Case {
         if config.config.contains_key("lock") || status.config.contains_key("lock") {
             return Some(("S12", "it was locked".into()));
         }
-        self.owned(status, sent).or_else(|| self.protected(config, sent)).or_else(|| self.waiting(config))
+        self.owned(status, sent).or_else(|| self.protected(config, sent))
     }
 
     fn owned(&self, status: &Truth, sent: &Mutation) -> Found {
@@ -187,12 +200,5 @@ impl Case {
         let tags = (sent.verb == "config").then(|| sent.value("tags")).flatten();
         let is_lost = tags.is_some_and(|tags| truth::tags(config).any(|tag| tag == "prod") && !tags.split(';').any(|tag| tag == "prod"));
         is_lost.then(|| ("S13", "a protecting tag is taken away".into()))
-    }
-
-    /// Design 6.21: what waits for the next start and is not ours is not applied by us.
-    fn waiting(&self, config: &Truth) -> Found {
-        let power = self.operation.step.change.leads_to();
-        let key = config.pending.keys().find(|key| *key == "bios")?;
-        power.map(|_: RunState| ("S12", format!("`{key}` waits and is not ours")))
     }
 }
