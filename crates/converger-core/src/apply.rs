@@ -1,8 +1,8 @@
 //! The words of carrying out: an operation, what the journal takes of it, and how it ends.
 //!
 //! One [`Operation`] is one step of a plan on its way. The journal takes [`Record`]s and only adds: the intent before
-//! anything is sent, the task as soon as it is known, one end, and for what was held a person's word. [`History`] is
-//! what the records of one operation amount to, and the only judge of which record may follow.
+//! anything is sent, a mark right before the sending, the task as soon as it is known, one end, and for what was held a
+//! person's word. [`History`] is what the records of one operation amount to, and the only judge of which record may follow.
 //!
 //! A stored operation is evidence and a thing to be resolved by reading; it is never a permission to send anything.
 //!
@@ -27,8 +27,8 @@ use crate::guest::{EnvironmentName, Vmid};
 pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
 pub use check::{Reliance, Terms};
 pub use decode::{Malformed, parse_operation, parse_outcome};
-pub use history::{History, Illegal, Progress, Resolved, is_remark, is_storable};
-pub use id::{IdempotencyKey, OperationId, RunId, TaskId, Word};
+pub use history::{History, Illegal, Progress, Resolved, Sending, is_remark, is_storable};
+pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
 pub use operation::{Guards, Operation, Source, Target};
 pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
 pub use write::{write_operation, write_outcome};
@@ -48,6 +48,16 @@ pub enum Record {
         operation: Box<Operation>,
         /// When.
         at_ms: u64,
+    },
+    /// From here on it may have been sent. A mark that waits for no disk: it survives the death of the process, and becomes durable with
+    /// the next record that is. After the death of the machine its absence says nothing.
+    Sending {
+        /// The operation.
+        id: OperationId,
+        /// When.
+        at_ms: u64,
+        /// How long the machine had been up by then, by a clock that nobody can set.
+        up_ms: u64,
     },
     /// The environment runs it as this task. Durable as soon as it is known.
     Tasked {
@@ -88,7 +98,7 @@ impl Record {
     pub fn id(&self) -> &OperationId {
         match self {
             Self::Intent { operation, .. } => &operation.id,
-            Self::Tasked { id, .. } | Self::Ended { id, .. } | Self::Resolved { id, .. } => id,
+            Self::Sending { id, .. } | Self::Tasked { id, .. } | Self::Ended { id, .. } | Self::Resolved { id, .. } => id,
         }
     }
 
@@ -96,9 +106,28 @@ impl Record {
     #[must_use]
     pub fn at_ms(&self) -> u64 {
         match self {
-            Self::Intent { at_ms, .. } | Self::Tasked { at_ms, .. } | Self::Ended { at_ms, .. } | Self::Resolved { at_ms, .. } => *at_ms,
+            Self::Intent { at_ms, .. }
+            | Self::Sending { at_ms, .. }
+            | Self::Tasked { at_ms, .. }
+            | Self::Ended { at_ms, .. }
+            | Self::Resolved { at_ms, .. } => *at_ms,
         }
     }
+
+    /// Whether nobody may go on before it is on the disk.
+    #[must_use]
+    pub fn must_be_durable(&self) -> bool {
+        !matches!(self, Self::Sending { .. })
+    }
+}
+
+/// How long a machine has been up, and since which of its starts. No clock of the day is asked, so that none that jumps changes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uptime {
+    /// Which start.
+    pub boot: BootId,
+    /// For how long, in milliseconds; sleep counts.
+    pub ms: u64,
 }
 
 /// One pass of the spine that acts: what its operations belong to.
@@ -114,6 +143,8 @@ pub struct Run {
     pub by: Box<str>,
     /// When, in milliseconds since 1970.
     pub at_ms: u64,
+    /// The start of the machine that it runs on, where that can be told: what was written and not synced is there as long as this one.
+    pub boot: Option<BootId>,
 }
 
 /// A guest that is left alone until it is released.

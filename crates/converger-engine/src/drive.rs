@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use converger_core::apply::{Answer, Cause, Evidence, History, Operation, OperationId, Outcome, Sent, Terms, Trouble};
+use converger_core::apply::{Answer, Cause, Evidence, History, Operation, OperationId, Outcome, Sent, Terms, Trouble, Uptime};
 use converger_core::failure::Code;
 
 use crate::driver::{Report, Reported};
@@ -62,9 +62,9 @@ impl Drive {
 
     /// What became of these is to be found out by reading.
     #[must_use]
-    pub fn recover(&mut self, unsettled: Vec<History>, patience: Patience, now_ms: u64) -> Vec<Effect> {
-        let states: Vec<operation::State> =
-            unsettled.into_iter().filter_map(|history| operation::State::recover(history, patience)).collect();
+    pub fn recover(&mut self, unsettled: Vec<History>, patience: Patience, uptime: Option<&Uptime>, now_ms: u64) -> Vec<Effect> {
+        let recover = |history| operation::State::recover(history, patience, uptime);
+        let states: Vec<operation::State> = unsettled.into_iter().filter_map(recover).collect();
         let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
         for state in states {
             self.add(state);
@@ -212,7 +212,7 @@ impl Drive {
                 let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
                 Some(Event::Answered(Answer::Sent(Sent::NotDelivered(cause))))
             }
-            Command::Commit(_) | Command::Ask(_) | Command::Wait(_) => None,
+            Command::Commit(_) | Command::Mark | Command::Ask(_) | Command::Wait(_) => None,
         };
         match known {
             Some(event) => self.step(id, event, now_ms),

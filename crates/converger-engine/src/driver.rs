@@ -11,7 +11,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use converger_core::apply::{Answer, Ask, End, History, Illegal, Operation, OperationId, Outcome, Release, Run, RunId, Terms};
+use converger_core::apply::{
+    Answer, Ask, BootId, End, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, Terms, Uptime,
+};
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
 use converger_core::failure::Code;
@@ -42,6 +44,9 @@ pub trait Clock: Send + Sync + 'static {
     /// The time of day in milliseconds since 1970, for records.
     fn now_ms(&self) -> u64;
 
+    /// How long this machine has been up, and since which start; none, where the system does not tell.
+    fn uptime(&self) -> Option<Uptime>;
+
     /// Lets so many milliseconds go by.
     fn wait(&self, ms: u64) -> impl Future<Output = ()> + Send;
 }
@@ -56,9 +61,23 @@ impl Clock for SystemClock {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// As Linux tells it; elsewhere these files are not there.
+    fn uptime(&self) -> Option<Uptime> {
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let up = std::fs::read_to_string("/proc/uptime").ok()?;
+        Some(Uptime { boot: BootId::new(boot.trim())?, ms: up_ms(&up)? })
+    }
+
     async fn wait(&self, ms: u64) {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
+}
+
+/// The first number of `/proc/uptime`: seconds, with two digits behind the point. Sleep counts.
+fn up_ms(text: &str) -> Option<u64> {
+    let (secs, hundredths) = text.split_whitespace().next()?.split_once('.')?;
+    let hundredths = (hundredths.len() == 2).then(|| hundredths.parse::<u64>().ok()).flatten()?;
+    secs.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(hundredths * 10)
 }
 
 /// What whoever started the run says while it goes on.
@@ -180,6 +199,7 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
             plan: digest,
             by: plan.by().into(),
             at_ms: self.clock.now_ms(),
+            boot: self.clock.uptime().map(|uptime| uptime.boot),
         };
         let batch = Batch::default().with(Write::Plan { digest, body: body.into() }).with(Write::RunStarted(started));
         let _ = self.store.commit(batch).await?;
@@ -212,7 +232,8 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     }
 
     fn recover(&mut self, unsettled: Vec<History>, patience: Patience) {
-        let effects = self.drive.recover(unsettled, patience, self.engine.clock.now_ms());
+        let Engine { clock, .. } = self.engine;
+        let effects = self.drive.recover(unsettled, patience, clock.uptime().as_ref(), clock.now_ms());
         self.follow(effects);
     }
 
@@ -262,6 +283,10 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
             operation::Command::Commit(record) => {
                 let store = Arc::clone(store);
                 self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(*record)).await)) });
+            }
+            operation::Command::Mark => {
+                let (store, mark) = (Arc::clone(store), mark(&**clock, id.clone()));
+                self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(mark)).await)) });
             }
             // The last word before a change is sent: what people said since its intent was taken.
             operation::Command::Clear => {
@@ -349,6 +374,11 @@ pub async fn cleared(store: &impl Store, environment: EnvironmentName, vmid: Vmi
         Ok(Some(refusal)) => operation::Event::NotCleared(NotCleared::Refused(refusal)),
         Err(error) => operation::Event::NotCleared(NotCleared::Failed(error.to_string().into())),
     }
+}
+
+/// The mark that an operation may have been sent from here on.
+fn mark(clock: &impl Clock, id: OperationId) -> Record {
+    Record::Sending { id, at_ms: clock.now_ms(), up_ms: clock.uptime().map_or(0, |uptime| uptime.ms) }
 }
 
 /// What a store's answer to a record means to the operation that it is of.

@@ -1,17 +1,17 @@
 //! One operation on its way, as a pure state machine. One external request or one durable commit per transition.
 //!
 //! ```text
-//! recorded -> checked -> cleared -> sent -> tasked -> settled -> verified -> done | failed | refused | held
+//! recorded -> checked -> marked -> cleared -> sent -> tasked -> settled -> verified -> done | failed | refused | held
 //! ```
 //!
 //! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
-//! feed what came of it: `Commit` gives `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Ask` gives
+//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Ask` gives
 //! `Answered`, `Wait` gives `Woken`. Go on
 //! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
 //! for changes nothing.
 //!
-//! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once,
-//! and a recovered operation never sends it.
+//! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once and never
+//! without its mark, and a recovered operation never sends it.
 //!
 //! Time: waits are commands, and patience is counted in what was waited. There is no clock here, so that one that jumps, or a
 //! machine that sleeps, ends nothing too early. `now_ms` dates records, and shows that what was read before a change is too old to
@@ -22,12 +22,13 @@
 mod checking;
 mod patience;
 mod proving;
+mod sending;
 mod settling;
 
 use converger_core::apply::check;
 use converger_core::apply::{
     Answer, Ask, Cause, End, Evidence, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution, Revision,
-    Sent, TaskId, Terms, Trouble,
+    Sent, TaskId, Terms, Trouble, Uptime,
 };
 use converger_core::failure::Code;
 use converger_core::guest::NodeName;
@@ -35,6 +36,7 @@ use converger_core::refusal::Refusal;
 
 use checking::{Checking, Clearing};
 use proving::{Proving, Why};
+use sending::Sending;
 use settling::Settling;
 
 pub use patience::Patience;
@@ -85,6 +87,8 @@ pub enum NotCleared {
 pub enum Command {
     /// Make this durable.
     Commit(Box<Record>),
+    /// Write down that it may have been sent from here on, so that whoever comes after this process knows it. It need not be durable.
+    Mark,
     /// Look whether anything was said against sending it since the intent was taken: a hold, a freeze, a stop.
     Clear,
     /// Ask this, once.
@@ -128,6 +132,8 @@ pub struct State {
     uptime_before_secs: Option<u64>,
     /// What was waited since the guest was checked.
     passed_ms: u64,
+    /// What is known of whether it was sent.
+    sending: Sending,
     /// What is to be known beside the outcome.
     evidence: Evidence,
     stage: Stage,
@@ -151,6 +157,8 @@ enum Stage {
     Recording,
     /// What it was planned on is read again.
     Checking(Checking),
+    /// It is ready, and the mark before the sending is being written.
+    Marking(Box<Clearing>),
     /// It is ready, and the last word about it is waited for.
     Clearing(Box<Clearing>),
     /// The change is under way to the environment.
@@ -173,26 +181,27 @@ impl State {
     /// A new operation, held against these terms when its turn comes.
     #[must_use]
     pub fn new(operation: Operation, terms: Terms, patience: Patience) -> Self {
-        Self::with(Box::new(operation), Some(terms), patience, Origin::Fresh, 0)
+        Self::with(Box::new(operation), Some(terms), patience, Origin::Fresh, 0, Sending::NotYet)
     }
 
     /// An operation that the journal has without an end, or held until a reading tells; `None`: nothing is to be found out.
     ///
-    /// It only reads: what became of it is found out, and it is never sent (S2).
+    /// It only reads: what became of it is found out, and it is never sent (S2). `uptime` is that of this machine, where it can be told.
     #[must_use]
-    pub fn recover(history: History, patience: Patience) -> Option<Self> {
+    pub fn recover(history: History, patience: Patience, uptime: Option<&Uptime>) -> Option<Self> {
         let origin = match &history.ended {
             None => Origin::Open,
             Some((Outcome::Held { release: Release::Reading, .. }, _)) if history.resolved.is_none() => Origin::Held,
             Some(_) => return None,
         };
         let patience = if origin == Origin::Held { patience.for_held() } else { patience.for_recovery() };
-        let mut state = Self::with(history.operation, None, patience, origin, history.at_ms);
+        let sending = Sending::found(&history, uptime);
+        let mut state = Self::with(history.operation, None, patience, origin, history.at_ms, sending);
         state.task = history.task.map(|(task, _)| task);
         Some(state)
     }
 
-    fn with(operation: Box<Operation>, terms: Option<Terms>, patience: Patience, origin: Origin, intent_ms: u64) -> Self {
+    fn with(operation: Box<Operation>, terms: Option<Terms>, patience: Patience, origin: Origin, intent_ms: u64, sending: Sending) -> Self {
         let guest = &operation.guest;
         let place = Place { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
         let (task, uptime_before_secs, evidence) = (None, None, Evidence::default());
@@ -210,6 +219,7 @@ impl State {
             task,
             uptime_before_secs,
             passed_ms: 0,
+            sending,
             evidence,
             stage: Stage::New,
         }
@@ -251,7 +261,7 @@ impl State {
     /// The node that it works on, where that is another one than it was counted on and nothing was sent yet.
     #[must_use]
     pub fn moved_from(&self, counted: &NodeName) -> Option<NodeName> {
-        let is_before = matches!(self.stage, Stage::Checking(_) | Stage::Clearing(_));
+        let is_before = matches!(self.stage, Stage::Checking(_) | Stage::Marking(_) | Stage::Clearing(_));
         (is_before && self.place.node != *counted).then(|| self.place.node.clone())
     }
 
@@ -271,7 +281,7 @@ impl State {
     pub fn phase(&self) -> Phase {
         match &self.stage {
             Stage::New | Stage::Recording => Phase::Waiting,
-            Stage::Checking(_) | Stage::Clearing(_) => Phase::Recorded,
+            Stage::Checking(_) | Stage::Marking(_) | Stage::Clearing(_) => Phase::Recorded,
             Stage::Sending => Phase::Checked,
             Stage::Tasking(_) => Phase::Sent,
             Stage::Settling(_) => Phase::Tasked,
@@ -301,6 +311,8 @@ impl State {
             (Stage::Recording, Event::NotCommitted(why)) => self.not_recorded(why),
             (Stage::Checking(checking), Event::Answered(answer)) if !checking.is_waiting() => self.checked(checking, answer, now_ms),
             (Stage::Checking(checking), Event::Woken) if checking.is_waiting() => self.check_again(checking),
+            (Stage::Marking(clearing), Event::Committed) => self.marked(clearing),
+            (Stage::Marking(_), Event::NotCommitted(why)) => self.not_marked(why, now_ms),
             (Stage::Clearing(clearing), Event::Cleared) => self.cleared(*clearing, now_ms),
             (Stage::Clearing(_), Event::NotCleared(why)) => self.not_cleared(why, now_ms),
             (Stage::Sending, Event::Answered(answer)) => self.sent(answer, now_ms),
@@ -327,6 +339,7 @@ impl State {
         }
         match self.task.clone() {
             Some(task) => self.settle(task),
+            None if self.sending == Sending::Never => self.never_sent(now_ms),
             None => self.resolve(Cause::new(Trouble::Other, "program-ended", "")),
         }
     }

@@ -33,6 +33,7 @@ fn content() -> Batch {
     Batch::new(writes.into())
         .with(ended)
         .with(sample.intent(&held))
+        .with(sample.sending(&held))
         .with(left)
         .with(sample.resolved(&held, Resolution::NotRun))
         .with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })

@@ -1,7 +1,8 @@
 //! The memory of the program: what is about to be done, what became of it, and what people said about it.
 //!
 //! A [`Store`] takes [`Batch`]es: all writes of one become durable together, and only then is it acknowledged. What was
-//! acknowledged is found after any crash; what was not is found whole or not at all. A batch that the rules forbid is
+//! acknowledged is found after any crash; what was not is found whole or not at all. Only a mark (`Record::Sending`) waits for no
+//! disk: it outlives the process at once, and the machine with the next batch. A batch that the rules forbid is
 //! refused with a typed cause and never written: records out of order, a second operation on a guest (G12), a key that
 //! stands for another request (G13), an intent while the guest is held or the environment frozen.
 //!

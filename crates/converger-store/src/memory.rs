@@ -1,7 +1,7 @@
 //! The twin in memory, for simulations: the same rules and answers, no disk, and faults on demand.
 //!
 //! Deterministic: nothing here waits, spawns or asks a clock. A slow store keeps batches back until it is told to go on;
-//! a crash loses what was not acknowledged yet and leaves what was.
+//! a crash loses what was not acknowledged yet and leaves what was, and a machine that dies loses the last marks too.
 //!
 //! What never enters: rules of its own (see `tables`).
 
@@ -13,14 +13,14 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use tokio::sync::oneshot;
 
 use crate::query::{Filter, LIST_MAX, RunHistory};
 use crate::tables::{Read as _, Stop, take};
-use crate::write::{Batch, Receipt};
+use crate::write::{Batch, Receipt, Write};
 use crate::{Store, StoreError};
 use tables::Tables;
 
@@ -51,6 +51,8 @@ struct Inner {
     is_slow: bool,
     waiting: VecDeque<(Batch, oneshot::Sender<Answer>)>,
     transactions: u64,
+    /// Operations whose marks are on no disk yet.
+    marked: Vec<OperationId>,
 }
 
 impl MemoryStore {
@@ -107,8 +109,19 @@ impl MemoryStore {
         let mut inner = self.lock();
         inner.waiting.clear();
         inner.stopped = Some("the process has crashed");
-        let durable = Inner { tables: inner.tables.clone(), ..Inner::default() };
+        let durable = Inner { tables: inner.tables.clone(), marked: inner.marked.clone(), ..Inner::default() };
         Self { inner: Arc::new(Mutex::new(durable)) }
+    }
+
+    /// The machine dies: as a [`MemoryStore::crash`], and marks that no later batch made durable are lost.
+    #[must_use]
+    pub fn lose_power(&self) -> Self {
+        let marked = std::mem::take(&mut self.lock().marked);
+        let after = self.crash();
+        let mut inner = after.lock();
+        marked.iter().for_each(|id| inner.tables.lose_mark(id));
+        drop(inner);
+        after
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -130,9 +143,10 @@ impl Inner {
             return Err(StoreError::Stopped { cause: cause.into() });
         }
         let mark = self.tables.mark();
+        let marks = (!batch.must_be_durable()).then(|| batch.writes().iter().filter_map(marked).collect());
         let taken = take(&mut self.tables, batch);
         let answer = match taken {
-            Ok(()) => self.finish(mark),
+            Ok(()) => self.finish(mark, marks),
             Err(Stop::Refused(refused)) => Err(refused.into()),
             Err(Stop::Repeated(first)) => return self.undo(mark, Ok(Receipt::Repeated { first })),
         };
@@ -147,8 +161,13 @@ impl Inner {
         answer
     }
 
-    /// The batch is legal; now the disk has its say.
-    fn finish(&mut self, mark: tables::Mark) -> Answer {
+    /// The batch is legal; now the disk has its say. Marks alone are not synced, so that nothing but a full disk can fail them.
+    fn finish(&mut self, mark: tables::Mark, marks: Option<Vec<OperationId>>) -> Answer {
+        if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&Fault::Full)) {
+            self.tables.forget_undo();
+            self.marked.extend(marks);
+            return Ok(Receipt::Written { transaction: self.transactions + 1 });
+        }
         match self.faults.pop_front() {
             Some(Fault::Full) => return Err(StoreError::Full { place: PathBuf::from("memory") }),
             Some(Fault::LostUnwritten) => {
@@ -162,6 +181,7 @@ impl Inner {
             None => {}
         }
         self.tables.forget_undo();
+        self.marked.clear();
         self.transactions += 1;
         Ok(Receipt::Written { transaction: self.transactions })
     }
@@ -170,6 +190,14 @@ impl Inner {
         let cause = "a sync failed";
         self.stopped = Some(cause);
         Err(StoreError::Stopped { cause: cause.into() })
+    }
+}
+
+/// The operation that a write marks as sent.
+fn marked(write: &Write) -> Option<OperationId> {
+    match write {
+        Write::Record(Record::Sending { id, .. }) => Some(id.clone()),
+        _ => None,
     }
 }
 
@@ -228,18 +256,17 @@ impl Store for MemoryStore {
 
 #[cfg(test)]
 mod tests {
-    use converger_core::apply::{Freeze, Operation, Record, Run};
+    use converger_core::apply::{Freeze, Operation, Run};
     use converger_core::testing::{Rng, some_operations};
     use futures_util::FutureExt as _;
 
     use super::*;
-    use crate::write::Write;
 
     fn started() -> (MemoryStore, Operation) {
         let store = MemoryStore::new();
         let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
         let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-        let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: 1 });
+        let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None });
         assert_eq!(store.commit_now(run.into()), Ok(Receipt::Written { transaction: 1 }));
         (store, operation)
     }
@@ -272,6 +299,25 @@ mod tests {
             assert!(matches!(store.commit_now(freeze.into()), Err(StoreError::Stopped { .. })), "{fault:?}");
             assert_eq!(is_there(&store.crash(), &operation), expected, "{fault:?}");
         }
+    }
+
+    #[test]
+    fn a_mark_outlives_the_process_at_once_and_the_machine_with_the_next_batch() {
+        let has_mark = |store: &MemoryStore, operation: &Operation| {
+            store.read(|tables| tables.operation(&operation.id)).expect("alive").expect("there").sending.is_some()
+        };
+        let (store, operation) = started();
+        let mark = || Batch::from(Record::Sending { id: operation.id.clone(), at_ms: 3, up_ms: 1 });
+        assert_eq!(store.commit_now(intent(&operation)), Ok(Receipt::Written { transaction: 2 }));
+        assert_eq!(store.commit_now(mark()), Ok(Receipt::Written { transaction: 3 }), "with the next one");
+        assert_eq!(store.transactions(), 2, "a mark is no durable commit");
+        let (after, dark) = (store.crash(), store.crash().lose_power());
+        assert!(has_mark(&after, &operation) && !has_mark(&dark, &operation));
+        assert_eq!(dark.commit_now(mark()), Ok(Receipt::Written { transaction: 1 }));
+        let (environment, by) = (operation.environment.clone(), Box::from("ann"));
+        let freeze = Write::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
+        assert_eq!(dark.commit_now(freeze.into()), Ok(Receipt::Written { transaction: 1 }));
+        assert!(has_mark(&dark.lose_power(), &operation));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::{Batch, OpenError, Store, StoreError};
 use open::Opened;
 use tables::Tables;
 use trouble::Trouble;
-use writer::{Answer, Job, Writer};
+use writer::{Answer, Job, Syncs, Writer};
 
 pub use glance::{Remembered, glance};
 pub(crate) use open::{FILE, NO_LINK};
@@ -118,6 +118,7 @@ impl SqliteStore {
             on_fatal: settings.on_fatal,
             transactions: Arc::clone(&transactions),
             stopped: None,
+            syncs: Syncs::Yes,
         };
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
         let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
@@ -128,7 +129,7 @@ impl SqliteStore {
         Ok(Self { shared: Arc::new(Shared { place, transactions, queues: Some((jobs, reads)), threads }) })
     }
 
-    /// How many transactions were committed since it was opened. Batches share them.
+    /// How many durable transactions there were since it was opened. Batches share them; marks alone make none.
     #[must_use]
     pub fn transactions(&self) -> u64 {
         self.shared.transactions.load(Ordering::Relaxed)

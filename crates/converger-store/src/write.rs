@@ -104,6 +104,11 @@ impl Batch {
         self.0
     }
 
+    /// Whether it is acknowledged only once it is on the disk. What is a mark and nothing else waits for no disk.
+    pub(crate) fn must_be_durable(&self) -> bool {
+        !self.0.iter().all(|write| matches!(write, Write::Record(record) if !record.must_be_durable()))
+    }
+
     /// The bytes of plans in it.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Write::weight).sum()
@@ -126,9 +131,9 @@ impl From<Write> for Batch {
 #[must_use]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Receipt {
-    /// All of it is durable.
+    /// All of it is durable. What is a mark and nothing else is there for the next process, and durable with the next batch that is.
     Written {
-        /// The transaction that it became durable in, counted from 1 since the store was opened. Batches share them.
+        /// The transaction that it becomes durable in, counted from 1 since the store was opened. Batches share them.
         transaction: u64,
     },
     /// An intent in it carries an idempotency key that the same request has used before. Nothing of the batch was

@@ -25,12 +25,14 @@ enum Lie {
     HoldsNowhere,
     NeverFrozen,
     LosesTasks,
+    LosesMarks,
+    LosesBoots,
     BendsPlans,
     NoKeys,
     RunsOldestFirst,
 }
 
-const LIES: [Lie; 16] = [
+const LIES: [Lie; 18] = [
     Lie::ForgetsEverything,
     Lie::WritesHalves,
     Lie::OldestFirst,
@@ -44,6 +46,8 @@ const LIES: [Lie; 16] = [
     Lie::HoldsNowhere,
     Lie::NeverFrozen,
     Lie::LosesTasks,
+    Lie::LosesMarks,
+    Lie::LosesBoots,
     Lie::BendsPlans,
     Lie::NoKeys,
     Lie::RunsOldestFirst,
@@ -87,9 +91,12 @@ impl Liar {
         }
     }
 
-    fn without_task(&self, mut history: History) -> History {
-        if self.0 == Lie::LosesTasks {
-            history.task = None;
+    fn without(&self, mut history: History) -> History {
+        match self.0 {
+            Lie::LosesTasks => history.task = None,
+            Lie::LosesMarks => history.sending = None,
+            Lie::LosesBoots => history.boot = None,
+            _ => {}
         }
         history
     }
@@ -101,7 +108,7 @@ impl Store for Liar {
     }
 
     fn operation(&self, id: OperationId) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        ready(now(self.1.operation(id)).map(|found| found.map(|history| self.without_task(history))))
+        ready(now(self.1.operation(id)).map(|found| found.map(|history| self.without(history))))
     }
 
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {

@@ -109,6 +109,7 @@ impl Stage {
             if last == (Vec::new(), true) {
                 break;
             }
+            self.look_after(&lab)?;
         }
         Ok(Told::Struck(Box::new(Evidence {
             planned: planned(who),
@@ -209,6 +210,23 @@ impl Stage {
         Ok(text.lines().map(|line| entry(line).ok_or_else(|| format!("no operation: {line}"))).collect())
     }
 
+    /// What was about to be sent keeps its guest for a minute after a crash, because it may still come. A person need not wait for that:
+    /// they look whether it arrived, and say so where it did not.
+    fn look_after(&self, lab: &Lab) -> Result<(), Failure> {
+        let list = self.converger(&["ops", "list", "lab", "--held", "--json"]);
+        let list = self.at_home(list, "state").output().map_err(|error| failed(&self.converger, &error))?;
+        let arrived = sent(lab)?;
+        for line in String::from_utf8_lossy(&list.stdout).lines() {
+            let Some(id) = held(line).filter(|(_, step)| !arrived.contains(step)).map(|(id, _)| id) else { continue };
+            let said = ["ops", "resolve", "lab", &id, "--as", "not-run", "--reason", "it never arrived"];
+            let done = self.at_home(self.converger(&said), "state").output().map_err(|error| failed(&self.converger, &error))?;
+            if !done.status.success() {
+                return Err(Failure::new(format!("`{}` failed: {}", said.join(" "), String::from_utf8_lossy(&done.stderr))));
+            }
+        }
+        Ok(())
+    }
+
     /// Copies the files of a store as they are; how they are shared is not copied, since nobody shares the copy.
     fn copy(&self, from: &str, to: &str) -> Result<(), Failure> {
         let (from, to) = (self.room.join(from), self.room.join(to));
@@ -281,6 +299,13 @@ fn entry(line: &str) -> Option<Ended> {
     Some(Ended { step, end: end.map(str::to_owned) })
 }
 
+/// The id and the step of an operation that may still come, from a line of `ops list --json`.
+fn held(line: &str) -> Option<(String, Step)> {
+    let history: Value = serde_json::from_str(line).ok()?;
+    history["ended"]["outcome"]["evidence"]["may_come_until"].as_str()?;
+    Some((history["operation"]["id"].as_str()?.to_owned(), entry(line)?.step))
+}
+
 /// The ends that were told: `101 qemu web-1 start: done`. On a terminal such words are followed by blanks and others.
 fn told(said: &str) -> Vec<Ended> {
     let pieces = said.split(['\n', '\r']).flat_map(|line| line.split("  "));
@@ -347,6 +372,18 @@ mod tests {
         assert_eq!(step("/api2/extjs/nodes/pve3/lxc/103/status/start"), Some((103, "start".into())));
         assert_eq!(step("/api2/extjs/nodes/pve3/qemu/106/config"), Some((106, "config.set".into())));
         assert_eq!(step("/api2/extjs/access/ticket"), None);
+    }
+
+    /// Only what may still come is a person's to look after: whatever else is held is what the sweep is to find.
+    #[test]
+    fn only_what_may_still_come_is_looked_after() {
+        let line = |evidence: Value| {
+            let operation = json!({ "id": "a-0", "guest": { "vmid": 7 }, "step": { "change": "start" } });
+            json!({ "operation": operation, "ended": { "outcome": { "end": "held", "evidence": evidence } } }).to_string()
+        };
+        let step = Step { vmid: 7, change: "start".into() };
+        assert_eq!(held(&line(json!({ "may_come_until": "2026-11-16T09:00:00Z" }))), Some(("a-0".into(), step)));
+        assert_eq!(held(&line(json!({ "task": "UPID" }))), None);
     }
 
     #[test]

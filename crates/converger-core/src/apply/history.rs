@@ -1,12 +1,12 @@
 //! What the records of one operation amount to, and which record may follow which.
 //!
-//! Intent, then at most one task, then exactly one end; what ended held may be resolved once. Every store asks here, so
+//! Intent, then at most one mark of its sending, at most one task, and exactly one end; what ended held may be resolved once. Every store asks here, so
 //! that no store can have an order of its own.
 
 use super::Record;
 use std::fmt;
 
-use super::id::{OperationId, TaskId};
+use super::id::{BootId, OperationId, TaskId};
 use super::operation::Operation;
 use super::outcome::{End, Outcome, Resolution};
 use crate::artifact::INTEGER_MAX;
@@ -18,12 +18,25 @@ pub struct History {
     pub operation: Box<Operation>,
     /// When its intent was recorded.
     pub at_ms: u64,
+    /// The start of the machine that its run ran on, where that can be told.
+    pub boot: Option<BootId>,
+    /// The mark before it was sent.
+    pub sending: Option<Sending>,
     /// The task, and when it was recorded.
     pub task: Option<(TaskId, u64)>,
     /// The end, and when it was recorded.
     pub ended: Option<(Outcome, u64)>,
     /// What became of it after it was held.
     pub resolved: Option<Resolved>,
+}
+
+/// From when on an operation may have been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sending {
+    /// By the clock of the day.
+    pub at_ms: u64,
+    /// By how long the machine had been up.
+    pub up_ms: u64,
 }
 
 /// What somebody said became of a held operation.
@@ -46,6 +59,8 @@ pub enum Illegal {
     NoIntent,
     /// Its operation has an intent already.
     SecondIntent,
+    /// Its operation was marked as sent already.
+    SecondSending,
     /// Its operation has a task already.
     SecondTask,
     /// Its operation has ended.
@@ -61,6 +76,8 @@ pub enum Illegal {
 /// How far an operation is: all that the order of records depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// Whether it was marked as sent.
+    pub is_marked: bool,
     /// Whether its task is recorded.
     pub is_tasked: bool,
     /// How it ended, if it has.
@@ -100,8 +117,11 @@ impl Progress {
             (Record::Intent { .. }, _) => Err(Illegal::SecondIntent),
             (Record::Resolved { .. }, _) => self.admits_resolution(),
             (_, Some(end)) => Err(Illegal::AlreadyEnded(end)),
+            // What has a task was sent.
+            (Record::Sending { .. }, None) if self.is_marked || self.is_tasked => Err(Illegal::SecondSending),
             (Record::Tasked { .. }, None) if self.is_tasked => Err(Illegal::SecondTask),
-            (Record::Tasked { .. } | Record::Ended { .. }, None) => Ok(()),
+            // A task without a mark: the machine died before the mark was on its disk.
+            (Record::Sending { .. } | Record::Tasked { .. } | Record::Ended { .. }, None) => Ok(()),
         }
     }
 
@@ -118,6 +138,7 @@ impl Progress {
     pub fn after(self, record: &Record) -> Self {
         match record {
             Record::Intent { .. } => Self::default(),
+            Record::Sending { .. } => Self { is_marked: true, ..self },
             Record::Tasked { .. } => Self { is_tasked: true, ..self },
             Record::Ended { outcome, .. } => Self { end: Some(outcome.end()), ..self },
             Record::Resolved { resolution, .. } => Self { resolution: Some(*resolution), ..self },
@@ -129,7 +150,7 @@ impl History {
     /// The history that an intent begins.
     #[must_use]
     pub fn begin(operation: Box<Operation>, at_ms: u64) -> Self {
-        Self { operation, at_ms, task: None, ended: None, resolved: None }
+        Self { operation, at_ms, boot: None, sending: None, task: None, ended: None, resolved: None }
     }
 
     /// The operation.
@@ -142,6 +163,7 @@ impl History {
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
+            is_marked: self.sending.is_some(),
             is_tasked: self.task.is_some(),
             end: self.ended.as_ref().map(|(outcome, _)| outcome.end()),
             resolution: self.resolved.as_ref().map(|resolved| resolved.resolution),
@@ -157,6 +179,7 @@ impl History {
         match record {
             // INVARIANT: `admits` has refused it.
             Record::Intent { .. } => return Err(Illegal::SecondIntent),
+            Record::Sending { at_ms, up_ms, .. } => self.sending = Some(Sending { at_ms, up_ms }),
             Record::Tasked { task, at_ms, .. } => self.task = Some((task, at_ms)),
             Record::Ended { outcome, at_ms, .. } => self.ended = Some((outcome, at_ms)),
             Record::Resolved { resolution, by, reason, at_ms, .. } => self.resolved = Some(Resolved { resolution, by, reason, at_ms }),
@@ -170,6 +193,7 @@ impl fmt::Display for Illegal {
         match self {
             Self::NoIntent => formatter.write_str("it has no intent"),
             Self::SecondIntent => formatter.write_str("it has an intent already"),
+            Self::SecondSending => formatter.write_str("it was marked as sent already"),
             Self::SecondTask => formatter.write_str("it has a task already"),
             Self::AlreadyEnded(end) => write!(formatter, "it has ended already: {}", end.word()),
             Self::NotHeld => formatter.write_str("it is not held, so that there is nothing to resolve"),
@@ -184,6 +208,7 @@ impl fmt::Display for Illegal {
 pub fn is_storable(record: &Record) -> bool {
     let fits = match record {
         Record::Intent { operation, .. } => operation.is_storable(),
+        Record::Sending { up_ms, .. } => *up_ms <= INTEGER_MAX,
         Record::Tasked { .. } => true,
         Record::Ended { outcome, .. } => outcome.is_storable(),
         Record::Resolved { by, reason, .. } => is_remark(by) && is_remark(reason),

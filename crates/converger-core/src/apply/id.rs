@@ -46,6 +46,11 @@ checked_text!(
     is_id
 );
 checked_text!(
+    /// The id that a system gives to each start of its machine: letters, digits, `-` and `_`, at most 64.
+    BootId,
+    is_id
+);
+checked_text!(
     /// The name that the environment gave to the work, such as a UPID: no blanks, at most 512 bytes, otherwise opaque.
     TaskId,
     |text| is_within(text, 512) && !text.chars().any(|character| character.is_whitespace() || character.is_control())

@@ -141,6 +141,7 @@ fn records_follow_each_other_in_one_order_only() {
     let ended = |outcome| Record::Ended { id: id.clone(), outcome, at_ms: 3 };
     let intent = Record::Intent { operation: Box::new(operation.clone()), at_ms: 1 };
     let tasked = Record::Tasked { id: id.clone(), task, at_ms: 2 };
+    let marked = Record::Sending { id: id.clone(), at_ms: 2, up_ms: 7 };
     let resolved = Record::Resolved { id: id.clone(), resolution: Resolution::Done, by: "ann".into(), reason: "seen".into(), at_ms: 4 };
     let (done, held) = (ended(outcome_of(&mut rng, End::Done)), ended(outcome_of(&mut rng, End::Held)));
     let refused = |before: &[&Record], next: &Record| {
@@ -152,6 +153,11 @@ fn records_follow_each_other_in_one_order_only() {
         illegal
     };
     assert_eq!(refused(&[], &intent), Illegal::SecondIntent);
+    assert_eq!(refused(&[&marked], &marked), Illegal::SecondSending);
+    assert_eq!(refused(&[&tasked], &marked), Illegal::SecondSending);
+    assert_eq!(refused(&[&marked, &done], &marked), Illegal::AlreadyEnded(End::Done));
+    assert_eq!(refused(&[], &Record::Sending { id: id.clone(), at_ms: 2, up_ms: u64::MAX }), Illegal::NotStorable);
+    assert_eq!(refused(&[&marked, &tasked], &tasked), Illegal::SecondTask);
     assert_eq!(refused(&[&tasked], &tasked), Illegal::SecondTask);
     assert_eq!(refused(&[&done], &tasked), Illegal::AlreadyEnded(End::Done));
     assert_eq!(refused(&[&tasked, &done], &held), Illegal::AlreadyEnded(End::Done));

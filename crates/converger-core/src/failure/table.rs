@@ -227,7 +227,7 @@ pub static TABLE: [Entry; 36] = [
         "outcome-unclear",
         "what became of the change cannot be told",
         "What was read allows for more than one story, so that a person has to look.",
-        "Look at the tasks of the guest in the evidence, then say what became of it with `converger ops resolve`.",
+        "Where the evidence says until when it may come, apply again after that; otherwise look at the guest and its tasks, then say what became of it with `converger ops resolve`.",
     ),
     entry(
         Code::JournalUnwritable,

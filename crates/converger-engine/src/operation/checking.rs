@@ -118,10 +118,7 @@ impl State {
         // and if it did, it would be read and not sent.
         let Some(terms) = &self.terms else { return self.resolve(cause_of(&Answer::Where(None))) };
         match check::ready(&self.operation, terms, live, config) {
-            Ready::Go => {
-                self.stage = Stage::Clearing(Box::new(Clearing { uptime_secs: live.uptime_secs, revision: config.revision.clone() }));
-                Some(Command::Clear)
-            }
+            Ready::Go => self.mark(Box::new(Clearing { uptime_secs: live.uptime_secs, revision: config.revision.clone() })),
             Ready::Refused(refusal) => self.refuse(&refusal, now_ms),
             Ready::AsWanted => self.nothing_to_send(live, "found_so", "before anything was sent", now_ms),
             Ready::NotNeeded => self.nothing_to_send(live, "not_needed", "what the restart is for is in effect", now_ms),

@@ -20,6 +20,8 @@ pub struct Patience {
     /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
     /// half a minute after everybody has given up on it, so the sum is well above that.
     pub looks_ms: &'static [u64],
+    /// After this what was sent before a crash comes no more: as long as a living process would look for it.
+    pub late_ms: u64,
 }
 
 /// The shortest wait before something is asked again.
@@ -37,6 +39,7 @@ impl Default for Patience {
             reboot_ms: 120_000,
             unread_ms: 60_000,
             looks_ms: &[500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000],
+            late_ms: 60_000,
         }
     }
 }
@@ -51,8 +54,8 @@ impl Patience {
         Self { task_ms_max: short(self.task_ms_max), verify_ms: short(self.verify_ms), unread_ms: short(self.unread_ms), ..self }
     }
 
-    /// For what was found in the journal: the connection of whoever sent it is gone, so that what arrived has arrived. The sum is
-    /// well below the two seconds in which a restart must be ready.
+    /// For what was found in the journal: whoever comes back looks for what arrived, and waits for nothing that may still arrive. The sum
+    /// is well below the two seconds in which a restart must be ready.
     pub(super) fn for_recovery(self) -> Self {
         Self { looks_ms: &[250, 750], ..self }
     }

@@ -10,6 +10,7 @@
 use converger_core::apply::promise::{self, After, Kept};
 use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskSeen, Trouble};
 use converger_core::failure::Code;
+use converger_core::moment;
 
 use super::patience::next_ms;
 use super::{Command, Stage, State, cause_of};
@@ -251,12 +252,20 @@ impl State {
                     self.wait(ms)
                 }
                 None if proving.others != Others::None => self.of_others(&proving.others, observed, now_ms),
+                None if promise::is_idempotent(change) && self.may_come_ms(now_ms) > 0 => self.may_come(evidence, observed, now_ms),
                 None if promise::is_idempotent(change) => {
                     self.end(Outcome::failed(Code::NotCarriedOut, Findings { evidence, observed }), now_ms)
                 }
                 None => self.unclear(&proving.why, observed, now_ms),
             },
         }
+    }
+
+    /// Nothing shows it, and it may have been sent so short a time ago that it still comes: the next start after that settles it.
+    fn may_come(&mut self, evidence: Evidence, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let until_ms = now_ms.saturating_add(self.may_come_ms(now_ms));
+        let evidence = evidence.with("may_come_until", &*moment::written(until_ms.div_ceil(1000)));
+        self.end(Outcome::held(Code::OutcomeUnclear, Release::Reading, Findings { evidence, observed }), now_ms)
     }
 
     /// Nothing shows it but a task that somebody else began, or that was ours under another name: nobody can say that nothing was carried

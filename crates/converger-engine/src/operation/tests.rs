@@ -18,11 +18,13 @@ pub(super) fn shown(command: Option<&Command>) -> String {
         None => "-".into(),
         Some(Command::Commit(record)) => match &**record {
             Record::Intent { .. } => "commit intent".into(),
+            Record::Sending { .. } => "commit sending".into(),
             Record::Tasked { .. } => "commit tasked".into(),
             Record::Ended { .. } => "commit ended".into(),
             Record::Resolved { .. } => "commit resolved".into(),
         },
         Some(Command::Ask(ask)) => ask.word().into(),
+        Some(Command::Mark) => "mark".into(),
         Some(Command::Clear) => "clear".into(),
         Some(Command::Wait(_)) => "wait".into(),
     }
@@ -56,12 +58,17 @@ pub(super) fn feed(mut state: State, events: &[Event]) -> (State, Vec<String>) {
 
 /// Answers to each question in turn; commits succeed, nobody says anything against sending, and waits end by themselves.
 pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
-    let (mut state, mut command) = step(state, Event::Begin, NOW_MS);
+    play_at(NOW_MS, state, answers)
+}
+
+/// The same at another moment.
+pub(super) fn play_at(now_ms: u64, state: State, answers: &[Answer]) -> (State, Vec<String>) {
+    let (mut state, mut command) = step(state, Event::Begin, now_ms);
     let mut answers = answers.iter();
     let mut trace = vec![shown(command.as_ref())];
     while let Some(next) = command {
         let event = match next {
-            Command::Commit(_) => Event::Committed,
+            Command::Commit(_) | Command::Mark => Event::Committed,
             Command::Clear => Event::Cleared,
             Command::Wait(_) => Event::Woken,
             Command::Ask(_) => match answers.next() {
@@ -69,10 +76,10 @@ pub(super) fn play(state: State, answers: &[Answer]) -> (State, Vec<String>) {
                 None => break,
             },
         };
-        let (after, made) = step(state, event, NOW_MS);
+        let (after, made) = step(state, event, now_ms);
         state = after;
         command = made;
-        if !matches!(command, Some(Command::Wait(_) | Command::Clear)) {
+        if !matches!(command, Some(Command::Wait(_) | Command::Mark | Command::Clear)) {
             trace.push(shown(command.as_ref()));
         }
     }
@@ -126,10 +133,31 @@ fn g11_an_intent_that_is_not_durable_ends_it_before_anything_is_asked() {
     }
 }
 
+/// Decision 0016: what was not marked was not sent.
+#[test]
+fn nothing_is_sent_before_it_is_marked_and_it_is_marked_once() {
+    let (state, _) = play(fresh("start"), &[cluster(), status("stopped")]);
+    let checked = Event::Answered(config(2));
+    for event in [Event::Cleared, Event::Woken, Event::Answered(sent_task())] {
+        let (_, trace) = feed(state.clone(), &[checked.clone(), event.clone()]);
+        assert_eq!(trace, ["mark", "-"], "{event:?}");
+    }
+    let busy = Event::Answered(Answer::Sent(Sent::NotDelivered(cause(Trouble::Busy))));
+    let again = [Event::Answered(cluster()), Event::Answered(status("stopped")), checked.clone()];
+    let story = [&[checked.clone(), Event::Committed, Event::Cleared, busy], &again[..], &[Event::Cleared]].concat();
+    let (_, trace) = feed(state.clone(), &story);
+    assert_eq!(trace, ["mark", "clear", "send", "cluster", "status", "config", "clear", "send"]);
+    let failed = Event::NotCommitted(NotCommitted::Failed("disk full".into()));
+    let (state, trace) = feed(state, &[checked, failed, Event::Committed]);
+    assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("mark, commit ended, -", "not-run journal-unwritable"));
+}
+
 #[test]
 fn a_config_write_is_synchronous_and_carries_the_revision_that_was_checked() {
     let (state, _) = play(fresh("config.set"), &[cluster(), status("stopped")]);
     let (state, command) = step(state, Event::Answered(config(2)), NOW_MS);
+    assert_eq!(command, Some(Command::Mark));
+    let (state, command) = step(state, Event::Committed, NOW_MS);
     assert_eq!(command, Some(Command::Clear));
     let (_, command) = step(state, Event::Cleared, NOW_MS);
     let Some(Command::Ask(Ask::Send { revision, .. })) = command else { panic!("{command:?}") };

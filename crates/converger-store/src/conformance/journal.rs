@@ -33,10 +33,11 @@ fn life<S: Stage>(stage: &mut S) -> Told {
     let (store, mut sample) = (stage.fresh(), Sample::new(1));
     let operation = sample.operation(1, 1);
     taken(&store, "a run", sample.start())?;
-    let mut wanted = History::begin(Box::new(operation.clone()), 10);
+    let mut wanted = sample.begun(&operation);
     taken(&store, "an intent", sample.intent(&operation))?;
     same("after the intent", history(&store, &operation)?, Some(wanted.clone()))?;
-    for record in [sample.tasked(&operation), sample.ended(&operation, End::Held), sample.resolved(&operation, Resolution::NotRun)] {
+    let end = sample.ended(&operation, End::Held);
+    for record in [sample.sending(&operation), sample.tasked(&operation), end, sample.resolved(&operation, Resolution::NotRun)] {
         let was_open = wanted.progress().is_open();
         same("the open ones", open_ids(&store, &sample)?, if was_open { vec!["op-1".into()] } else { Vec::new() })?;
         wanted.add(record.clone()).map_err(|illegal| illegal.to_string())?;
@@ -52,22 +53,25 @@ struct Place {
     may_follow: &'static [usize],
 }
 
-/// Records by number: 0 intent, 1 task, 2 done, 3 held, 4 resolved, 5 failed.
+/// Records by number: 0 intent, 1 task, 2 done, 3 held, 4 resolved, 5 failed, 6 mark.
 const PLACES: &[Place] = &[
     Place { way: &[], may_follow: &[0] },
-    Place { way: &[0], may_follow: &[1, 2, 3, 5] },
+    Place { way: &[0], may_follow: &[1, 2, 3, 5, 6] },
+    Place { way: &[0, 6], may_follow: &[1, 2, 3, 5] },
     Place { way: &[0, 1], may_follow: &[2, 3, 5] },
+    Place { way: &[0, 6, 1], may_follow: &[2, 3, 5] },
     Place { way: &[0, 2], may_follow: &[] },
     Place { way: &[0, 5], may_follow: &[] },
     Place { way: &[0, 3], may_follow: &[4] },
+    Place { way: &[0, 6, 3], may_follow: &[4] },
     Place { way: &[0, 1, 2], may_follow: &[] },
     Place { way: &[0, 1, 3], may_follow: &[4] },
     Place { way: &[0, 1, 5], may_follow: &[] },
     Place { way: &[0, 3, 4], may_follow: &[] },
-    Place { way: &[0, 1, 3, 4], may_follow: &[] },
+    Place { way: &[0, 6, 1, 3, 4], may_follow: &[] },
 ];
 
-fn records(sample: &mut Sample, operation: &Operation) -> [Record; 6] {
+fn records(sample: &mut Sample, operation: &Operation) -> [Record; 7] {
     [
         sample.intent(operation),
         sample.tasked(operation),
@@ -75,13 +79,14 @@ fn records(sample: &mut Sample, operation: &Operation) -> [Record; 6] {
         sample.ended(operation, End::Held),
         sample.resolved(operation, Resolution::Done),
         sample.ended(operation, End::Failed),
+        sample.sending(operation),
     ]
 }
 
 fn orders<S: Stage>(stage: &mut S) -> Told {
     let (store, mut sample) = (stage.fresh(), Sample::new(2));
     taken(&store, "a run", sample.start())?;
-    for (number, (place, next)) in (0..).zip(PLACES.iter().flat_map(|place| (0..6).map(move |next| (place, next)))) {
+    for (number, (place, next)) in (0..).zip(PLACES.iter().flat_map(|place| (0..7).map(move |next| (place, next)))) {
         let what = format!("{next} after {:?}", place.way);
         let operation = sample.operation(number, number);
         let records = records(&mut sample, &operation);
@@ -120,7 +125,13 @@ fn whole<S: Stage>(stage: &mut S) -> Told {
     // Everything that a batch touched comes back when its last write is refused.
     let (ended, third) = (sample.ended(&second, End::Held), sample.operation(3, 2));
     let resolved = sample.resolved(&second, Resolution::Done);
-    let undone = Batch::default().with(sample.tasked(&second)).with(ended).with(resolved).with(sample.intent(&third)).with(done);
+    let undone = Batch::default()
+        .with(sample.sending(&second))
+        .with(sample.tasked(&second))
+        .with(ended)
+        .with(resolved)
+        .with(sample.intent(&third))
+        .with(done);
     let before = history(&store, &second)?;
     refused(&store, "an end twice", undone, Refused::Record { id: first.id.clone(), illegal: Illegal::AlreadyEnded(End::Done) })?;
     same("what was undone", (history(&store, &second)?, history(&store, &third)?), (before, None))?;
@@ -257,8 +268,9 @@ fn reopened<S: Stage>(stage: &mut S) -> Told {
     let mut wanted = Vec::new();
     for (number, end) in (0..).zip([None, Some(End::Done), Some(End::Refused), Some(End::Held), Some(End::NotRun)]) {
         let operation = sample.one_shot(number, number, &format!("key-{number}"), "it");
-        let mut history = History::begin(Box::new(operation.clone()), 10);
-        let mut records = vec![sample.tasked(&operation)];
+        let mut history = sample.begun(&operation);
+        let mut records = vec![sample.sending(&operation)];
+        records.extend((number != 0).then(|| sample.tasked(&operation)));
         records.extend(end.map(|end| sample.ended(&operation, end)));
         taken(&store, "an intent", sample.intent(&operation))?;
         for record in records {

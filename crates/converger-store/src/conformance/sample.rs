@@ -1,6 +1,6 @@
 //! Operations to tell stories with: of a seeded random plan, with ids, guests and sources as a story needs them.
 
-use converger_core::apply::{End, IdempotencyKey, Operation, OperationId, Record, Resolution, Run, RunId, Source, TaskId};
+use converger_core::apply::{BootId, End, History, IdempotencyKey, Operation, OperationId, Record, Resolution, Run, RunId, Source, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::testing::{Rng, outcome_of, some_operations};
@@ -41,7 +41,19 @@ impl Sample {
     #[must_use]
     pub fn run(&self) -> Run {
         let Operation { run, environment, plan, .. } = &self.pattern;
-        Run { id: run.clone(), environment: environment.clone(), plan: *plan, by: "ann".into(), at_ms: 1 }
+        Run { id: run.clone(), environment: environment.clone(), plan: *plan, by: "ann".into(), at_ms: 1, boot: Some(self.boot()) }
+    }
+
+    /// The start of the machine that everything runs on.
+    #[must_use]
+    pub fn boot(&self) -> BootId {
+        BootId::new("boot-1").expect(WELL_FORMED)
+    }
+
+    /// The history that an intent begins.
+    #[must_use]
+    pub fn begun(&self, operation: &Operation) -> History {
+        History { boot: Some(self.boot()), ..History::begin(Box::new(operation.clone()), 10) }
     }
 
     /// A run in another environment.
@@ -83,6 +95,12 @@ impl Sample {
     #[must_use]
     pub fn intent(&self, operation: &Operation) -> Record {
         Record::Intent { operation: Box::new(operation.clone()), at_ms: 10 }
+    }
+
+    /// The mark before it is sent.
+    #[must_use]
+    pub fn sending(&self, operation: &Operation) -> Record {
+        Record::Sending { id: operation.id.clone(), at_ms: 11, up_ms: 7 }
     }
 
     /// Its task.

@@ -37,6 +37,7 @@ pub(super) struct Mark(usize);
 #[derive(Clone, Debug)]
 enum Undo {
     Intent,
+    Sending(usize),
     Tasked(usize),
     Ended(usize),
     Resolved(usize),
@@ -69,6 +70,7 @@ impl Tables {
     fn undo_one(&mut self, undo: Undo) {
         match undo {
             Undo::Intent => self.undo_intent(),
+            Undo::Sending(place) => self.operations[place].sending = None,
             Undo::Tasked(place) => self.operations[place].task = None,
             Undo::Ended(place) => {
                 self.operations[place].ended = None;
@@ -108,9 +110,17 @@ impl Tables {
         if let Source::OneShot { key, request } = &operation.source {
             self.keys.insert((operation.environment.clone(), key.clone()), (operation.id.clone(), *request));
         }
-        self.operations.push(History::begin(operation, at_ms));
+        let boot = self.run_places.get(&operation.run).and_then(|run| self.runs[*run].run.boot.clone());
+        self.operations.push(History { boot, ..History::begin(operation, at_ms) });
         self.occupy(place);
         self.undo.push(Undo::Intent);
+    }
+
+    /// Takes a mark away that no disk has.
+    pub(super) fn lose_mark(&mut self, id: &OperationId) {
+        if let Some(place) = self.places.get(id) {
+            self.operations[*place].sending = None;
+        }
     }
 
     fn find(&self, id: &OperationId) -> Option<&History> {
@@ -207,6 +217,7 @@ impl Put for Tables {
         let place = self.places[record.id()];
         self.undo.push(match &record {
             Record::Intent { .. } => Undo::Intent,
+            Record::Sending { .. } => Undo::Sending(place),
             Record::Tasked { .. } => Undo::Tasked(place),
             Record::Ended { .. } => Undo::Ended(place),
             Record::Resolved { .. } => Undo::Resolved(place),

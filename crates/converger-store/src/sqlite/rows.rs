@@ -1,7 +1,8 @@
 //! From rows to the words of the core, strictly: a word that this program does not write is a damaged row.
 
 use converger_core::apply::{
-    End, Freeze, History, Hold, OperationId, Progress, Resolution, Resolved, Run, RunId, TaskId, parse_operation, parse_outcome,
+    BootId, End, Freeze, History, Hold, OperationId, Progress, Resolution, Resolved, Run, RunId, Sending, TaskId, parse_operation,
+    parse_outcome,
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -13,8 +14,10 @@ use crate::query::RunHistory;
 type Made<T> = Result<T, Trouble>;
 
 /// The columns of a history, in the order of [`history`].
-pub(super) const HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms \
+pub(super) const HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms, \
+    s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run) \
     FROM operations o \
+    LEFT JOIN sendings s ON s.operation = o.seq \
     LEFT JOIN tasks t ON t.operation = o.seq \
     LEFT JOIN ends e ON e.operation = o.seq \
     LEFT JOIN resolutions r ON r.operation = o.seq";
@@ -26,6 +29,10 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
         return Err(Trouble::rotten(&id, format!("its body is of operation `{}`", operation.id)));
     }
     let mut history = History::begin(Box::new(operation), number(row, 2, &id)?);
+    history.boot = word(row, 13, &id, "boot", BootId::new)?;
+    if row.get::<_, Option<i64>>(11)?.is_some() {
+        history.sending = Some(Sending { at_ms: number(row, 11, &id)?, up_ms: number(row, 12, &id)? });
+    }
     if let Some(task) = row.get::<_, Option<String>>(3)? {
         history.task = Some((checked(&id, "task", &task, TaskId::new)?, number(row, 4, &id)?));
     }
@@ -45,13 +52,14 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
 /// prepares anew for every id that is bound, which took half of the time of a commit.
 pub(super) const PROGRESS: &str = "SELECT EXISTS (SELECT 1 FROM tasks WHERE operation = o.seq), \
     (SELECT ending FROM ends WHERE operation = o.seq), \
-    (SELECT resolution FROM resolutions WHERE operation = o.seq) \
+    (SELECT resolution FROM resolutions WHERE operation = o.seq), \
+    EXISTS (SELECT 1 FROM sendings WHERE operation = o.seq) \
     FROM operations o WHERE o.id = ?1";
 
 pub(super) fn progress(row: &Row<'_>, id: &OperationId) -> Made<Progress> {
     let end = word(row, 1, id.as_str(), "end", end_of)?;
     let resolution = word(row, 2, id.as_str(), "resolution", resolution_of)?;
-    Ok(Progress { is_tasked: row.get(0)?, end, resolution })
+    Ok(Progress { is_marked: row.get(3)?, is_tasked: row.get(0)?, end, resolution })
 }
 
 /// The columns of a run, in the order of [`run`].
@@ -59,7 +67,7 @@ macro_rules! of_runs {
     ($rest:literal) => {
         concat!(
             "SELECT r.id, r.environment, r.plan, r.who, r.at_ms, ",
-            "(SELECT ending FROM run_ends WHERE run = r.seq), (SELECT at_ms FROM run_ends WHERE run = r.seq) ",
+            "(SELECT ending FROM run_ends WHERE run = r.seq), (SELECT at_ms FROM run_ends WHERE run = r.seq), r.boot ",
             "FROM runs r WHERE ",
             $rest
         )
@@ -79,6 +87,7 @@ pub(super) fn run(row: &Row<'_>) -> Made<RunHistory> {
             plan: checked(&id, "plan", &text(row, 2)?, Digest::parse)?,
             by: text(row, 3)?,
             at_ms: number(row, 4, &id)?,
+            boot: word(row, 7, &id, "boot", BootId::new)?,
         },
         ended: end.map(|end| number(row, 6, &id).map(|at_ms| (end, at_ms))).transpose()?,
     })

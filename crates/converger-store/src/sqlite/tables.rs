@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use converger_core::apply::{
-    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, write_operation,
+    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, write_operation,
     write_outcome,
 };
 use converger_core::artifact::Digest;
@@ -79,6 +79,7 @@ const CHANGED: &str = "SELECT vmid FROM occupants WHERE environment = ?1 \
     UNION SELECT o.vmid FROM ends e JOIN operations o ON o.seq = e.operation WHERE e.at_ms >= ?2 AND o.environment = ?1 \
     UNION SELECT o.vmid FROM resolutions r JOIN operations o ON o.seq = r.operation WHERE r.at_ms >= ?2 AND o.environment = ?1";
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation) VALUES (?1, ?2, ?3, ?4)";
+const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
 const TASK: &str = "INSERT INTO tasks (operation, task, at_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
 const END: &str = "INSERT INTO ends (operation, ending, at_ms, body) SELECT seq, ?2, ?3, ?4 FROM operations WHERE id = ?1";
 const RESOLVE: &str = "INSERT INTO resolutions (operation, resolution, who, reason, at_ms) \
@@ -189,6 +190,9 @@ impl Put for Tables<'_> {
     fn put_record(&mut self, record: Record, after: Progress) -> Done<()> {
         match &record {
             Record::Intent { operation, at_ms } => self.put_intent(operation, *at_ms)?,
+            Record::Sending { id, at_ms, up_ms } => {
+                self.change(id.as_str(), SENDING, params![id.as_str(), integer(*at_ms), integer(*up_ms)])?;
+            }
             Record::Tasked { id, task, at_ms } => self.change(id.as_str(), TASK, params![id.as_str(), task.as_str(), integer(*at_ms)])?,
             Record::Ended { id, outcome, at_ms } => {
                 let body = write_outcome(outcome).map_err(|error| Trouble::rotten(id.as_str(), error.to_string()))?;
@@ -208,9 +212,10 @@ impl Put for Tables<'_> {
     }
 
     fn put_run(&mut self, run: Run) -> Done<()> {
-        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let Run { id, environment, plan, by, at_ms } = run;
-        self.change(id.as_str(), sql, params![id.as_str(), environment.as_str(), plan.to_string(), by, integer(at_ms)])
+        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms, boot) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let Run { id, environment, plan, by, at_ms, boot } = run;
+        let boot = boot.as_ref().map(BootId::as_str);
+        self.change(id.as_str(), sql, params![id.as_str(), environment.as_str(), plan.to_string(), by, integer(at_ms), boot])
     }
 
     fn put_run_end(&mut self, id: &RunId, end: End, at_ms: u64) -> Done<()> {

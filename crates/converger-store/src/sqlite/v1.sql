@@ -1,6 +1,6 @@
 -- Version 1. Never edited once released: what comes later is a version of its own.
 --
--- What happened is only added (runs, run_ends, operations, tasks, ends, resolutions, plans). Two tables are derived and
+-- What happened is only added (runs, run_ends, operations, sendings, tasks, ends, resolutions, plans). Two tables are derived and
 -- change: `occupants` is who has a guest now, and a hold or freeze is closed by filling in who ended it.
 
 CREATE TABLE plans (
@@ -14,7 +14,8 @@ CREATE TABLE runs (
     environment TEXT NOT NULL,
     plan TEXT NOT NULL,
     who TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    boot TEXT
 ) STRICT;
 
 CREATE TABLE run_ends (
@@ -34,6 +35,12 @@ CREATE TABLE operations (
 ) STRICT;
 
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
+
+CREATE TABLE sendings (
+    operation INTEGER PRIMARY KEY REFERENCES operations (seq),
+    at_ms INTEGER NOT NULL,
+    up_ms INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE tasks (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),

@@ -1,5 +1,7 @@
 //! The one writer: batches that wait are put into one transaction, and each caller is answered after the commit.
 //!
+//! A group of marks alone is written and not synced: it shares the sync of the next one.
+//!
 //! A batch that may not be written is rolled back alone. A transaction that fails fails all its batches: with a full disk
 //! nothing was written and the writer goes on; after anything that leaves the disk in doubt it acknowledges nothing more.
 
@@ -40,6 +42,16 @@ pub(super) struct Writer {
     pub(super) on_fatal: OnFatal,
     pub(super) transactions: Arc<AtomicU64>,
     pub(super) stopped: Option<String>,
+    pub(super) syncs: Syncs,
+}
+
+/// Whether a commit waits for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Syncs {
+    /// It does, before anybody is told. How a store is opened.
+    Yes,
+    /// The next one does, and this one with it.
+    Later,
 }
 
 /// What became of one batch of a transaction, if the transaction is committed.
@@ -70,8 +82,9 @@ impl Writer {
         if let Some(cause) = &self.stopped {
             return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
         }
-        match self.settle().and_then(|()| write(&mut self.connection, batches)) {
-            Ok(verdicts) => self.committed(verdicts),
+        let syncs = if batches.iter().any(Batch::must_be_durable) { Syncs::Yes } else { Syncs::Later };
+        match self.settle().and_then(|()| self.set(syncs)).and_then(|()| write(&mut self.connection, batches)) {
+            Ok(verdicts) => self.committed(verdicts, syncs),
             Err(trouble) => match trouble.of_writing(&self.place) {
                 Failure::Survived(error) => vec![Err(error); count],
                 Failure::Fatal(cause) => {
@@ -93,9 +106,21 @@ impl Writer {
         }
     }
 
-    fn committed(&self, verdicts: Vec<Verdict>) -> Vec<Answer> {
+    /// In a log that is written ahead a commit at the level `normal` is not synced, and the sync of the next one at `full` takes all of the
+    /// log along.
+    fn set(&mut self, syncs: Syncs) -> Result<(), Trouble> {
+        if self.syncs != syncs {
+            let level = if syncs == Syncs::Yes { "full" } else { "normal" };
+            self.connection.pragma_update(None, "synchronous", level)?;
+            self.syncs = syncs;
+        }
+        Ok(())
+    }
+
+    fn committed(&self, verdicts: Vec<Verdict>, syncs: Syncs) -> Vec<Answer> {
         let wrote = verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written));
-        let transaction = self.transactions.fetch_add(u64::from(wrote), Ordering::Relaxed) + u64::from(wrote);
+        let durable = u64::from(wrote && syncs == Syncs::Yes);
+        let transaction = self.transactions.fetch_add(durable, Ordering::Relaxed) + u64::from(wrote);
         let answer = |verdict| match verdict {
             Verdict::Written => Ok(Receipt::Written { transaction }),
             Verdict::Repeated(first) => Ok(Receipt::Repeated { first }),

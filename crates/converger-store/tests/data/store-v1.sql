@@ -12,9 +12,10 @@ CREATE TABLE runs (
     environment TEXT NOT NULL,
     plan TEXT NOT NULL,
     who TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    boot TEXT
 ) STRICT;
-INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1);
+INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1, 'boot-1');
 CREATE TABLE run_ends (
     run INTEGER PRIMARY KEY REFERENCES runs (seq),
     ending TEXT NOT NULL,
@@ -34,6 +35,12 @@ INSERT INTO operations VALUES (1, 'op-1', 1, 'lab', 1001, 10, CAST('{"environmen
 INSERT INTO operations VALUES (2, 'op-2', 1, 'lab', 1002, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB));
 INSERT INTO operations VALUES (3, 'op-3', 1, 'lab', 1003, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB));
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
+CREATE TABLE sendings (
+    operation INTEGER PRIMARY KEY REFERENCES operations (seq),
+    at_ms INTEGER NOT NULL,
+    up_ms INTEGER NOT NULL
+) STRICT;
+INSERT INTO sendings VALUES (3, 11, 7);
 CREATE TABLE tasks (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     task TEXT NOT NULL,

@@ -11,6 +11,7 @@ use super::{open, place, write};
 fn at(record: Record, now_ms: u64) -> Record {
     match record {
         Record::Intent { operation, .. } => Record::Intent { operation, at_ms: now_ms },
+        Record::Sending { id, up_ms, .. } => Record::Sending { id, at_ms: now_ms, up_ms },
         Record::Tasked { id, task, .. } => Record::Tasked { id, task, at_ms: now_ms },
         Record::Ended { id, outcome, .. } => Record::Ended { id, outcome, at_ms: now_ms },
         Record::Resolved { id, resolution, by, reason, .. } => Record::Resolved { id, resolution, by, reason, at_ms: now_ms },

@@ -15,7 +15,7 @@ use converger_store::{Receipt, Settings, SqliteStore, Store, StoreError};
 use super::kill::{batch, check};
 use super::place;
 
-const DIRECTORY: &str = "CONVERGER_TEST_INJECTED_IN";
+pub(super) const DIRECTORY: &str = "CONVERGER_TEST_INJECTED_IN";
 const EVERY_POINT: &str = "CONVERGER_TEST_EVERY_POINT";
 const NAME: &str = "inject::whatever_call_fails_nothing_acknowledged_is_lost";
 
@@ -49,7 +49,7 @@ fn whatever_call_fails_nothing_acknowledged_is_lost() {
 }
 
 /// One test of this program as a victim of strace. Where there is none nothing is proven, and that is a failure.
-fn traced(test: &str, directory: &Path, log: &Path, arguments: &[&str]) -> Output {
+pub(super) fn traced(test: &str, directory: &Path, log: &Path, arguments: &[&str]) -> Output {
     Command::new("strace")
         .args(["-f", "-qq", "-o"])
         .arg(log)

@@ -4,6 +4,7 @@ mod glance;
 mod groups;
 mod inject;
 mod kill;
+mod marks;
 mod opening;
 mod trouble;
 mod twin;

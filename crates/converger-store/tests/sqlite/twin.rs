@@ -71,8 +71,9 @@ impl Draw {
 
     fn record(&mut self) -> Write {
         let operation = self.known();
-        let record = match self.rng.below(4) {
+        let record = match self.rng.below(5) {
             0 => self.sample.tasked(&operation),
+            2 => self.sample.sending(&operation),
             1 => self.sample.resolved(&operation, *self.rng.pick(&Resolution::ALL).expect("one")),
             _ => {
                 let end = *self.rng.pick(&End::ALL).expect("one");

@@ -132,6 +132,9 @@ fn text(history: &History) -> String {
     row("plan", operation.plan.to_string());
     row("run", operation.run.as_str().to_owned());
     row("node", operation.guest.node.as_str().to_owned());
+    if let Some(sending) = history.sending.filter(|_| history.task.is_none()) {
+        row("sent", format!("at {}, or about to be", utc(sending.at_ms)));
+    }
     if let Some((task, at_ms)) = &history.task {
         row("task", format!("{} since {}", theirs(task.as_str()), utc(*at_ms)));
     }
@@ -172,6 +175,7 @@ fn as_json(history: &History) -> Json {
         "schema": "converger.history/1",
         "operation": stored(write_operation(&history.operation)),
         "at_ms": history.at_ms,
+        "sending": history.sending.map(|sending| json!({ "at_ms": sending.at_ms })),
         "task": history.task.as_ref().map(|(task, at_ms)| json!({ "id": task.as_str(), "at_ms": at_ms })),
         "ended": history.ended.as_ref().map(|(outcome, at_ms)| json!({ "outcome": stored(write_outcome(outcome)), "at_ms": at_ms })),
         "resolved": resolved,

@@ -12,7 +12,7 @@ use converger_adapters::proxmox::client::{Exchange, Session, TokenId};
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
-use converger_core::apply::{Answer, Ask, End, OperationId, RunId};
+use converger_core::apply::{Answer, Ask, BootId, End, OperationId, RunId, Uptime};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
 use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired};
@@ -185,6 +185,11 @@ impl Yard {
 impl Clock for Yard {
     fn now_ms(&self) -> u64 {
         self.start_ms + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn uptime(&self) -> Option<Uptime> {
+        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        BootId::new("boot-1").map(|boot| Uptime { boot, ms })
     }
 
     async fn wait(&self, ms: u64) {

@@ -12,7 +12,7 @@ use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, Sourc
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::Words;
 use converger_core::observe::{Observation, Reading, Status};
-use converger_engine::operation::{Event, NotCommitted};
+use converger_engine::operation::{Event, NotCommitted, Patience};
 use converger_engine::schedule::OnFailure;
 
 /// One planted bug.
@@ -24,6 +24,10 @@ pub(crate) enum Bug {
     SendBeforeCommit,
     /// Whoever waits for a commit is told before it is durable.
     AcknowledgeFirst,
+    /// Nobody is told that a change is about to be sent.
+    SkipMark,
+    /// What is found open is given up before it can no longer come.
+    GiveUpEarly,
     /// The task is not written down.
     ForgetTask,
     /// A change whose answer was lost is sent again.
@@ -90,10 +94,12 @@ pub(crate) enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 34] = [
+    pub(crate) const ALL: [Self; 36] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
+        Self::SkipMark,
+        Self::GiveUpEarly,
         Self::ForgetTask,
         Self::RetryLostAnswer,
         Self::StaleRead,
@@ -130,7 +136,7 @@ impl Bug {
     /// The rules that it breaks: found for another reason, it is not found.
     pub(crate) fn rules(self) -> &'static [&'static str] {
         match self {
-            Self::SkipIntent | Self::SendBeforeCommit | Self::ForgetTask | Self::Escalate | Self::OtherGuest => &["S1"],
+            Self::SkipIntent | Self::SkipMark | Self::SendBeforeCommit | Self::ForgetTask | Self::Escalate | Self::OtherGuest => &["S1"],
             Self::AcknowledgeFirst => &["S1", "S19"],
             Self::RetryLostAnswer | Self::AdoptForeignTask => &["S2"],
             Self::ResendOnRecovery => &["S2", "S20"],
@@ -144,11 +150,16 @@ impl Bug {
             Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop | Self::IgnoreFailFast => &["S16"],
             Self::GoOnUnwritten => &["S18"],
             Self::DropRecovery => &["L3"],
-            Self::FailOnRecovery => &["S20"],
+            Self::FailOnRecovery | Self::GiveUpEarly => &["S20"],
             Self::RepeatRequest => &["G13"],
             Self::LockForever => &["L2"],
         }
     }
+}
+
+/// How long a machine with this bug would wait.
+pub(crate) fn patience(bug: Option<Bug>, patience: Patience) -> Patience {
+    if bug == Some(Bug::GiveUpEarly) { Patience { late_ms: 0, ..patience } } else { patience }
 }
 
 /// What an observer that never forgets a lock would read.

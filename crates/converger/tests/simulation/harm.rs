@@ -64,6 +64,7 @@ pub(crate) enum Kind {
     TaskKilled,
     CrashBefore,
     CrashAfter,
+    PowerLost,
     StoreFull,
     SyncLost,
     SyncLostWritten,
@@ -107,7 +108,7 @@ impl Kind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 60] = [
+    pub(crate) const ALL: [Self; 61] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -160,6 +161,7 @@ impl Kind {
         Self::TaskKilled,
         Self::CrashBefore,
         Self::CrashAfter,
+        Self::PowerLost,
         Self::StoreFull,
         Self::SyncLost,
         Self::SyncLostWritten,

@@ -52,6 +52,7 @@ pub(crate) struct Case {
     is_turned_down: bool,
     /// What the process was told is durable.
     told_intent: bool,
+    told_mark: bool,
     told_task: Option<TaskId>,
     told_end: Option<Outcome>,
     /// What really is.
@@ -59,6 +60,8 @@ pub(crate) struct Case {
     task: Option<TaskId>,
     ended: Option<Outcome>,
     resolved: bool,
+    /// Somebody said that nothing of it was carried out.
+    is_given_up: bool,
     /// Its end, as the process believes.
     believed: Option<End>,
 }
@@ -129,8 +132,8 @@ impl Oracle {
         }
     }
 
-    /// A process begins.
-    pub(crate) fn begins(&mut self) {
+    /// A process begins; where the machine lost its power, marks may be gone.
+    pub(crate) fn begins(&mut self, was_dark: bool) {
         self.life += 1;
         (self.is_stopped, self.is_halted) = (false, false);
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
@@ -138,6 +141,7 @@ impl Oracle {
             case.is_under_way = false;
             (case.cluster, case.status, case.config, case.last) = (None, None, None, "");
             (case.task_lost, case.is_turned_down) = (false, false);
+            case.told_mark &= !was_dark;
         }
     }
 
@@ -159,12 +163,14 @@ impl Oracle {
             task_lost: false,
             is_turned_down: false,
             told_intent: false,
+            told_mark: false,
             told_task: None,
             told_end: None,
             intent: false,
             task: None,
             ended: None,
             resolved: false,
+            is_given_up: false,
             believed: None,
         };
         let is_new = self.cases.insert(operation.id.clone(), case).is_none();
@@ -231,9 +237,16 @@ impl Oracle {
         let Some(case) = self.cases.get_mut(&id) else { return };
         match record {
             Record::Intent { .. } => case.intent = true,
+            Record::Sending { .. } => {}
             Record::Tasked { task, .. } => case.task = Some(task.clone()),
-            Record::Ended { outcome, .. } => case.ended = Some(outcome.clone()),
-            Record::Resolved { .. } => case.resolved = true,
+            Record::Ended { outcome, .. } => {
+                case.is_given_up |= is_not_carried_out(outcome);
+                case.ended = Some(outcome.clone());
+            }
+            Record::Resolved { reason, .. } => {
+                case.is_given_up |= reason.contains("not-carried-out");
+                case.resolved = true;
+            }
         }
     }
 
@@ -242,6 +255,7 @@ impl Oracle {
         let Some(case) = self.cases.get_mut(record.id()) else { return };
         match record {
             Record::Intent { .. } => case.told_intent = true,
+            Record::Sending { .. } => case.told_mark = true,
             Record::Tasked { task, .. } => case.told_task = Some(task.clone()),
             Record::Ended { outcome, .. } => case.told_end = Some(outcome.clone()),
             Record::Resolved { .. } => {}
@@ -280,6 +294,7 @@ impl Oracle {
         let Some(case) = self.cases.get(id) else { return };
         let has = |told: bool, is: bool| !told || is;
         let holds = has(case.told_intent, history.is_some())
+            && has(case.told_mark, history.is_some_and(|history| history.sending.is_some()))
             && has(
                 case.told_task.is_some(),
                 history.is_some_and(|history| history.task.as_ref().map(|(task, _)| task) == case.told_task.as_ref()),
@@ -294,6 +309,7 @@ impl Oracle {
             case.intent = true;
             case.task = history.task.as_ref().map(|(task, _)| task.clone());
             case.ended = history.ended.as_ref().map(|(end, _)| end.clone());
+            case.is_given_up |= case.ended.as_ref().is_some_and(is_not_carried_out);
             case.resolved = history.resolved.is_some();
         }
     }
@@ -386,21 +402,25 @@ impl Oracle {
     }
 
     /// Whether a task of ours is in no record although its operation was sent, and it was said that nothing of it was carried out: it
-    /// came after it was given up, by a living process or by a restart (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
-    pub(crate) fn came_late(&self, task: &str) -> Option<&'static str> {
+    /// came after it was given up. A restart may not do that (`docs/decisions/0016-what-proves-that-nothing-ran.md`).
+    pub(crate) fn came_late(&mut self, task: &str) -> bool {
         if self.cases.values().any(|case| case.task.as_ref().is_some_and(|own| own.as_str() == task)) {
-            return None;
+            return false;
         }
         let is_of = |case: &&Case| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
-        let is_given_up =
-            |case: &&Case| case.ended.as_ref().is_some_and(|end| end.code().is_some_and(|code| code.as_str() == "not-carried-out"));
-        let case = self.cases.values().filter(|case| case.sends > 0).filter(is_given_up).find(is_of)?;
-        Some(if case.is_recovered { "a change came after a restart gave it up" } else { "a change came after it was given up" })
+        let given_up = self.cases.values().filter(|case| case.sends > 0 && case.is_given_up).find(is_of);
+        let Some((id, is_recovered)) = given_up.map(|case| (case.operation.id.clone(), case.is_recovered)) else { return false };
+        self.demand(!is_recovered, "S20", || format!("{id} came as {task} after a restart had given it up"));
+        true
     }
 
     pub(crate) fn broken_by(&mut self, rule: &'static str, text: String) {
         self.broken(rule, text);
     }
+}
+
+fn is_not_carried_out(outcome: &Outcome) -> bool {
+    outcome.code().is_some_and(|code| code.as_str() == "not-carried-out")
 }
 
 fn case_word(outcome: &Outcome) -> String {
@@ -430,7 +450,9 @@ impl Case {
                 Some(("S17", "it may have run, only a person could tell, and it is not held".into()))
             }
             Outcome::Failed { .. } if at_work > 0 && self.sends > 0 => Some(("S17", "failed, and its task is at work".into())),
-            Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() => Some(("S20", "nothing was read about it".into())),
+            Outcome::Failed { .. } if self.is_recovered && self.last.is_empty() && self.sends > 0 => {
+                Some(("S20", "it was sent, and nothing was read about it".into()))
+            }
             Outcome::Failed { .. } if self.sends == 0 && !self.is_recovered => Some(("S17", "failed without having been sent".into())),
             Outcome::NotRun { .. } if self.sends > 0 || self.is_recovered => {
                 Some(("S16", "not run, and it was sent, or may have been".into()))

@@ -105,7 +105,8 @@ impl<'l> Life<'l> {
 
     /// Finds out what became of these by reading.
     pub(crate) fn resolve(&mut self, unsettled: Vec<History>) -> Result<(), Died> {
-        let effects = self.drive.recover(unsettled, self.scene.patience.brief(), self.clock());
+        let (patience, uptime) = (bugs::patience(self.bug, self.scene.patience.brief()), self.stage.uptime());
+        let effects = self.drive.recover(unsettled, patience, Some(&uptime), self.clock());
         self.follow(effects)?;
         self.go()
     }
@@ -200,6 +201,10 @@ impl<'l> Life<'l> {
         let Some(operation) = self.shapes.get(id).cloned() else { return Ok(()) };
         match command {
             Command::Commit(record) => self.commit(id, *record),
+            Command::Mark => {
+                let up_ms = self.stage.uptime().ms;
+                self.commit(id, Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms })
+            }
             Command::Ask(ask) => self.ask(id, &operation, ask),
             Command::Clear => {
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
@@ -241,6 +246,10 @@ impl<'l> Life<'l> {
                 self.dies_after = true;
                 true
             }
+            Kind::PowerLost => {
+                self.stage.lose_power();
+                true
+            }
             Kind::OwnClockJump => {
                 self.skew_ms = i64::try_from(harm.number % 7_200_000).unwrap_or(0) - 3_600_000;
                 self.skew_ms != 0
@@ -267,7 +276,7 @@ impl<'l> Life<'l> {
         if has_struck {
             self.stage.has_struck(harm.kind);
         }
-        if harm.kind == Kind::CrashBefore { Err(Died) } else { Ok(()) }
+        if matches!(harm.kind, Kind::CrashBefore | Kind::PowerLost) { Err(Died) } else { Ok(()) }
     }
 
     fn has_acted(&mut self) -> Result<(), Died> {
@@ -308,7 +317,8 @@ impl<'l> Life<'l> {
     }
 
     fn journal(&mut self, record: &Record) -> Event {
-        let fault = self.fault.take();
+        // A mark is not synced, so that no sync of it can fail.
+        let fault = self.fault.take_if(|(_, fault)| record.must_be_durable() || *fault == Fault::Full);
         if let Some((_, fault)) = fault {
             self.store.fail_next(fault);
         }
@@ -334,11 +344,12 @@ impl<'l> Life<'l> {
 
     /// What a planted bug does in the place of a commit.
     fn planted_commit(&mut self, record: &Record) -> Option<Event> {
-        let is_intent = matches!(record, Record::Intent { .. });
+        let (is_intent, is_mark) = (matches!(record, Record::Intent { .. }), matches!(record, Record::Sending { .. }));
         match self.bug? {
-            Bug::SkipIntent if is_intent => Some(Event::Committed),
+            Bug::SkipIntent if is_intent || is_mark => Some(Event::Committed),
+            Bug::SkipMark if is_mark => Some(Event::Committed),
             Bug::ForgetTask if matches!(record, Record::Tasked { .. }) => Some(Event::Committed),
-            Bug::SendBeforeCommit if is_intent => {
+            Bug::SendBeforeCommit if is_intent || is_mark => {
                 self.kept_back.push(record.clone());
                 Some(Event::Committed)
             }
@@ -475,6 +486,10 @@ impl<'l> Life<'l> {
         let code = outcome.code().map_or("", |code| code.as_str());
         self.stage.tell(format_args!("{id}: {} {code}", outcome.end().word()));
         self.stage.ended(outcome, state.is_recovered());
+        let was_held = self.history(id).is_some_and(|history| history.progress().end == Some(End::Held));
+        if was_held && code == "not-carried-out" {
+            self.stage.sometimes("given up by a later reading");
+        }
         let is_escalated = self.bug == Some(Bug::Escalate) && code == "shutdown-timeout";
         if let Some(change) = bugs::escalated(&state.operation().step.change).filter(|_| is_escalated) {
             let ask = Ask::Send { place: state.place().clone(), change, revision: None };
@@ -488,6 +503,7 @@ impl<'l> Life<'l> {
 fn word(record: &Record) -> String {
     match record {
         Record::Intent { .. } => "intent".into(),
+        Record::Sending { .. } => "mark".into(),
         Record::Tasked { task, .. } => format!("task {task}"),
         Record::Ended { outcome, .. } => format!("end {}", outcome.end().word()),
         Record::Resolved { resolution, .. } => format!("resolved {}", resolution.word()),

@@ -58,7 +58,7 @@ impl Sagas {
             for death in [Kind::CrashBefore, Kind::CrashAfter] {
                 self.death(&format!("{kind:?} {step}: {death:?} {at}"), &scene, Harm::at(death, Moment::Command(at)), sends);
             }
-            for fault in [Kind::StoreFull, Kind::SyncLost, Kind::SyncLostWritten] {
+            for fault in [Kind::PowerLost, Kind::StoreFull, Kind::SyncLost, Kind::SyncLostWritten] {
                 self.told(&format!("{kind:?} {step}: {fault:?} {at}"), scene(), vec![Harm::at(fault, Moment::Command(at))], sends);
             }
         }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use converger_adapters::proxmox::client::Exchange;
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest, Method};
-use converger_core::apply::{End, Outcome};
+use converger_core::apply::{BootId, End, Outcome, Uptime};
 use converger_lab::{Act, Answer, Part, Request, Setting, Truth, World};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -74,6 +74,11 @@ pub(crate) struct Stage {
     entry: String,
     token: String,
     harms: Vec<Harm>,
+    /// How often our machine was started, and when last.
+    boots: u64,
+    booted_ms: u64,
+    /// It lost its power, and nobody has looked at its disk since.
+    is_dark: bool,
     requests: u64,
     commands: u64,
     /// What makes something good again, and when.
@@ -98,6 +103,9 @@ impl Stage {
             entry: setting.nodes.keys().next().cloned().unwrap_or_default(),
             token: format!("{TOKEN}=s3cret"),
             harms,
+            boots: 1,
+            booted_ms: setting.start_ms,
+            is_dark: false,
             requests: 0,
             commands: 0,
             healing: BTreeMap::new(),
@@ -136,6 +144,22 @@ impl Stage {
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.world.advance_to(self.now_ms);
+    }
+
+    /// How long our machine has been up, and since which start.
+    pub(crate) fn uptime(&self) -> Uptime {
+        let boot = BootId::new(&format!("boot-{}", self.boots)).unwrap_or_else(|| panic!("an id"));
+        Uptime { boot, ms: self.now_ms - self.booted_ms }
+    }
+
+    /// Our machine loses its power, and starts again.
+    pub(crate) fn lose_power(&mut self) {
+        (self.boots, self.booted_ms, self.is_dark) = (self.boots + 1, self.now_ms, true);
+    }
+
+    /// Whether it did since this was last asked.
+    pub(crate) fn was_dark(&mut self) -> bool {
+        std::mem::take(&mut self.is_dark)
     }
 
     /// How much our processes have done so far.
@@ -315,6 +339,12 @@ impl Stage {
         }
         if evidence.get("task_error").is_some() {
             self.sometimes("done although its task failed");
+        }
+        if evidence.get("never_sent").is_some() {
+            self.sometimes("never sent");
+        }
+        if evidence.get("may_come_until").is_some() {
+            self.sometimes("may still come");
         }
         if evidence.get("warnings").is_some() {
             self.sometimes("done with warnings");

@@ -184,8 +184,7 @@ impl Story {
 
     /// One process, from its start to its end or death.
     fn live(&mut self) -> Result<(), Died> {
-        self.store = self.store.crash();
-        self.oracle.begins();
+        self.restart();
         for id in self.oracle.ids() {
             let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
             self.oracle.found(&id, history.as_ref());
@@ -207,6 +206,13 @@ impl Story {
         }
         let Some(operations) = self.admitted(plan) else { return Ok(()) };
         self.run(operations)
+    }
+
+    /// The store as the next process finds it.
+    fn restart(&mut self) {
+        let was_dark = self.stage().was_dark();
+        self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
+        self.oracle.begins(was_dark);
     }
 
     fn demand_reading(&mut self) {
@@ -321,10 +327,11 @@ impl Story {
         if self.scene.is_one_shot && !self.is_healed {
             operations.iter_mut().for_each(|(operation, _)| operation.source = once(operation));
         }
+        let boot = Some(self.stage().uptime().boot);
         let Self { stage, store, oracle, scene, bug, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
-        if !life.write(Write::RunStarted(Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms }))? {
+        if !life.write(Write::RunStarted(Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot }))? {
             return Ok(());
         }
         life.carry_out(operations)?;
@@ -340,7 +347,7 @@ impl Story {
         self.is_healed = true;
         self.oracle.heals();
         // Whoever lets go of something does so in a process of their own.
-        self.store = self.store.crash();
+        self.restart();
         let vmids: Vec<u32> = self.scene.wanted.keys().copied().collect();
         self.stage().heal(vmids.into_iter());
         self.stage().pass(600_000);
@@ -354,7 +361,7 @@ impl Story {
             // Nothing was sent and nothing is held: this is how it stays.
             if self.oracle.sends == sends && self.held().is_empty() {
                 self.oracle.settled();
-                self.count_late();
+                self.came_late();
                 return self.rests();
             }
             self.stage().pass(60_000);
@@ -364,12 +371,13 @@ impl Story {
         }
     }
 
-    /// Known, and not forbidden yet: how often it happens is told.
-    fn count_late(&mut self) {
+    /// A restart that gave up what came later is wrong. That a living process did is known, and not forbidden: how often is told.
+    fn came_late(&mut self) {
         let Some(stage) = self.stage.as_mut() else { return };
         for vmid in self.scene.wanted.keys() {
-            let late: Vec<&'static str> = stage.world.tasks_about(*vmid).filter_map(|(upid, _)| self.oracle.came_late(upid)).collect();
-            stage.seen.extend(late);
+            let tasks: Vec<String> = stage.world.tasks_about(*vmid).map(|(upid, _)| upid.to_owned()).collect();
+            let late = tasks.iter().any(|upid| self.oracle.came_late(upid));
+            stage.seen.extend(late.then_some("a change came after it was given up"));
         }
     }
 

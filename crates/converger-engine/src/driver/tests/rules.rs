@@ -106,6 +106,17 @@ fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
     assert_eq!((report.end(), world.sends().get(&100)), (End::Done, Some(&1)), "{:?}", shown(&report));
 }
 
+/// Decision 0016 rests on it: a machine that tells both, and a text that is not understood tells nothing.
+#[test]
+fn the_uptime_of_this_machine_is_told_exactly_or_not_at_all() {
+    assert_eq!(up_ms("46837.19 90113.22\n"), Some(46_837_190));
+    for wrong in ["", "46837", "46837.1 2", "46837.123", "-1.00", "a.00 1.00", "99999999999999999999.00"] {
+        assert_eq!(up_ms(wrong), None, "{wrong:?}");
+    }
+    let [first, second] = [SystemClock.uptime(), SystemClock.uptime()].map(|uptime| uptime.expect("this is Linux"));
+    assert!(first.boot == second.boot && first.ms > 0 && first.ms <= second.ms, "{first:?} {second:?}");
+}
+
 /// One operation under a key, as an action service would have it.
 fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
     let (mut operation, terms) = testing::step_of("start");
@@ -118,7 +129,7 @@ fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
 fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, Terms)) -> Report {
     let engine = engine(world, store, Settings::default());
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-    let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS });
+    let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS, boot: None });
     let _ = store.commit_now(Batch::from(run)).expect("taken");
     block(async {
         let mut work = Work::new(&engine, |_| (), quiet());

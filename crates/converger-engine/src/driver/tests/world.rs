@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use converger_core::action::{Change, FieldChange};
-use converger_core::apply::{Answer, Ask, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble};
+use converger_core::apply::{Answer, Ask, BootId, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble, Uptime};
 use converger_core::guest::{Kind, NodeName, RunState};
 use converger_core::normalize::{Field, Value};
 use converger_core::observe::{Config, Pending};
@@ -34,6 +34,9 @@ struct Task {
 #[derive(Default)]
 struct Inner {
     now_ms: u64,
+    /// How often our machine was started, and when last.
+    boots: u64,
+    booted_ms: u64,
     guests: BTreeMap<u32, Guest>,
     tasks: Vec<Task>,
     sent: Vec<(u32, String)>,
@@ -75,6 +78,11 @@ impl Clock for Ticking {
         self.0.lock().now_ms
     }
 
+    fn uptime(&self) -> Option<Uptime> {
+        let inner = self.0.lock();
+        Some(Uptime { boot: BootId::new(&format!("boot-{}", inner.boots)).expect("an id"), ms: inner.now_ms - inner.booted_ms })
+    }
+
     async fn wait(&self, ms: u64) {
         self.0.lock().now_ms += ms;
         tokio::task::yield_now().await;
@@ -109,6 +117,17 @@ impl World {
     pub(super) fn dies_at(&self, number: Option<u64>) {
         let mut inner = self.lock();
         inner.dies_at = number.map(|number| inner.asked + number);
+    }
+
+    /// Time goes by.
+    pub(super) fn pass(&self, ms: u64) {
+        self.lock().now_ms += ms;
+    }
+
+    /// Our machine is started anew.
+    pub(super) fn reboot_ours(&self) {
+        let mut inner = self.lock();
+        (inner.boots, inner.booted_ms) = (inner.boots + 1, inner.now_ms);
     }
 
     pub(super) fn asked(&self) -> u64 {

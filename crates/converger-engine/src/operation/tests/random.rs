@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use converger_core::apply::Membership;
+use converger_core::apply::{BootId, Membership};
 use converger_core::testing::Rng;
 
 use super::*;
@@ -80,10 +80,18 @@ impl Witness {
     fn saw(&mut self, command: Option<&Command>, is_recovered: bool) {
         match command {
             Some(Command::Commit(record)) => self.pending = Some(Record::clone(record)),
+            Some(Command::Mark) => {
+                let id = self.history.as_ref().expect("marked before the intent was durable").operation.id.clone();
+                self.pending = Some(Record::Sending { id, at_ms: NOW_MS, up_ms: 0 });
+            }
             Some(Command::Ask(ask)) => {
                 assert!(self.history.is_some(), "{} was asked before the intent was durable", ask.word());
                 assert!(self.history.as_ref().is_some_and(|history| history.ended.is_none()) || is_recovered, "asked after its end");
                 self.sends += u32::from(ask.is_mutation());
+                assert!(
+                    !ask.is_mutation() || self.history.as_ref().is_some_and(|history| history.sending.is_some()),
+                    "sent without a mark"
+                );
                 assert!(self.sends <= 1 && !(is_recovered && ask.is_mutation()), "sent twice");
             }
             Some(Command::Clear) => assert!(self.history.is_some() && !is_recovered, "cleared before the intent was durable"),
@@ -116,8 +124,8 @@ fn drive(rng: &mut Rng, mut state: State, witness: &mut Witness) -> State {
             None if state.ended().is_some() => return state,
             // An event that nobody waited for: the next one will be.
             None => rng.pick(&EVENTS).expect("events").clone(),
-            Some(Command::Commit(_)) if rng.one_in(12) => Event::NotCommitted(NotCommitted::Failed("disk full".into())),
-            Some(Command::Commit(_)) => Event::Committed,
+            Some(Command::Commit(_) | Command::Mark) if rng.one_in(12) => Event::NotCommitted(NotCommitted::Failed("disk full".into())),
+            Some(Command::Commit(_) | Command::Mark) => Event::Committed,
             Some(Command::Clear) if rng.one_in(8) => Event::NotCleared(rng.pick(&*NOT_CLEARED).expect("reasons").clone()),
             Some(Command::Clear) => Event::Cleared,
             Some(Command::Wait(_)) => Event::Woken,
@@ -170,7 +178,10 @@ fn whatever_was_left_open_is_recovered_without_sending_and_ends() {
             drive_new(rng, &mut witness);
             // Crash after crash: each recovery starts from what the journal has.
             for _ in 0..3 {
-                let Some(state) = witness.history.clone().and_then(|history| State::recover(history, Patience::default())) else { return };
+                let uptime = Uptime { boot: BootId::new(rng.word(&["boot-1", "boot-2"])).expect("an id"), ms: rng.below(100_000) };
+                let uptime = (!rng.one_in(4)).then_some(&uptime);
+                let begun = witness.history.clone().map(|history| History { boot: BootId::new("boot-1"), ..history });
+                let Some(state) = begun.and_then(|history| State::recover(history, Patience::default(), uptime)) else { return };
                 witness.sends = 0;
                 let state = drive(rng, state, &mut witness);
                 assert!(state.ended().is_some() && witness.sends == 0, "a recovered operation ends and sends nothing: {state:?}");

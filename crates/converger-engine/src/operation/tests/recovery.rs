@@ -1,6 +1,6 @@
 //! After a lost answer or a crash: what became of it is found out by reading, and the change is never sent again.
 
-use converger_core::apply::{End, OperationId, TaskSeen};
+use converger_core::apply::{BootId, End, OperationId, TaskSeen};
 use converger_core::guest::Identity;
 
 use super::*;
@@ -24,9 +24,18 @@ fn held(word: &str, task: Option<&str>, release: Release) -> History {
     history
 }
 
+/// The machine was started since, and has been up for long.
+fn started_since() -> Uptime {
+    up("boot-2", u64::MAX)
+}
+
+fn up(boot: &str, ms: u64) -> Uptime {
+    Uptime { boot: BootId::new(boot).expect("an id"), ms }
+}
+
 #[track_caller]
 fn check_recovery(history: History, answers: &[Answer], trace: &str, ends: &str) -> State {
-    let state = State::recover(history, Patience::default()).expect("there is something to find out");
+    let state = State::recover(history, Patience::default(), Some(&started_since())).expect("there is something to find out");
     let (state, told) = play(state, answers);
     assert_eq!((told.join(", ").as_str(), end(&state).as_str()), (trace, ends));
     assert!(!told.contains(&"send".to_owned()));
@@ -101,8 +110,9 @@ fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out()
     let of_others = |has_ended| tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, has_ended) }]);
     let looked = |task: &dyn Fn() -> Answer, state: &str| {
         let looks = std::iter::repeat_with(|| [task(), status(state), config(2)]).take(20).flatten().collect::<Vec<_>>();
-        let state = State::recover(open("start", None), Patience::default()).expect("there is something to find out");
-        let (state, told) = play(state, &looks);
+        let state =
+            State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("there is something to find out");
+        let (state, told) = play_at(NOW_MS + 60_000, state, &looks);
         assert!(!told.contains(&"send".to_owned()) && state.task().is_none(), "{told:?}");
         end(&state)
     };
@@ -137,7 +147,7 @@ fn a_task_that_ended_before_the_intent_is_not_ours_and_one_at_work_is() {
 /// A guest with a past has more tasks than a list holds: only what can be ours is asked for.
 #[test]
 fn tasks_are_looked_for_from_the_intent_on() {
-    let state = State::recover(open("start", None), Patience::default()).expect("it is open");
+    let state = State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("it is open");
     let (_, command) = step(state, Event::Begin, NOW_MS + 86_400_000);
     let Some(Command::Ask(Ask::Tasks { age_secs_max, .. })) = command else { panic!("{command:?}") };
     assert_eq!(age_secs_max, 86_410, "as far as clocks of nodes may differ");
@@ -204,11 +214,11 @@ fn a_reboot_that_nothing_proves_is_still_for_a_person() {
     check_recovery(tasked(), &[failed, up(3), config(4)], told, "held outcome-unclear (person)");
     let mut waiting = vec![ended_of_age(60)];
     waiting.extend(std::iter::repeat_n([up(3), config_waiting()], 200).flatten());
-    let state = State::recover(tasked(), Patience::default()).expect("open");
+    let state = State::recover(tasked(), Patience::default(), Some(&started_since())).expect("open");
     assert_eq!(end(&play(state, &waiting).0), "failed promise-broken", "what the restart was for still waits");
     let mut taken_back = vec![ended_of_age(60)];
     taken_back.extend(std::iter::repeat_n([up(3), config(2)], 200).flatten());
-    let state = State::recover(tasked(), Patience::default()).expect("open");
+    let state = State::recover(tasked(), Patience::default(), Some(&started_since())).expect("open");
     assert_eq!(end(&play(state, &taken_back).0), "failed promise-broken", "what the restart was for waits no more and is not in effect");
 }
 
@@ -236,7 +246,7 @@ fn what_is_still_not_known_stays_held_and_nothing_is_written() {
     check_recovery(held("start", Some("T1"), Release::Reading), &at_work, "task, -", "held task-overdue (reading)");
     check_recovery(held("shutdown", Some("T1"), Release::Reading), &at_work, "task, -", "held task-overdue (reading)");
     let unread = vec![Answer::Unread(cause(Trouble::Other)); 50];
-    let state = State::recover(held("config.set", None, Release::Reading), Patience::default()).expect("held");
+    let state = State::recover(held("config.set", None, Release::Reading), Patience::default(), Some(&started_since())).expect("held");
     let (state, trace) = play(state, &unread);
     assert_eq!(end(&state), "held outcome-unread (reading)");
     assert!(trace.iter().all(|word| matches!(word.as_str(), "config" | "-")), "{trace:?}");
@@ -252,7 +262,7 @@ fn waited_ms(mut state: State, answer: &Answer) -> (u64, String) {
         event = match command {
             Some(Command::Ask(_)) => Event::Answered(answer.clone()),
             Some(Command::Commit(_)) => Event::Committed,
-            Some(Command::Clear) => panic!("what was found in the journal is never sent"),
+            Some(Command::Mark | Command::Clear) => panic!("what was found in the journal is never sent"),
             Some(Command::Wait(ms)) => {
                 waited += ms;
                 Event::Woken
@@ -269,10 +279,10 @@ fn l4_who_comes_back_waits_for_no_task_and_no_silent_node_longer_than_a_restart_
         (Answer::Unread(cause(Trouble::Other)), "held outcome-unread (reading)"),
     ] {
         for change in ["start", "shutdown", "reboot", "stop"] {
-            let whole = State::recover(open(change, Some("T1")), Patience::default()).expect("open");
+            let whole = State::recover(open(change, Some("T1")), Patience::default(), Some(&started_since())).expect("open");
             let (ms, end) = waited_ms(whole, &answer);
             assert!(ms >= 60_000 && end == ends, "beside others there is time: {change} {ms} {end}");
-            let brief = State::recover(open(change, Some("T1")), Patience::default().brief()).expect("open");
+            let brief = State::recover(open(change, Some("T1")), Patience::default().brief(), Some(&started_since())).expect("open");
             let (ms, end) = waited_ms(brief, &answer);
             assert!((1_000..2_000).contains(&ms) && end == ends, "{change} {ms} {end}");
         }
@@ -301,19 +311,116 @@ fn s17_a_lost_task_is_never_called_a_failure_however_often_it_is_read() {
 
 #[test]
 fn what_ended_or_waits_for_a_person_is_left_alone() {
-    assert!(State::recover(held("start", None, Release::Person), Patience::default()).is_none());
+    assert!(State::recover(held("start", None, Release::Person), Patience::default(), None).is_none());
     let mut ended = open("start", None);
     let id = ended.operation.id.clone();
     ended.add(Record::Ended { id, outcome: Outcome::Done(Findings::default()), at_ms: NOW_MS }).expect("legal");
     assert_eq!(ended.ended.as_ref().map(|(outcome, _)| outcome.end()), Some(End::Done));
-    assert!(State::recover(ended, Patience::default()).is_none());
+    assert!(State::recover(ended, Patience::default(), None).is_none());
 }
 
 #[test]
 fn s20_recovering_twice_is_recovering_once() {
     // The first recovery adopts the task and crashes; the second one goes on from there.
-    let first = State::recover(open("start", None), Patience::default()).expect("open");
+    let first = State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("open");
     let (first, told) = play(first, &[tasks(&[seen("T1", AT_SECS, false)])]);
     assert_eq!((told.join(", ").as_str(), end(&first).as_str()), ("tasks, commit tasked, task", "under way"));
     check_recovery(open("start", Some("T1")), &[ended(), status("running"), config(2)], "task, status, config, commit ended, -", "done");
+}
+
+/// What is found of a start that was marked or not, on this machine so long after it: what was asked, and how it ended.
+fn found(history: History, uptime: Option<Uptime>, after_ms: u64) -> (String, String) {
+    let looks: Vec<Answer> = std::iter::repeat_n([tasks(&[]), status("stopped"), config(2)], 20).flatten().collect();
+    let state = State::recover(history, Patience::default(), uptime.as_ref()).expect("there is something to find out");
+    let (state, told) = play_at(NOW_MS + after_ms, state, &looks);
+    (told.first().expect("a command").clone(), end(&state))
+}
+
+fn on_boot_1(history: History) -> History {
+    History { boot: BootId::new("boot-1"), ..history }
+}
+
+fn marked(mut history: History) -> History {
+    let id = history.operation.id.clone();
+    history.add(Record::Sending { id, at_ms: NOW_MS, up_ms: 5_000 }).expect("legal");
+    history
+}
+
+const NOTHING_RAN: &str = "failed not-carried-out";
+const MAY_COME: &str = "held outcome-unclear (reading)";
+
+/// Decision 0016, 1: without a mark, and as long as the machine did not die, it was never sent. Nothing is asked.
+#[test]
+fn what_was_not_marked_was_never_sent_unless_the_machine_died() {
+    for word in ["start", "shutdown", "stop", "config.set", "reboot"] {
+        let (told, ends) = found(on_boot_1(open(word, None)), Some(up("boot-1", 0)), 0);
+        assert_eq!((told.as_str(), ends.as_str()), ("commit ended", NOTHING_RAN), "{word}");
+    }
+    let open = || open("start", None);
+    for (history, uptime) in [
+        (on_boot_1(open()), Some(up("boot-2", 1_000))),
+        (on_boot_1(open()), None),
+        (open(), Some(up("boot-1", u64::MAX))),
+        (open(), None),
+        (marked(on_boot_1(open())), Some(up("boot-1", 6_000))),
+    ] {
+        let (told, ends) = found(history.clone(), uptime.clone(), 1_000);
+        assert_eq!((told.as_str(), ends.as_str()), ("tasks", MAY_COME), "{:?} {:?} {uptime:?}", history.boot, history.sending);
+    }
+    check_recovery(on_boot_1(open()), &[tasks(&[]), status("running"), config(2)], "tasks, status, config, commit ended, -", "done");
+}
+
+/// Decision 0016, 2: what may have been sent may still come for a minute, by whichever clock says longer.
+#[test]
+fn what_may_have_been_sent_is_given_up_after_a_minute_and_not_before() {
+    let sent = || marked(on_boot_1(open("start", None)));
+    let unmarked = || on_boot_1(open("start", None));
+    let cases = [
+        // The looks of the restart itself are a second of it.
+        (sent(), Some(up("boot-1", 63_999)), 60_000, MAY_COME),
+        (sent(), Some(up("boot-1", 64_000)), 60_000, NOTHING_RAN),
+        (sent(), Some(up("boot-1", 65_000)), 59_999, MAY_COME),
+        // A clock of the day that jumped proves nothing.
+        (sent(), Some(up("boot-1", 6_000)), 3_600_000, MAY_COME),
+        // Up for less than when it was marked: that cannot be.
+        (sent(), Some(up("boot-1", 0)), 3_600_000, MAY_COME),
+        // After another start of the machine it is as old as that, at least.
+        (sent(), Some(up("boot-2", 58_000)), 3_600_000, MAY_COME),
+        (sent(), Some(up("boot-2", 59_000)), 3_600_000, NOTHING_RAN),
+        (unmarked(), Some(up("boot-2", 58_000)), 3_600_000, MAY_COME),
+        (unmarked(), Some(up("boot-2", 59_000)), 60_000, NOTHING_RAN),
+        (unmarked(), Some(up("boot-2", 3_600_000)), 59_999, MAY_COME),
+        // Where the system does not tell, the clock of the day is all there is.
+        (sent(), None, 59_999, MAY_COME),
+        (sent(), None, 60_000, NOTHING_RAN),
+    ];
+    for (number, (history, uptime, after_ms, ends)) in cases.into_iter().enumerate() {
+        assert_eq!(found(history, uptime, after_ms).1, ends, "case {number}");
+    }
+    let reboot = found(marked(on_boot_1(open("reboot", None))), Some(up("boot-1", u64::MAX)), 3_600_000).1;
+    assert_eq!(reboot, "held outcome-unclear (person)", "what is not the same twice is never given up by a clock");
+}
+
+#[test]
+fn what_may_still_come_is_settled_by_the_next_start_after_its_time() {
+    let outcome = Outcome::held(Code::OutcomeUnclear, Release::Reading, Findings::default());
+    let held = || {
+        let mut history = marked(on_boot_1(open("start", None)));
+        let id = history.operation.id.clone();
+        history.add(Record::Ended { id, outcome: outcome.clone(), at_ms: NOW_MS }).expect("legal");
+        history
+    };
+    let looks: Vec<Answer> = std::iter::repeat_n([tasks(&[]), status("stopped"), config(2)], 20).flatten().collect();
+    let settle = |ms| {
+        let state = State::recover(held(), Patience::default(), Some(&up("boot-1", 5_000 + ms))).expect("it waits for a reading");
+        let (state, told) = play_at(NOW_MS + ms, state, &looks);
+        (told.last().expect("a command").clone(), told.contains(&"commit resolved".to_owned()), end(&state))
+    };
+    assert_eq!(settle(50_000), ("-".into(), false, MAY_COME.into()));
+    assert_eq!(settle(60_000), ("-".into(), true, NOTHING_RAN.into()));
+    let state = State::recover(marked(on_boot_1(open("start", None))), Patience::default(), Some(&up("boot-1", 15_000))).expect("open");
+    let (state, _) = play_at(NOW_MS + 20_000, state, &looks);
+    // Eleven seconds by the uptime, of which one went by looking.
+    let until = state.ended().expect("ended").findings().evidence.get("may_come_until").cloned();
+    assert_eq!(until, Some(Fact::from(&*converger_core::moment::written(NOW_MS / 1000 + 20 + 49))));
 }

@@ -196,7 +196,8 @@ fn what_a_step_relies_on_is_read_again_before_anything_is_sent() {
 /// Up to the moment at which everything was read and nothing speaks against it, and what is asked for then.
 fn ready(word: &str, now_ms: u64) -> State {
     let (mut state, _) = step(fresh(word), Event::Begin, now_ms);
-    for event in [Event::Committed, Event::Answered(cluster()), Event::Answered(status("stopped")), Event::Answered(config(2))] {
+    let read = [cluster(), status("stopped"), config(2)].map(Event::Answered);
+    for event in [&[Event::Committed], &read[..], &[Event::Committed]].concat() {
         let (next, command) = step(state, event.clone(), now_ms);
         assert!(command.is_some(), "{event:?}");
         state = next;

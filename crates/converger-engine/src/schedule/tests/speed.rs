@@ -38,7 +38,7 @@ impl World {
 
     fn carry_out(&mut self, id: &OperationId, command: operation::Command) {
         match command {
-            operation::Command::Commit(_) => self.later(COMMIT_MS, id, operation::Event::Committed),
+            operation::Command::Commit(_) | operation::Command::Mark => self.later(COMMIT_MS, id, operation::Event::Committed),
             operation::Command::Clear => self.later(0, id, operation::Event::Cleared),
             operation::Command::Wait(ms) => self.later(ms, id, operation::Event::Woken),
             operation::Command::Ask(ask) => {

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use converger_core::apply::Uptime;
 use converger_engine::driver::{Clock, SystemClock};
 use tokio::sync::watch;
 
@@ -41,6 +42,10 @@ impl Pace {
 impl Clock for Pace {
     fn now_ms(&self) -> u64 {
         SystemClock.now_ms()
+    }
+
+    fn uptime(&self) -> Option<Uptime> {
+        SystemClock.uptime()
     }
 
     async fn wait(&self, ms: u64) {

@@ -104,10 +104,11 @@ pub(super) fn history() -> Json {
         json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) }),
     );
     let mut schema = object(
-        &["at_ms", "ended", "operation", "resolved", "schema", "task"],
+        &["at_ms", "ended", "operation", "resolved", "schema", "sending", "task"],
         json!({
             "at_ms": count(), "ended": or_null(ended), "operation": operation(), "resolved": or_null(resolved),
-            "schema": { "const": "converger.history/1" }, "task": or_null(task),
+            "schema": { "const": "converger.history/1" },
+            "sending": or_null(object(&["at_ms"], json!({ "at_ms": count() }))), "task": or_null(task),
         }),
     );
     head(&mut schema, "An operation of the journal and what became of it (ops --json)");

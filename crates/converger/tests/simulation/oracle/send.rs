@@ -142,6 +142,9 @@ impl Case {
         if !is_target || !is_change || history.ended.is_some() {
             return Some(("S1", format!("the journal has another intent, or it has ended: {:?}", operation.step.change.word())));
         }
+        if history.sending.is_none() {
+            return Some(("S1", "nobody who comes later would know that it was sent".into()));
+        }
         let forbidden = forbidden_keys();
         // A shutdown says in so many words that it never becomes a hard stop.
         let key = sent.form.iter().find(|(key, value)| forbidden.contains(key.as_str()) && !(key == "forceStop" && value == "0"));
