@@ -212,7 +212,7 @@ impl Drive {
                 let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
                 Some(Event::Answered(Answer::Sent(Sent::NotDelivered(cause))))
             }
-            Command::Commit(_) | Command::Mark | Command::Ask(_) | Command::Wait(_) => None,
+            Command::Commit(_) | Command::Mark | Command::Whose(_) | Command::Ask(_) | Command::Wait(_) => None,
         };
         match known {
             Some(event) => self.step(id, event, now_ms),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{
-    Answer, Ask, BootId, End, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, Terms, Uptime,
+    Answer, Ask, BootId, End, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, TaskId, Terms, Uptime,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
@@ -294,6 +294,14 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 let (store, environment, vmid) = (Arc::clone(store), operation.environment.clone(), operation.guest.vmid);
                 self.under_way.spawn(async move { Came::Event(id, cleared(&*store, environment, vmid).await) });
             }
+            operation::Command::Whose(tasks) => {
+                let Some(operation) = self.drive.state(&id).map(operation::State::operation) else { return };
+                let (store, environment) = (Arc::clone(store), operation.environment.clone());
+                self.under_way.spawn(async move {
+                    let event = taken(&*store, environment, &id, tasks).await;
+                    Came::Event(id, event)
+                });
+            }
             operation::Command::Ask(ask) => {
                 let hand = Arc::clone(hand);
                 self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(hand.ask(ask).await)) });
@@ -373,6 +381,14 @@ pub async fn cleared(store: &impl Store, environment: EnvironmentName, vmid: Vmi
         Ok(None) => operation::Event::Cleared,
         Ok(Some(refusal)) => operation::Event::NotCleared(NotCleared::Refused(refusal)),
         Err(error) => operation::Event::NotCleared(NotCleared::Failed(error.to_string().into())),
+    }
+}
+
+/// Which of these tasks a store has as those of other operations than this one.
+pub async fn taken(store: &impl Store, environment: EnvironmentName, id: &OperationId, tasks: Vec<TaskId>) -> operation::Event {
+    match store.tasked(environment, tasks).await {
+        Ok(known) => operation::Event::Taken(known.into_iter().filter(|(_, by)| by != id).map(|(task, _)| task).collect()),
+        Err(error) => operation::Event::NotTold(error.to_string().into()),
     }
 }
 

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
-//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Ask` gives
-//! `Answered`, `Wait` gives `Woken`. Go on
+//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Whose` gives
+//! `Taken` or `NotTold`, `Ask` gives `Answered`, `Wait` gives `Woken`. Go on
 //! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
 //! for changes nothing.
 //!
@@ -28,7 +28,7 @@ mod settling;
 use converger_core::apply::check;
 use converger_core::apply::{
     Answer, Ask, Cause, End, Evidence, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution, Revision,
-    Sent, TaskId, Terms, Trouble, Uptime,
+    Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
 };
 use converger_core::failure::Code;
 use converger_core::guest::NodeName;
@@ -54,6 +54,10 @@ pub enum Event {
     Cleared,
     /// Something is.
     NotCleared(NotCleared),
+    /// These of the tasks are those of other operations, and no others are.
+    Taken(Vec<TaskId>),
+    /// Whose they are cannot be read; these are the words for it.
+    NotTold(Box<str>),
     /// What came of what was asked.
     Answered(Answer),
     /// The wait is over.
@@ -91,6 +95,8 @@ pub enum Command {
     Mark,
     /// Look whether anything was said against sending it since the intent was taken: a hold, a freeze, a stop.
     Clear,
+    /// Look into the journal which of these tasks are those of other operations.
+    Whose(Vec<TaskId>),
     /// Ask this, once.
     Ask(Ask),
     /// Let so many milliseconds go by.
@@ -169,6 +175,8 @@ enum Stage {
     Settling(Settling),
     /// What became of it is read.
     Proving(Proving),
+    /// Tasks were found that may be its own, and the journal is asked whose they are.
+    Telling(Proving, Vec<TaskSeen>),
     /// The end is being written.
     Ending(Outcome),
     Ended {
@@ -285,8 +293,8 @@ impl State {
             Stage::Sending => Phase::Checked,
             Stage::Tasking(_) => Phase::Sent,
             Stage::Settling(_) => Phase::Tasked,
-            Stage::Proving(_) if self.task.is_none() => Phase::Sent,
-            Stage::Proving(_) | Stage::Ending(_) => Phase::Settled,
+            Stage::Proving(_) | Stage::Telling(..) if self.task.is_none() => Phase::Sent,
+            Stage::Proving(_) | Stage::Telling(..) | Stage::Ending(_) => Phase::Settled,
             Stage::Ended { .. } => Phase::Ended,
         }
     }
@@ -322,6 +330,8 @@ impl State {
             (Stage::Settling(settling), Event::Woken) if settling.is_waiting() => self.poll(settling),
             (Stage::Proving(proving), Event::Answered(answer)) if !proving.is_waiting() => self.proved(proving, answer, now_ms),
             (Stage::Proving(proving), Event::Woken) if proving.is_waiting() => self.prove_again(proving),
+            (Stage::Telling(proving, tasks), Event::Taken(taken)) => self.told(proving, &tasks, &taken, now_ms),
+            (Stage::Telling(proving, _), Event::NotTold(why)) => self.not_told(proving, &why, now_ms),
             (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
             (Stage::Ending(outcome), Event::NotCommitted(why)) => self.not_ended(&outcome, &why),
             (stage, _) => {

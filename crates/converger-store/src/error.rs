@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use converger_core::apply::{Hold, IdempotencyKey, Illegal, OperationId, RunId};
+use converger_core::apply::{Hold, IdempotencyKey, Illegal, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use thiserror::Error;
@@ -78,6 +78,14 @@ pub enum Refused {
     GuestTaken {
         /// The guest.
         vmid: Vmid,
+        /// The operation that has it.
+        by: OperationId,
+    },
+    /// Another operation has this task.
+    #[error("the task `{task}` carries out the operation `{by}`")]
+    TaskTaken {
+        /// The task.
+        task: TaskId,
         /// The operation that has it.
         by: OperationId,
     },

@@ -25,7 +25,7 @@ pub mod conformance;
 
 use std::future::Future;
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
@@ -52,6 +52,13 @@ pub trait Store: Send + Sync {
 
     /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
     fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send;
+
+    /// Those of these tasks that operations of an environment have, each with its operation.
+    fn tasked(
+        &self,
+        environment: EnvironmentName,
+        tasks: Vec<TaskId>,
+    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send;
 
     /// The operation that an idempotency key stands for.
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send;

@@ -13,13 +13,13 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use tokio::sync::oneshot;
 
 use crate::query::{Filter, LIST_MAX, RunHistory};
-use crate::tables::{Read as _, Stop, take};
+use crate::tables::{Read as _, Stop, owners, take};
 use crate::write::{Batch, Receipt, Write};
 use crate::{Store, StoreError};
 use tables::Tables;
@@ -224,6 +224,14 @@ impl Store for MemoryStore {
 
     fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
         ready(self.read(|tables| tables.operations(&filter, limit.min(LIST_MAX))))
+    }
+
+    fn tasked(
+        &self,
+        environment: EnvironmentName,
+        tasks: Vec<TaskId>,
+    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
+        ready(self.read(|tables| owners(tables, &environment, tasks)))
     }
 
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {

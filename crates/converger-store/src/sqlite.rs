@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::query::{Filter, LIST_MAX, RunHistory};
-use crate::tables::Read as _;
+use crate::tables::{Read as _, owners};
 use crate::{Batch, OpenError, Store, StoreError};
 use open::Opened;
 use tables::Tables;
@@ -224,6 +224,14 @@ impl Store for SqliteStore {
 
     fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
         self.read(move |tables| tables.operations(&filter, limit.min(LIST_MAX)))
+    }
+
+    fn tasked(
+        &self,
+        environment: EnvironmentName,
+        tasks: Vec<TaskId>,
+    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
+        self.read(move |tables| owners(tables, &environment, tasks))
     }
 
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {

@@ -6,7 +6,8 @@
 //! What never enters: files, threads, SQL.
 
 use converger_core::apply::{
-    Freeze, History, Hold, IdempotencyKey, Illegal, Operation, OperationId, Progress, Record, Run, RunId, Source, is_remark, is_storable,
+    Freeze, History, Hold, IdempotencyKey, Illegal, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId, is_remark,
+    is_storable,
 };
 use converger_core::artifact::{Digest, INTEGER_MAX};
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -21,8 +22,12 @@ pub(crate) trait Read {
     type Error;
 
     fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Self::Error>;
+    /// The environment of an operation.
+    fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Self::Error>;
     /// The operation that is under way or held on a guest.
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
+    /// The operation of an environment that a task carries out.
+    fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Self::Error>;
     fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Self::Error>;
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Self::Error>;
@@ -46,6 +51,16 @@ pub(crate) trait Put: Read {
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+}
+
+/// Those of these tasks that an environment has, each with its operation.
+pub(crate) fn owners<T: Read>(
+    tables: &T,
+    environment: &EnvironmentName,
+    tasks: Vec<TaskId>,
+) -> Result<Vec<(TaskId, OperationId)>, T::Error> {
+    let owned = |task: TaskId| tables.tasked(environment, &task).map(|by| by.map(|by| (task, by))).transpose();
+    tasks.into_iter().filter_map(owned).collect()
 }
 
 /// Why a batch was not written to its end.
@@ -155,8 +170,19 @@ fn take_record<T: Put>(tables: &mut T, record: Record) -> Taken<T::Error> {
     let progress = tables.progress(record.id()).map_err(Stop::Failed)?;
     let admitted = progress.ok_or(Illegal::NoIntent).and_then(|progress| progress.admits(&record).map(|()| progress));
     let progress = admitted.map_err(|illegal| Refused::Record { id: record.id().clone(), illegal })?;
+    own_task(tables, &record)?;
     let after = progress.after(&record);
     tables.put_record(record, after).map_err(Stop::Failed)
+}
+
+/// A task carries out one operation.
+fn own_task<T: Put>(tables: &T, record: &Record) -> Taken<T::Error> {
+    let Record::Tasked { id, task, .. } = record else { return Ok(()) };
+    let Some(environment) = tables.environment(id).map_err(Stop::Failed)? else { return Ok(()) };
+    match tables.tasked(&environment, task).map_err(Stop::Failed)? {
+        None => Ok(()),
+        Some(by) => Err(Refused::TaskTaken { task: task.clone(), by }.into()),
+    }
 }
 
 fn running<T: Put>(tables: &T, id: &RunId) -> Result<Run, Stop<T::Error>> {

@@ -2,7 +2,7 @@
 
 use std::future::{Future, ready};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Stage, check, now};
@@ -28,11 +28,12 @@ enum Lie {
     LosesMarks,
     LosesBoots,
     BendsPlans,
+    TasksOfNobody,
     NoKeys,
     RunsOldestFirst,
 }
 
-const LIES: [Lie; 18] = [
+const LIES: [Lie; 19] = [
     Lie::ForgetsEverything,
     Lie::WritesHalves,
     Lie::OldestFirst,
@@ -49,6 +50,7 @@ const LIES: [Lie; 18] = [
     Lie::LosesMarks,
     Lie::LosesBoots,
     Lie::BendsPlans,
+    Lie::TasksOfNobody,
     Lie::NoKeys,
     Lie::RunsOldestFirst,
 ];
@@ -132,6 +134,14 @@ impl Store for Liar {
             list.reverse();
         }
         ready(list)
+    }
+
+    fn tasked(
+        &self,
+        environment: EnvironmentName,
+        tasks: Vec<TaskId>,
+    ) -> impl Future<Output = Result<Vec<(TaskId, OperationId)>, StoreError>> + Send {
+        ready(if self.0 == Lie::TasksOfNobody { Ok(Vec::new()) } else { now(self.1.tasked(environment, tasks)) })
     }
 
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {

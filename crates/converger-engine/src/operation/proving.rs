@@ -8,7 +8,9 @@
 //! What never enters: sending. There is no way from here back to the change.
 
 use converger_core::apply::promise::{self, After, Kept};
-use converger_core::apply::{Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskSeen, Trouble};
+use converger_core::apply::{
+    Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskId, TaskSeen, Trouble,
+};
 use converger_core::failure::Code;
 use converger_core::moment;
 
@@ -125,7 +127,7 @@ impl State {
 
     pub(super) fn proved(&mut self, proving: Proving, answer: Answer, now_ms: u64) -> Option<Command> {
         match (proving.read, answer) {
-            (Read::Tasks, Answer::Tasks(tasks)) => self.found(proving, &tasks, now_ms),
+            (Read::Tasks, Answer::Tasks(tasks)) => self.found(proving, tasks, now_ms),
             (Read::Status, Answer::Status(live)) if self.reads_config() => {
                 self.look(Proving { read: Read::Config, live: Some(Box::new(live)), ..proving })
             }
@@ -153,12 +155,24 @@ impl State {
         self.moves < MOVES_MAX && found.kind == self.place.kind && found.vmid == self.place.vmid && found.node != self.place.node
     }
 
+    /// Tasks that may be this operation's. What the journal has as that of another operation is not, however young it is: the guest may
+    /// have had the same change a moment ago.
+    fn found(&mut self, proving: Proving, tasks: Vec<TaskSeen>, now_ms: u64) -> Option<Command> {
+        let mut fitting: Vec<TaskSeen> = tasks.into_iter().filter(|seen| !seen.has_ended || self.is_recent(seen)).collect();
+        fitting.sort_by(|left, right| left.task.cmp(&right.task));
+        fitting.dedup_by(|second, first| second.task == first.task);
+        if fitting.is_empty() {
+            return self.told(proving, &fitting, &[], now_ms);
+        }
+        let ids = fitting.iter().map(|seen| seen.task.clone()).collect();
+        self.stage = Stage::Telling(proving, fitting);
+        Some(Command::Whose(ids))
+    }
+
     /// Which of these tasks is ours: exactly one is adopted, several are for a person to tell apart.
-    fn found(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
-        let fits = |seen: &&TaskSeen| !seen.has_ended || self.is_recent(seen);
-        let (mut candidates, others): (Vec<&TaskSeen>, Vec<&TaskSeen>) = tasks.iter().filter(fits).partition(|seen| seen.is_ours);
-        candidates.sort_by(|left, right| left.task.cmp(&right.task));
-        candidates.dedup_by(|second, first| second.task == first.task);
+    pub(super) fn told(&mut self, proving: Proving, tasks: &[TaskSeen], taken: &[TaskId], now_ms: u64) -> Option<Command> {
+        let left = tasks.iter().filter(|seen| !taken.contains(&seen.task));
+        let (candidates, others): (Vec<&TaskSeen>, Vec<&TaskSeen>) = left.partition(|seen| seen.is_ours);
         match candidates.as_slice() {
             [] => self.look(Proving { read: self.first_reading(), others: self.weigh_others(&others), ..proving }),
             [one] => {
@@ -173,6 +187,11 @@ impl State {
                 self.end(Outcome::held(Code::OutcomeUnclear, Release::Person, findings), now_ms)
             }
         }
+    }
+
+    /// Without the journal nobody can say whose a task is.
+    pub(super) fn not_told(&mut self, proving: Proving, why: &str, now_ms: u64) -> Option<Command> {
+        self.not_proved(proving, &Cause::new(Trouble::Other, "journal-unreadable", why), now_ms)
     }
 
     /// Who still runs sends under the name that it asks with: what others began is theirs.

@@ -26,6 +26,7 @@ pub(super) fn shown(command: Option<&Command>) -> String {
         Some(Command::Ask(ask)) => ask.word().into(),
         Some(Command::Mark) => "mark".into(),
         Some(Command::Clear) => "clear".into(),
+        Some(Command::Whose(_)) => "whose".into(),
         Some(Command::Wait(_)) => "wait".into(),
     }
 }
@@ -70,6 +71,7 @@ pub(super) fn play_at(now_ms: u64, state: State, answers: &[Answer]) -> (State, 
         let event = match next {
             Command::Commit(_) | Command::Mark => Event::Committed,
             Command::Clear => Event::Cleared,
+            Command::Whose(_) => Event::Taken(Vec::new()),
             Command::Wait(_) => Event::Woken,
             Command::Ask(_) => match answers.next() {
                 Some(answer) => Event::Answered(answer.clone()),
@@ -79,7 +81,7 @@ pub(super) fn play_at(now_ms: u64, state: State, answers: &[Answer]) -> (State, 
         let (after, made) = step(state, event, now_ms);
         state = after;
         command = made;
-        if !matches!(command, Some(Command::Wait(_) | Command::Mark | Command::Clear)) {
+        if !matches!(command, Some(Command::Wait(_) | Command::Mark | Command::Clear | Command::Whose(_))) {
             trace.push(shown(command.as_ref()));
         }
     }

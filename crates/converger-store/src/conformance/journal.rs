@@ -12,6 +12,7 @@ pub(super) fn stories<S: Stage>() -> Vec<Story<S>> {
         ("a batch is written whole or not at all", whole),
         ("an illegal batch stands among legal ones", neighbours),
         ("one guest, one operation", one_guest),
+        ("one task, one operation", one_task),
         ("one key, one request", one_key),
         ("what an operation belongs to", belongs),
         ("lists are bounded, newest first", lists),
@@ -178,6 +179,30 @@ fn one_guest<S: Stage>(stage: &mut S) -> Told {
     taken(&store, "the same id elsewhere", sample.intent(&elsewhere))?;
     taken(&store, "a word of a person", sample.resolved(&first, Resolution::Done))?;
     taken(&store, "a second one on a free guest", sample.intent(&second))
+}
+
+fn one_task<S: Stage>(stage: &mut S) -> Told {
+    let (store, mut sample) = (stage.fresh(), Sample::new(11));
+    let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
+    let (task, other) = (sample.task(&first), sample.task(&second));
+    let both = || vec![task.clone(), other.clone()];
+    let whose = |store: &S::Store, environment| read("whose tasks they are", now(store.tasked(environment, both())));
+    taken(&store, "runs", Batch::default().with(sample.start()).with(crate::Write::RunStarted(sample.run_elsewhere())))?;
+    taken(&store, "an intent", sample.intent(&first))?;
+    same("nobody's", whose(&store, sample.environment())?, Vec::new())?;
+    taken(&store, "its task", sample.tasked(&first))?;
+    let failed = sample.ended(&first, End::Failed);
+    taken(&store, "its end", failed)?;
+    taken(&store, "the next one", sample.intent(&second))?;
+    let store = stage.reopened(store);
+    same("the first one's", whose(&store, sample.environment())?, vec![(task.clone(), first.id.clone())])?;
+    same("elsewhere", whose(&store, sample.elsewhere())?, Vec::new())?;
+    let stolen = Record::Tasked { id: second.id.clone(), task: task.clone(), at_ms: 13 };
+    refused(&store, "a task of another operation", stolen, Refused::TaskTaken { task: task.clone(), by: first.id.clone() })?;
+    let elsewhere = Operation { environment: sample.elsewhere(), run: sample.run_elsewhere().id, ..sample.operation(3, 1) };
+    taken(&store, "an intent elsewhere", sample.intent(&elsewhere))?;
+    taken(&store, "a task of the same name elsewhere", Record::Tasked { id: elsewhere.id.clone(), task, at_ms: 13 })?;
+    taken(&store, "a task of its own", sample.tasked(&second))
 }
 
 fn one_key<S: Stage>(stage: &mut S) -> Told {

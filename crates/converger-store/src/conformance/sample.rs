@@ -106,8 +106,13 @@ impl Sample {
     /// Its task.
     #[must_use]
     pub fn tasked(&self, operation: &Operation) -> Record {
-        let task = TaskId::new(&format!("UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:{}:root@pam:", operation.guest.vmid));
-        Record::Tasked { id: operation.id.clone(), task: task.expect(WELL_FORMED), at_ms: 11 }
+        Record::Tasked { id: operation.id.clone(), task: self.task(operation), at_ms: 11 }
+    }
+
+    /// The name of its task.
+    pub fn task(&self, operation: &Operation) -> TaskId {
+        let name = format!("UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:{}:root@pam!{}:", operation.guest.vmid, operation.id);
+        TaskId::new(&name).expect(WELL_FORMED)
     }
 
     /// Its end, with random evidence.

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use converger_core::apply::{End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source};
+use converger_core::apply::{
+    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
+};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 
@@ -154,6 +156,16 @@ impl Read for Tables {
 
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Infallible> {
         Ok(self.occupants.get(&(environment.clone(), vmid)).cloned())
+    }
+
+    fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Infallible> {
+        Ok(self.find(id).map(|history| history.operation.environment.clone()))
+    }
+
+    fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Infallible> {
+        let has =
+            |history: &&History| history.operation.environment == *environment && history.task.as_ref().is_some_and(|(own, _)| own == task);
+        Ok(self.operations.iter().find(has).map(|history| history.id().clone()))
     }
 
     fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Result<Option<(OperationId, Digest)>, Infallible> {

@@ -126,6 +126,11 @@ pub(super) fn operation_id(row: &Row<'_>) -> Made<OperationId> {
     checked(&id, "id", &id, OperationId::new)
 }
 
+pub(super) fn environment(row: &Row<'_>) -> Made<EnvironmentName> {
+    let name: String = row.get(0)?;
+    checked(&name, "environment", &name, EnvironmentName::new)
+}
+
 pub(super) fn keyed(row: &Row<'_>) -> Made<(OperationId, Digest)> {
     let id = operation_id(row)?;
     let request = checked(id.as_str(), "request", &text(row, 1)?, Digest::parse)?;

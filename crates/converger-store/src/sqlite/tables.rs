@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use converger_core::apply::{
-    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, write_operation,
-    write_outcome,
+    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
+    write_operation, write_outcome,
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -100,6 +100,15 @@ impl Read for Tables<'_> {
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Done<Option<OperationId>> {
         let sql = "SELECT (SELECT id FROM operations WHERE seq = operation) FROM occupants WHERE environment = ?1 AND vmid = ?2";
         self.one(sql, params![environment.as_str(), vmid.get()], rows::operation_id)
+    }
+
+    fn environment(&self, id: &OperationId) -> Done<Option<EnvironmentName>> {
+        self.one("SELECT environment FROM operations WHERE id = ?1", params![id.as_str()], rows::environment)
+    }
+
+    fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Done<Option<OperationId>> {
+        let sql = "SELECT o.id FROM tasks t JOIN operations o ON o.seq = t.operation WHERE t.task = ?1 AND o.environment = ?2";
+        self.one(sql, params![task.as_str(), environment.as_str()], rows::operation_id)
     }
 
     fn keyed(&self, environment: &EnvironmentName, key: &IdempotencyKey) -> Done<Option<(OperationId, Digest)>> {

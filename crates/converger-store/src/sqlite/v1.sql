@@ -48,6 +48,9 @@ CREATE TABLE tasks (
     at_ms INTEGER NOT NULL
 ) STRICT;
 
+-- Whose a task is: it carries out one operation.
+CREATE INDEX tasks_by_name ON tasks (task);
+
 CREATE TABLE ends (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     ending TEXT NOT NULL,

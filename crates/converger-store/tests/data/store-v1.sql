@@ -46,7 +46,8 @@ CREATE TABLE tasks (
     task TEXT NOT NULL,
     at_ms INTEGER NOT NULL
 ) STRICT;
-INSERT INTO tasks VALUES (1, 'UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:1001:root@pam:', 11);
+INSERT INTO tasks VALUES (1, 'UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:1001:root@pam!op-1:', 11);
+CREATE INDEX tasks_by_name ON tasks (task);
 CREATE TABLE ends (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     ending TEXT NOT NULL,

@@ -15,7 +15,7 @@ use converger_core::apply::{
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
 use converger_engine::drive::{Drive, Effect};
-use converger_engine::driver::{cleared, committed};
+use converger_engine::driver::{cleared, committed, taken};
 use converger_engine::operation::{self, Command, Event, Phase};
 use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
 use futures_util::FutureExt as _;
@@ -208,6 +208,11 @@ impl<'l> Life<'l> {
             Command::Ask(ask) => self.ask(id, &operation, ask),
             Command::Clear => {
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
+                self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+                Ok(())
+            }
+            Command::Whose(tasks) => {
+                let said = taken(&self.store, operation.environment.clone(), id, tasks).now_or_never();
                 self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
                 Ok(())
             }

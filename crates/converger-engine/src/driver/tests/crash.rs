@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use converger_core::apply::{Freeze, Hold, IdempotencyKey};
+use converger_core::apply::{Freeze, Hold, IdempotencyKey, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::Vmid;
 use converger_store::RunHistory;
@@ -209,6 +209,10 @@ impl Store for Failing {
 
     async fn operations(&self, filter: Filter, limit: u32) -> Result<Vec<History>, StoreError> {
         self.store.operations(filter, limit).await
+    }
+
+    async fn tasked(&self, environment: EnvironmentName, tasks: Vec<TaskId>) -> Result<Vec<(TaskId, OperationId)>, StoreError> {
+        self.store.tasked(environment, tasks).await
     }
 
     async fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> Result<Option<History>, StoreError> {

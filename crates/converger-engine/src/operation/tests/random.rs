@@ -95,6 +95,7 @@ impl Witness {
                 assert!(self.sends <= 1 && !(is_recovered && ask.is_mutation()), "sent twice");
             }
             Some(Command::Clear) => assert!(self.history.is_some() && !is_recovered, "cleared before the intent was durable"),
+            Some(Command::Whose(tasks)) => assert!(!tasks.is_empty(), "nobody is asked about nothing"),
             Some(Command::Wait(ms)) => assert!((1..=60_000).contains(ms), "a wait of {ms} ms"),
             None => {}
         }
@@ -128,6 +129,8 @@ fn drive(rng: &mut Rng, mut state: State, witness: &mut Witness) -> State {
             Some(Command::Commit(_) | Command::Mark) => Event::Committed,
             Some(Command::Clear) if rng.one_in(8) => Event::NotCleared(rng.pick(&*NOT_CLEARED).expect("reasons").clone()),
             Some(Command::Clear) => Event::Cleared,
+            Some(Command::Whose(_)) if rng.one_in(8) => Event::NotTold("locked".into()),
+            Some(Command::Whose(tasks)) => Event::Taken(tasks.into_iter().filter(|_| rng.one_in(3)).collect()),
             Some(Command::Wait(_)) => Event::Woken,
             Some(Command::Ask(ask)) => answer_to(rng, &ask),
         };

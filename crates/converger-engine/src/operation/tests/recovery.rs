@@ -76,6 +76,69 @@ fn what_left_no_trace_has_failed_after_it_was_looked_for_several_times() {
     assert!(Patience::default().looks_ms.iter().sum::<u64>() > 30_000, "a hung daemon acts half a minute late");
 }
 
+/// The first operation on a guest failed a moment ago, and the answer to the next one is lost: its task is not the first one's, however
+/// young that is.
+#[test]
+fn s2_a_task_that_the_journal_has_under_another_operation_is_not_adopted() {
+    let lost = Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
+    let both = tasks(&[seen("T1", AT_SECS, true), seen("T2", AT_SECS, false)]);
+    let told = |answers: &[Answer], taken: &[&str]| {
+        let (mut state, mut answers) = (fresh("start"), answers.iter());
+        let (mut event, mut asked) = (Event::Begin, Vec::new());
+        loop {
+            let (next, command) = step(state, event, NOW_MS);
+            state = next;
+            event = match command {
+                Some(Command::Whose(tasks)) => {
+                    asked.push(tasks);
+                    Event::Taken(taken.iter().map(|name| task_id(name)).collect())
+                }
+                Some(Command::Commit(_) | Command::Mark) => Event::Committed,
+                Some(Command::Clear) => Event::Cleared,
+                Some(Command::Wait(_)) => Event::Woken,
+                Some(Command::Ask(_)) => match answers.next() {
+                    Some(answer) => Event::Answered(answer.clone()),
+                    None => return (state, asked),
+                },
+                None => return (state, asked),
+            };
+        }
+    };
+    let (state, asked) = told(&checked("stopped", &[lost.clone(), both.clone(), ended(), status("running")]), &["T1"]);
+    assert_eq!((state.task(), end(&state).as_str()), (Some(&task_id("T2")), "done"));
+    assert_eq!(asked, [[task_id("T1"), task_id("T2")]]);
+    let (state, _) = told(&checked("stopped", &[lost.clone(), both.clone()]), &[]);
+    assert_eq!(end(&state), "held outcome-unclear (person)", "nobody can tell two apart that nobody has");
+    let only = tasks(&[seen("T1", AT_SECS, true)]);
+    let mut answers = checked("stopped", &[lost]);
+    answers.extend(std::iter::repeat_n([only, status("stopped")], 20).flatten());
+    let (state, asked) = told(&answers, &["T1"]);
+    assert_eq!((state.task(), end(&state).as_str()), (None, "failed not-carried-out"));
+    assert_eq!(asked.len(), Patience::default().looks_ms.len() + 1, "it is looked for as long as if there were none");
+}
+
+#[test]
+fn a_task_is_nobodys_while_the_journal_cannot_be_read() {
+    let found = tasks(&[seen("T1", AT_SECS, false)]);
+    let mut state = State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("open");
+    let mut event = Event::Begin;
+    let mut waited = 0;
+    while state.ended().is_none() {
+        let (next, command) = step(state, event, NOW_MS + waited);
+        state = next;
+        event = match command {
+            Some(Command::Whose(_)) => Event::NotTold("the file is locked".into()),
+            Some(Command::Wait(ms)) => {
+                waited += ms;
+                Event::Woken
+            }
+            Some(Command::Ask(_)) => Event::Answered(found.clone()),
+            _ => Event::Committed,
+        };
+    }
+    assert_eq!((state.task(), end(&state).as_str()), (None, "held outcome-unread (reading)"));
+}
+
 #[test]
 fn a_task_that_turns_up_late_is_adopted() {
     let mut answers = checked("stopped", &[Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)))]);
@@ -262,6 +325,7 @@ fn waited_ms(mut state: State, answer: &Answer) -> (u64, String) {
         event = match command {
             Some(Command::Ask(_)) => Event::Answered(answer.clone()),
             Some(Command::Commit(_)) => Event::Committed,
+            Some(Command::Whose(_)) => Event::Taken(Vec::new()),
             Some(Command::Mark | Command::Clear) => panic!("what was found in the journal is never sent"),
             Some(Command::Wait(ms)) => {
                 waited += ms;

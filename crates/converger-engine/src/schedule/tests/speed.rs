@@ -39,6 +39,7 @@ impl World {
     fn carry_out(&mut self, id: &OperationId, command: operation::Command) {
         match command {
             operation::Command::Commit(_) | operation::Command::Mark => self.later(COMMIT_MS, id, operation::Event::Committed),
+            operation::Command::Whose(_) => self.later(0, id, operation::Event::Taken(Vec::new())),
             operation::Command::Clear => self.later(0, id, operation::Event::Cleared),
             operation::Command::Wait(ms) => self.later(ms, id, operation::Event::Woken),
             operation::Command::Ask(ask) => {
