@@ -172,6 +172,7 @@ impl Drive {
 
     /// One transition of an operation, and what it commands.
     fn step(&mut self, id: &OperationId, event: Event, now_ms: u64) {
+        let event = self.heard(id, event);
         let Some(held) = self.held.get_mut(id) else { return };
         let Some(state) = held.state.take() else { return };
         self.is_journal_lost |= matches!(&event, Event::NotCommitted(NotCommitted::Failed(_)));
@@ -201,6 +202,14 @@ impl Drive {
         }
         if let Some(end) = end {
             self.scheduled(schedule::Event::Ended { id: id.clone(), end }, now_ms);
+        }
+    }
+
+    /// A stop that came while the last word was waited for counts as much as one before it.
+    fn heard(&self, id: &OperationId, event: Event) -> Event {
+        match (&event, self.stopped(id)) {
+            (Event::Cleared, Some(code)) => Event::NotCleared(NotCleared::Stopped(code)),
+            _ => event,
         }
     }
 

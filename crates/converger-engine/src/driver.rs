@@ -7,12 +7,14 @@
 
 mod report;
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{
-    Answer, Ask, BootId, End, History, Illegal, Operation, OperationId, Outcome, Record, Release, Run, RunId, TaskId, Terms, Uptime,
+    Answer, Ask, BootId, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, Run, RunId, TaskId, Terms,
+    Uptime,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::artifact::write_body;
@@ -35,6 +37,15 @@ mod tests;
 
 /// Something that asks an environment one thing at a time, once.
 pub trait Hand: Send + Sync + 'static {
+    /// The right to send one change. Whoever has it waits for nobody any more.
+    type Turn: Send + 'static;
+
+    /// Waits for the turn of a change to this guest, for a bounded time.
+    fn turn(&self, place: Place) -> impl Future<Output = Result<Self::Turn, Cause>> + Send;
+
+    /// Sends a change in a turn that was taken before.
+    fn send(&self, turn: Self::Turn, ask: Ask) -> impl Future<Output = Answer> + Send;
+
     /// Asks. It never fails: what could not be asked or read is an answer too.
     fn ask(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
 }
@@ -208,17 +219,21 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
 }
 
 /// What came of something that took time.
-enum Came {
+enum Came<T> {
     Event(OperationId, operation::Event),
+    /// There is room to send it, and this is the last word about that.
+    Cleared(OperationId, operation::Event, T),
     Signal(Signal, watch::Receiver<Signal>),
 }
 
 /// A run under way.
-struct Work<'e, H, S, C, N> {
+struct Work<'e, H: Hand, S, C, N> {
     engine: &'e Engine<H, S, C>,
     notice: N,
     drive: Drive,
-    under_way: JoinSet<Came>,
+    /// Of those that are about to be sent.
+    turns: BTreeMap<OperationId, H::Turn>,
+    under_way: JoinSet<Came<H::Turn>>,
     is_left: bool,
 }
 
@@ -226,7 +241,14 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     /// What was said before counts for the first step already, so that it is heard before anything is submitted.
     fn new(engine: &'e Engine<H, S, C>, notice: N, signal: watch::Receiver<Signal>) -> Self {
         let Settings { limits, on_failure, .. } = engine.settings;
-        let mut work = Self { engine, notice, drive: Drive::new(limits, on_failure), under_way: JoinSet::new(), is_left: false };
+        let mut work = Self {
+            engine,
+            notice,
+            drive: Drive::new(limits, on_failure),
+            turns: BTreeMap::new(),
+            under_way: JoinSet::new(),
+            is_left: false,
+        };
         work.listen(signal);
         work
     }
@@ -248,6 +270,13 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 Some(Ok(Came::Event(id, event))) => {
                     let effects = self.drive.feed(&id, event, self.engine.clock.now_ms());
                     self.follow(effects);
+                }
+                Some(Ok(Came::Cleared(id, event, turn))) => {
+                    self.turns.insert(id.clone(), turn);
+                    let effects = self.drive.feed(&id, event, self.engine.clock.now_ms());
+                    self.follow(effects);
+                    // Who does not send gives it on.
+                    self.turns.remove(&id);
                 }
                 Some(Ok(Came::Signal(signal, receiver))) => self.obey(signal, receiver),
                 // A panic beside us is a defect: nothing is known about its operation, and the journal makes stopping safe.
@@ -288,12 +317,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 let (store, mark) = (Arc::clone(store), mark(&**clock, id.clone()));
                 self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(mark)).await)) });
             }
-            // The last word before a change is sent: what people said since its intent was taken.
-            operation::Command::Clear => {
-                let Some(operation) = self.drive.state(&id).map(operation::State::operation) else { return };
-                let (store, environment, vmid) = (Arc::clone(store), operation.environment.clone(), operation.guest.vmid);
-                self.under_way.spawn(async move { Came::Event(id, cleared(&*store, environment, vmid).await) });
-            }
+            operation::Command::Clear => self.clear(id),
             operation::Command::Whose(tasks) => {
                 let Some(operation) = self.drive.state(&id).map(operation::State::operation) else { return };
                 let (store, environment) = (Arc::clone(store), operation.environment.clone());
@@ -303,8 +327,14 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 });
             }
             operation::Command::Ask(ask) => {
-                let hand = Arc::clone(hand);
-                self.under_way.spawn(async move { Came::Event(id, operation::Event::Answered(hand.ask(ask).await)) });
+                let (hand, turn) = (Arc::clone(hand), self.turns.remove(&id));
+                self.under_way.spawn(async move {
+                    let answer = match turn {
+                        Some(turn) => hand.send(turn, ask).await,
+                        None => hand.ask(ask).await,
+                    };
+                    Came::Event(id, operation::Event::Answered(answer))
+                });
             }
             operation::Command::Wait(ms) => {
                 let clock = Arc::clone(clock);
@@ -314,6 +344,20 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 });
             }
         }
+    }
+
+    /// The last word before a change is sent: what people said since its intent was taken. It is asked for once there is room to send,
+    /// so that nothing is waited for between both (0017).
+    fn clear(&mut self, id: OperationId) {
+        let Some(state) = self.drive.state(&id) else { return };
+        let (hand, store, place) = (Arc::clone(&self.engine.hand), Arc::clone(&self.engine.store), state.place().clone());
+        let (environment, vmid) = (state.operation().environment.clone(), state.operation().guest.vmid);
+        self.under_way.spawn(async move {
+            match hand.turn(place).await {
+                Ok(turn) => Came::Cleared(id, cleared(&*store, environment, vmid).await, turn),
+                Err(cause) => Came::Event(id, operation::Event::NotCleared(NotCleared::NoRoom(cause))),
+            }
+        });
     }
 
     fn listen(&mut self, mut signal: watch::Receiver<Signal>) {

@@ -82,6 +82,8 @@ pub enum NotCleared {
     Refused(Refusal),
     /// Nothing new is begun any more.
     Stopped(Code),
+    /// The node has no room for it, and nothing was sent.
+    NoRoom(Cause),
     /// Whether somebody did cannot be read; these are the words for it.
     Failed(Box<str>),
 }
@@ -400,16 +402,20 @@ impl State {
             Answer::Sent(Sent::Task(task)) => self.tasked(task, now_ms),
             Answer::Sent(Sent::Done) => self.prove(Why::Sent),
             Answer::Sent(Sent::No(cause)) => self.rejected(&cause, now_ms),
-            // Nothing left this machine, and what was read grows old: it is checked anew before it is tried again.
-            Answer::Sent(Sent::NotDelivered(cause)) if cause.trouble == Trouble::Busy && self.may_check_again() => self.check(),
-            Answer::Sent(Sent::NotDelivered(cause)) => {
-                let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
-                self.end(Outcome::failed(Code::NotDelivered, findings), now_ms)
-            }
+            Answer::Sent(Sent::NotDelivered(cause)) => self.not_delivered(&cause, now_ms),
             Answer::Sent(Sent::MayHaveRun(cause)) => self.resolve(cause),
             // Whatever that was, it does not say that nothing was done.
             other => self.resolve(cause_of(&other)),
         }
+    }
+
+    /// Nothing left this machine. Where there was no room what was read grows old: it is checked anew before it is tried again.
+    fn not_delivered(&mut self, cause: &Cause, now_ms: u64) -> Option<Command> {
+        if cause.trouble == Trouble::Busy && self.may_check_again() {
+            return self.check();
+        }
+        let findings = Findings { evidence: cause.onto(Evidence::default()), ..Findings::default() };
+        self.end(Outcome::failed(Code::NotDelivered, findings), now_ms)
     }
 
     /// The environment decided against it and nothing changed: a refusal where its cause is one of ours, otherwise a failure.

@@ -25,6 +25,7 @@ use super::codec::{Failure, HttpAnswer, HttpRequest, Method};
 use fault::Scene;
 
 pub use certificate::Validity;
+pub use lane::Turn;
 pub use secret::{Secret, SecretError, SecretSource, Token, TokenId};
 pub use session::{REQUESTS_PER_NODE_MAX, Session};
 pub use trust::{Distrust, Fingerprint, Trust, TrustError};

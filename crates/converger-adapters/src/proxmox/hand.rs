@@ -15,9 +15,9 @@ mod revision;
 mod tests;
 
 use converger_core::apply::promise::Reading;
-use converger_core::apply::{Answer, Ask};
+use converger_core::apply::{Answer, Ask, Cause, Place};
 
-use super::client::{Exchange, Session, TokenId};
+use super::client::{Exchange, Session, TokenId, Turn};
 use super::codec::Write;
 use super::time;
 
@@ -60,6 +60,22 @@ impl<E: Exchange> Hand<E> {
                 let now_secs = self.session.watch().date().and_then(|date| time::of_header(&date));
                 answer(&self.caller, ask, came, now_secs)
             }
+            Err(unsent) => *unsent,
+        }
+    }
+
+    /// Waits for the turn of a change at the guest's node.
+    ///
+    /// # Errors
+    /// There was no room in time, and nothing was sent.
+    pub async fn turn(&self, place: &Place) -> Result<Turn, Cause> {
+        self.session.turn(Some(place.node.clone())).await.map_err(|failure| answer::cause(&failure))
+    }
+
+    /// Asks once, in a turn that was taken before.
+    pub async fn send(&self, turn: Turn, ask: &Ask) -> Answer {
+        match command(ask) {
+            Ok(command) => answer(&self.caller, ask, self.session.call_in(turn, &command).await, None),
             Err(unsent) => *unsent,
         }
     }

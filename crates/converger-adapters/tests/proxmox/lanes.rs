@@ -125,6 +125,28 @@ fn a_change_goes_before_all_readings_that_wait() {
     });
 }
 
+/// Whoever asks for a last word before sending has the turn already: between both nothing is waited for.
+#[test]
+fn a_turn_that_was_taken_before_waits_for_nobody_and_is_given_on_unused() {
+    on_paused_time(async {
+        let slow = Slow::taking(3);
+        let session = Session::new(slow.clone());
+        let turn = session.turn(Some(guest().node)).await.expect("there is room");
+        let readings = future::join_all((0..4).map(|_| read(&session)));
+        let later = async {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            session.call_in(turn, &Command::Write(Write::Stop(guest()))).await.expect_err("nobody carries it out")
+        };
+        let (_, failure) = future::join(readings, later).await;
+        assert_eq!((failure.cause, slow.changes()), (Cause::NodeUnreachable, vec![4]), "it was sent at once");
+        assert_eq!((slow.began.elapsed().as_secs(), slow.at_once_max()), (10, 2), "until then one at a time, beside the turn");
+        let unused = session.turn(Some(guest().node)).await.expect("there is room");
+        drop(unused);
+        future::join_all((0..2).map(|_| read(&session))).await;
+        assert_eq!(slow.began.elapsed().as_secs(), 13, "both at once: nobody has the turn any more");
+    });
+}
+
 #[test]
 fn who_stops_waiting_leaves_no_gap() {
     on_paused_time(async {

@@ -146,6 +146,7 @@ impl State {
         let outcome = match why {
             NotCleared::Refused(refusal) => Outcome::refused(&refusal),
             NotCleared::Stopped(code) => Outcome::not_run(code, Evidence::default()),
+            NotCleared::NoRoom(cause) => return self.not_delivered(&cause, now_ms),
             NotCleared::Failed(text) => Outcome::not_run(Code::JournalUnwritable, Evidence::default().with("said", &*text)),
         };
         self.end(outcome, now_ms)

@@ -15,10 +15,10 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use converger_adapters::proxmox::client::Client;
+use converger_adapters::proxmox::client::{Client, Turn};
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::{Answer, Ask, End as Fate, OperationId, RunId};
+use converger_core::apply::{Answer, Ask, Cause, End as Fate, OperationId, Place, RunId};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::Provenance;
 use converger_core::contract;
@@ -141,6 +141,16 @@ fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
 struct Live(ProxmoxHand<Client>);
 
 impl Hand for Live {
+    type Turn = Turn;
+
+    async fn turn(&self, place: Place) -> Result<Turn, Cause> {
+        self.0.turn(&place).await
+    }
+
+    async fn send(&self, turn: Turn, ask: Ask) -> Answer {
+        self.0.send(turn, &ask).await
+    }
+
     async fn ask(&self, ask: Ask) -> Answer {
         self.0.ask(&ask).await
     }

@@ -8,11 +8,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use converger_adapters::proxmox::client::{Exchange, Session, TokenId};
+use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Turn};
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
-use converger_core::apply::{Answer, Ask, BootId, End, OperationId, RunId, Uptime};
+use converger_core::apply::{Answer, Ask, BootId, Cause, End, OperationId, Place, RunId, Uptime};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
 use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired};
@@ -219,6 +219,16 @@ impl Exchange for Yard {
 struct Carrier(ProxmoxHand<Yard>);
 
 impl Hand for Carrier {
+    type Turn = Turn;
+
+    async fn turn(&self, place: Place) -> Result<Turn, Cause> {
+        self.0.turn(&place).await
+    }
+
+    async fn send(&self, turn: Turn, ask: Ask) -> Answer {
+        self.0.send(turn, &ask).await
+    }
+
     async fn ask(&self, ask: Ask) -> Answer {
         self.0.ask(&ask).await
     }

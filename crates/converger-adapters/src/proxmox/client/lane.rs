@@ -34,7 +34,7 @@ enum Who {
 /// The right to have one request under way. It is given on when it is dropped, also where nobody took it out of the hands of the one who
 /// gave it.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<Lane>);
+pub struct Turn(Arc<Lane>);
 
 impl Drop for Turn {
     fn drop(&mut self) {

@@ -76,7 +76,19 @@ impl<E: Exchange> Session<E> {
     /// # Errors
     /// Why it was not carried out, or why that cannot be told.
     pub async fn call(&self, command: &Command) -> Result<Event, Failure> {
-        let _turn = self.turn(command).await?;
+        let turn = match command.is_change() {
+            true => self.turn(command.node()).await?,
+            false => self.lane(command.node()).reading().await,
+        };
+        self.call_in(turn, command).await
+    }
+
+    /// The same in a turn that was taken before. It is given on when the answer is there.
+    ///
+    /// # Errors
+    /// Why it was not carried out, or why that cannot be told.
+    pub async fn call_in(&self, turn: Turn, command: &Command) -> Result<Event, Failure> {
+        let _turn = turn;
         if let Some(allowance) = &self.allowance {
             allowance.check(self.place())?;
         }
@@ -95,13 +107,12 @@ impl<E: Exchange> Session<E> {
         Ok(event)
     }
 
-    /// A change that has no room in time is not sent, now or later: what it was checked against grows old.
-    async fn turn(&self, command: &Command) -> Result<Turn, Failure> {
-        let lane = self.lane(command.node());
-        if !command.is_change() {
-            return Ok(lane.reading().await);
-        }
-        lane.change().await.ok_or_else(|| {
+    /// Takes the turn of a change at a node, before everybody who reads there. Whoever has it sends one request in it, or gives it on.
+    ///
+    /// # Errors
+    /// There is no room in time, so that the change is not sent, now or later: what it was checked against grows old.
+    pub async fn turn(&self, node: Option<NodeName>) -> Result<Turn, Failure> {
+        self.lane(node).change().await.ok_or_else(|| {
             let secs = CHANGE_WAIT_MAX.as_secs();
             let text = format!("{}: the node was busy with other requests for {secs} s, and the change was not sent", self.place());
             Failure::lost(Delivery::NotDelivered, Cause::Busy, text)

@@ -106,6 +106,35 @@ fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
     assert_eq!((report.end(), world.sends().get(&100)), (End::Done, Some(&1)), "{:?}", shown(&report));
 }
 
+/// Decision 0017: what is said while a change waits for room in its node's lane is heard before it is sent.
+#[test]
+fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
+    let said = |say: fn(MemoryStore, watch::Sender<Signal>)| {
+        let (world, store) = (World::new(&[(100, "stopped")]), MemoryStore::new());
+        let (says, hears) = watch::channel(Signal::GoOn);
+        let own = store.clone();
+        world.on_first_turn(move || say(own, says));
+        let engine = engine(&world, &store, Settings::default());
+        let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+        let plan = approved(&wanted()[..1], &world);
+        let run = engine.apply(plan, RunId::new("r1").expect("an id"), ids, Vec::new(), hears, |_| ());
+        (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
+    };
+    let held = said(|store, _| {
+        let (vmid, by, reason) = (Vmid::new(100).expect("an id"), "bob".into(), "maintenance".into());
+        let hold = Hold { environment: environment(), vmid, by, reason, at_ms: NOW_MS };
+        assert!(store.commit_now(Batch::from(Write::Hold(hold))).is_ok());
+    });
+    assert_eq!(held, ("100 start: refused guest-held".into(), 0));
+    let frozen = said(|store, _| {
+        let freeze = Freeze { environment: environment(), by: "bob".into(), reason: "audit week".into(), at_ms: NOW_MS };
+        assert!(store.commit_now(Batch::from(Write::Freeze(freeze))).is_ok());
+    });
+    assert_eq!(frozen, ("100 start: refused frozen".into(), 0));
+    let stopped = said(|_, says| says.send(Signal::Drain).expect("somebody listens"));
+    assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
+}
+
 /// Decision 0016 rests on it: a machine that tells both, and a text that is not understood tells nothing.
 #[test]
 fn the_uptime_of_this_machine_is_told_exactly_or_not_at_all() {

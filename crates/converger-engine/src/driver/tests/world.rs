@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use converger_core::action::{Change, FieldChange};
-use converger_core::apply::{Answer, Ask, BootId, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble, Uptime};
+use converger_core::apply::{Answer, Ask, BootId, Cause, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble, Uptime};
 use converger_core::guest::{Kind, NodeName, RunState};
 use converger_core::normalize::{Field, Value};
 use converger_core::observe::{Config, Pending};
@@ -46,6 +46,7 @@ struct Inner {
     /// These guests do not listen to a shutdown.
     deaf: Vec<u32>,
     on_send: Option<Box<dyn FnOnce() + Send>>,
+    on_turn: Option<Box<dyn FnOnce() + Send>>,
     /// From this ask on nobody answers any more.
     dies_at: Option<u64>,
     /// The answer to the sends with these numbers is lost.
@@ -111,6 +112,11 @@ impl World {
 
     pub(super) fn on_first_send(&self, act: impl FnOnce() + Send + 'static) {
         self.lock().on_send = Some(Box::new(act));
+    }
+
+    /// What happens while the first change waits for room.
+    pub(super) fn on_first_turn(&self, act: impl FnOnce() + Send + 'static) {
+        self.lock().on_turn = Some(Box::new(act));
     }
 
     /// From the ask with this number on, counted from now, nobody answers any more.
@@ -278,6 +284,24 @@ impl Inner {
 }
 
 impl Hand for World {
+    type Turn = ();
+
+    async fn turn(&self, _place: Place) -> Result<(), Cause> {
+        let act = self.lock().on_turn.take();
+        if let Some(act) = act {
+            act();
+            // It waits for a while longer, and others go on meanwhile.
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&self, (): (), ask: Ask) -> Answer {
+        self.ask(ask).await
+    }
+
     async fn ask(&self, ask: Ask) -> Answer {
         let answer = {
             let mut inner = self.lock();

@@ -12,9 +12,10 @@ static FRESH: LazyLock<Vec<State>> =
     LazyLock::new(|| ["start", "shutdown", "stop", "config.set", "config.set running", "reboot"].map(fresh).into());
 static ANSWERS: LazyLock<Vec<Answer>> = LazyLock::new(answers);
 static EVENTS: LazyLock<Vec<Event>> = LazyLock::new(events);
-static NOT_CLEARED: LazyLock<[NotCleared; 3]> = LazyLock::new(|| {
+static NOT_CLEARED: LazyLock<[NotCleared; 4]> = LazyLock::new(|| {
     let refused = NotCleared::Refused(converger_core::refusal::Refusal::frozen("audit"));
-    [refused, NotCleared::Stopped(Code::RunStopped), NotCleared::Failed("no store".into())]
+    let no_room = NotCleared::NoRoom(cause(Trouble::Busy));
+    [refused, NotCleared::Stopped(Code::RunStopped), NotCleared::Failed("no store".into()), no_room]
 });
 
 /// Every kind of answer, good and bad.

@@ -249,6 +249,18 @@ fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
     assert_eq!(end(&step(state, Event::Committed, now_ms).0), "refused guest-unknown");
 }
 
+/// The same where the room is asked for before the last word.
+#[test]
+fn a_change_for_which_there_is_no_room_is_checked_anew_without_being_sent() {
+    let no_room = || Event::NotCleared(NotCleared::NoRoom(cause(Trouble::Busy)));
+    let read = || [cluster(), status("stopped"), config(2)].map(Event::Answered);
+    let rounds: Vec<Event> = std::iter::repeat_with(|| [&[no_room()], &read()[..]].concat()).take(4).flatten().collect();
+    let (state, trace) = feed(ready("start", NOW_MS), &rounds);
+    assert!(!trace.contains(&"send".to_owned()) && state.ended().is_none(), "{trace:?}");
+    let (state, trace) = feed(state, &[no_room(), Event::Committed]);
+    assert_eq!((trace.join(", ").as_str(), end(&state).as_str()), ("commit ended, -", "failed not-delivered"));
+}
+
 /// A change for which there was no room was not sent: it is checked anew, and tried again a few times.
 #[test]
 fn a_change_that_found_no_room_is_checked_anew_and_given_up_in_the_end() {
