@@ -205,9 +205,10 @@ impl Drive {
         }
     }
 
-    /// A stop that came while the last word was waited for counts as much as one before it.
+    /// A stop that came while the last word was waited for counts as much as one before it, and so does a journal that was lost.
     fn heard(&self, id: &OperationId, event: Event) -> Event {
-        match (&event, self.stopped(id)) {
+        let lost = self.is_journal_lost.then_some(Code::JournalUnwritable);
+        match (&event, lost.or_else(|| self.stopped(id))) {
             (Event::Cleared, Some(code)) => Event::NotCleared(NotCleared::Stopped(code)),
             _ => event,
         }

@@ -21,6 +21,9 @@ use super::stage::Snapshot;
 pub(crate) use legal::Grounds;
 pub(crate) use send::Mutation;
 
+/// So long a change may take to come after it was sent, a little less than what is counted from its mark.
+const LATE_MS: u64 = 59_900;
+
 /// A rule that did not hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Violation {
@@ -42,6 +45,8 @@ pub(crate) struct Case {
     /// The word of the last ask.
     last: &'static str,
     sends: u32,
+    /// When it was last sent.
+    sent_ms: u64,
     /// Whether the world changed when it was sent.
     has_effect: bool,
     /// The environment said no, and nothing else.
@@ -157,6 +162,7 @@ impl Oracle {
             config: None,
             last: "",
             sends: 0,
+            sent_ms: 0,
             has_effect: false,
             is_rejected: false,
             may_have_run: false,
@@ -351,6 +357,13 @@ impl Oracle {
         case.has_effect |= has_effect;
         case.is_rejected = matches!(sent, Sent::No(_) | Sent::NotDelivered(_));
         case.may_have_run = matches!(sent, Sent::MayHaveRun(_));
+    }
+
+    /// A restart says that nothing of it was carried out: whatever is slow has had its time by then (0016).
+    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, now_ms: u64) {
+        let Some(case) = self.cases.get(id) else { return };
+        let is_early = case.is_recovered && case.sends > 0 && is_not_carried_out(outcome) && now_ms < case.sent_ms + LATE_MS;
+        self.demand(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
     }
 
     /// An operation ended, as the process believes.

@@ -409,6 +409,7 @@ impl<'l> Life<'l> {
         let digest = self.stage.world.truth(place.vmid.get()).map(|truth| truth.digest);
         let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
         let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
+        let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.uptime().ms });
         let _ = self.exchange(id, operation, &ask);
         Err(Died)
     }
@@ -444,7 +445,7 @@ impl<'l> Life<'l> {
         let history = self.history(id);
         let at_work = self.stage.tasks_at_work(vmid);
         match Mutation::of(request.path(), request.form().unwrap_or("")) {
-            Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work),
+            Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
             None => self.oracle.broken_by("S12", format!("{id} sends {}", request.path())),
         }
     }
@@ -501,6 +502,7 @@ impl<'l> Life<'l> {
             let _ = self.exchange(id, state.operation(), &ask);
         }
         let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
+        self.oracle.given_up(id, outcome, self.stage.now_ms);
         self.oracle.ended(id, outcome, state.is_recorded(), at_work);
     }
 }

@@ -56,11 +56,12 @@ fn decoded(text: &str) -> String {
 impl Oracle {
     /// A change is about to reach Proxmox. `history` is what the journal has of it, `at_work` how many tasks of ours are under way on
     /// the guest.
-    pub(crate) fn sends(&mut self, id: &OperationId, sent: &Mutation, history: Option<&History>, at_work: usize) {
+    pub(crate) fn sends(&mut self, id: &OperationId, sent: &Mutation, history: Option<&History>, at_work: usize, now_ms: u64) {
         self.sends += 1;
         let life = self.life;
         let Some(case) = self.cases.get_mut(id) else { return self.broken("S1", format!("{id} is nobody's")) };
         case.sends += 1;
+        case.sent_ms = now_ms;
         let key = case.key();
         let mut found = case.recorded(sent, history);
         if case.sends > 1 {
