@@ -17,6 +17,7 @@ mod memory;
 mod place;
 mod query;
 mod sqlite;
+mod standing;
 mod tables;
 mod write;
 
@@ -34,7 +35,7 @@ pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use place::keeps;
 pub use query::{Filter, LIST_MAX, RunHistory, Standing};
-pub use sqlite::{OnFatal, Remembered, Settings, SqliteStore, glance};
+pub use sqlite::{Fatal, OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.

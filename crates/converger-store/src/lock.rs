@@ -13,6 +13,7 @@ use converger_core::guest::EnvironmentName;
 use thiserror::Error;
 
 use crate::sqlite::NO_LINK;
+use crate::standing::Standing;
 
 /// How the names of lock files end.
 pub(crate) const ENDING: &str = ".lock";
@@ -23,6 +24,7 @@ pub(crate) const ENDING: &str = ".lock";
 pub struct EnvironmentLock {
     // Held open: closing it is what gives the lock back.
     file: File,
+    standing: Standing,
 }
 
 /// Who drives an environment.
@@ -84,9 +86,15 @@ impl EnvironmentLock {
             Err(TryLockError::WouldBlock) => return Err(LockError::Busy { environment: environment.clone(), holder: holder(&mut file) }),
             Err(TryLockError::Error(error)) => return Err(unusable(error)),
         }
-        let lock = Self { file };
+        let standing = Standing::of(&place, &file.metadata().map_err(unusable)?);
+        let lock = Self { file, standing };
         lock.sign(name, at_ms).map_err(unusable)?;
         Ok(lock)
+    }
+
+    /// The file that was locked.
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.standing
     }
 
     /// Whoever was in the file has lost it.

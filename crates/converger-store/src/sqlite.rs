@@ -16,8 +16,8 @@ mod writer;
 use std::fmt;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -25,11 +25,13 @@ use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, 
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use rusqlite::Connection;
+use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::query::{Filter, LIST_MAX, RunHistory};
+use crate::standing::Standing;
 use crate::tables::{Read as _, owners};
-use crate::{Batch, OpenError, Store, StoreError};
+use crate::{Batch, EnvironmentLock, OpenError, Store, StoreError};
 use open::Opened;
 use tables::Tables;
 use trouble::Trouble;
@@ -39,7 +41,18 @@ pub use glance::{Remembered, glance};
 pub(crate) use open::{FILE, NO_LINK};
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
-pub type OnFatal = Box<dyn FnMut(&str) + Send>;
+pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;
+
+/// Why nothing more may be acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Fatal {
+    /// What is on the disk is not known, or cannot be trusted.
+    #[error("{0}")]
+    Doubt(String),
+    /// A file of the store is not where it was opened: what is written to it is lost to whoever comes next.
+    #[error("{0}")]
+    Gone(String),
+}
 
 /// How a store is opened.
 pub struct Settings {
@@ -57,7 +70,7 @@ impl Settings {
 
     /// With what to do when the disk is in doubt: the program must end, and may not return from there.
     #[must_use]
-    pub fn new(on_fatal: impl FnMut(&str) + Send + 'static) -> Self {
+    pub fn new(on_fatal: impl FnMut(&Fatal) + Send + 'static) -> Self {
         Self { on_fatal: Box::new(on_fatal), bytes_max: Self::BYTES_MAX, patience: Self::PATIENCE }
     }
 
@@ -95,6 +108,7 @@ pub struct SqliteStore {
 struct Shared {
     place: PathBuf,
     transactions: Arc<AtomicU64>,
+    standing: Arc<Mutex<Vec<Standing>>>,
     /// `None` only while it is dropped: closing them is what ends the threads.
     queues: Option<(mpsc::Sender<Job>, mpsc::Sender<ReadJob>)>,
     threads: Vec<JoinHandle<()>>,
@@ -110,6 +124,8 @@ impl SqliteStore {
         let Opened { connection, place, settled } = open::writer(directory, &settings)?;
         let reader = open::reader(&place, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
+        let files = [place.clone(), open::log(&place)];
+        let standing = Arc::new(Mutex::new(files.iter().filter_map(|file| Standing::at(file)).collect()));
         let writer = Writer {
             connection,
             place: place.clone(),
@@ -119,6 +135,7 @@ impl SqliteStore {
             transactions: Arc::clone(&transactions),
             stopped: None,
             syncs: Syncs::Yes,
+            standing: Arc::clone(&standing),
         };
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
         let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
@@ -126,7 +143,12 @@ impl SqliteStore {
             spawn(&place, "store-writer", move || writer.run(waiting_jobs))?,
             spawn(&place, "store-reader", move || read_all(&reader, waiting_reads))?,
         ];
-        Ok(Self { shared: Arc::new(Shared { place, transactions, queues: Some((jobs, reads)), threads }) })
+        Ok(Self { shared: Arc::new(Shared { place, transactions, standing, queues: Some((jobs, reads)), threads }) })
+    }
+
+    /// From now on nothing is acknowledged once the file of this lock is not where it was taken: another process could take it again.
+    pub fn rely_on(&self, lock: &EnvironmentLock) {
+        self.shared.standing.lock().unwrap_or_else(PoisonError::into_inner).push(lock.standing().clone());
     }
 
     /// How many durable transactions there were since it was opened. Batches share them; marks alone make none.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::failure::Code;
-use converger_store::{OpenError, Settings, SqliteStore};
+use converger_store::{Fatal, OpenError, Settings, SqliteStore};
 
 use crate::exit::End;
 use crate::progress;
@@ -35,16 +35,17 @@ pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
     }
     SqliteStore::open(
         directory,
-        Settings::new(|cause| {
+        Settings::new(|fatal| {
             // At once, and without tidying up: whatever is written from here on could be taken for true.
             progress::settle(Duration::from_millis(300));
             // Standard error may be gone too, and that must not keep it from ending.
             let code = Code::JournalUnwritable.word();
-            let _ = writeln!(io::stderr(), "error[{code}]: the disk of the state is in doubt ({cause}); the program ends now");
-            let _ = writeln!(
-                io::stderr(),
-                "help: look at the disk and make room on it; the next apply finds out what became of what was under way"
-            );
+            let (what, help) = match fatal {
+                Fatal::Doubt(cause) => (format!("the disk of the state is in doubt ({cause})"), "look at the disk and make room on it"),
+                Fatal::Gone(cause) => (format!("what is written would be lost ({cause})"), "put the state back as it was, where it was"),
+            };
+            let _ = writeln!(io::stderr(), "error[{code}]: {what}; the program ends now");
+            let _ = writeln!(io::stderr(), "help: {help}; the next apply finds out what became of what was under way");
             std::process::exit(i32::from(End::Failed.number()));
         }),
     )

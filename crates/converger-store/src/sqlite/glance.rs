@@ -73,9 +73,7 @@ fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64)
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is read along with the log.
 fn connect(place: &Path) -> rusqlite::Result<Connection> {
-    let mut log = place.as_os_str().to_os_string();
-    log.push("-wal");
-    let is_quiet = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
+    let is_quiet = std::fs::metadata(open::log(place)).map_or(0, |metadata| metadata.len()) == 0;
     let name: String = place.to_string_lossy().bytes().map(escaped).collect();
     let uri = format!("file:{name}?mode=ro{}", if is_quiet { "&immutable=1" } else { "" });
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;

@@ -20,6 +20,13 @@ use crate::OpenError;
 /// The name of the file in the state directory.
 pub(crate) const FILE: &str = "converger.db";
 
+/// The log beside a file.
+pub(super) fn log(place: &Path) -> PathBuf {
+    let mut log = place.as_os_str().to_os_string();
+    log.push("-wal");
+    log.into()
+}
+
 /// Files of the state directory are opened where they are, never where a link leads.
 pub(crate) const NO_LINK: i32 = OFlags::NOFOLLOW.bits().cast_signed();
 

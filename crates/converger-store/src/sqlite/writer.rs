@@ -6,17 +6,18 @@
 //! nothing was written and the writer goes on; after anything that leaves the disk in doubt it acknowledges nothing more.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
-use super::OnFatal;
 use super::open::{Settled, may_close, settle};
 use super::tables::Tables;
 use super::trouble::{Failure, Trouble};
+use super::{Fatal, OnFatal};
+use crate::standing::Standing;
 use crate::tables::{Stop, take};
 use crate::{Batch, Receipt, Refused, StoreError};
 
@@ -43,6 +44,8 @@ pub(super) struct Writer {
     pub(super) transactions: Arc<AtomicU64>,
     pub(super) stopped: Option<String>,
     pub(super) syncs: Syncs,
+    /// What must be where it was for anything to be acknowledged.
+    pub(super) standing: Arc<Mutex<Vec<Standing>>>,
 }
 
 /// Whether a commit waits for the disk.
@@ -83,16 +86,23 @@ impl Writer {
             return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
         }
         let syncs = if batches.iter().any(Batch::must_be_durable) { Syncs::Yes } else { Syncs::Later };
-        match self.settle().and_then(|()| self.set(syncs)).and_then(|()| write(&mut self.connection, batches)) {
-            Ok(verdicts) => self.committed(verdicts, syncs),
-            Err(trouble) => match trouble.of_writing(&self.place) {
-                Failure::Survived(error) => vec![Err(error); count],
-                Failure::Fatal(cause) => {
-                    self.stop(cause.clone());
-                    vec![Err(StoreError::Stopped { cause }); count]
-                }
+        let written = self.settle().and_then(|()| self.set(syncs)).and_then(|()| write(&mut self.connection, batches));
+        let fatal = match written.map_err(|trouble| trouble.of_writing(&self.place)) {
+            Ok(verdicts) => match self.lost() {
+                None => return self.committed(verdicts, syncs),
+                Some(cause) => Fatal::Gone(cause),
             },
-        }
+            Err(Failure::Survived(error)) => return vec![Err(error); count],
+            Err(Failure::Fatal(cause)) => Fatal::Doubt(cause),
+        };
+        let cause = fatal.to_string();
+        self.stop(&fatal);
+        vec![Err(StoreError::Stopped { cause }); count]
+    }
+
+    /// Looked at once it is written and before anybody is told: who is told of it sends something.
+    fn lost(&self) -> Option<String> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).iter().find_map(Standing::lost)
     }
 
     /// What there was no room for at the start comes before anything new.
@@ -130,9 +140,9 @@ impl Writer {
     }
 
     /// In the program this does not return.
-    fn stop(&mut self, cause: String) {
-        (self.on_fatal)(&cause);
-        self.stopped = Some(cause);
+    fn stop(&mut self, fatal: &Fatal) {
+        (self.on_fatal)(fatal);
+        self.stopped = Some(fatal.to_string());
     }
 
     /// Keeps the log short. What cannot be brought into the file for want of room, or because somebody reads, stays in
@@ -150,7 +160,7 @@ impl Writer {
         if let Err(error) = done
             && !matches!(error.sqlite_error_code(), Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
         {
-            self.stop(format!("{}: {error}", self.place.display()));
+            self.stop(&Fatal::Doubt(format!("{}: {error}", self.place.display())));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The store in a file: what it refuses to open, what it survives, and that it says the same as its twin.
 
 mod glance;
+mod gone;
 mod groups;
 mod inject;
 mod kill;

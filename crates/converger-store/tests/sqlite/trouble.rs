@@ -143,7 +143,7 @@ fn fail_for_good(directory: &Path) {
     let (count, text) = (Arc::clone(&fatal), Arc::clone(&cause));
     let settings = Settings::new(move |cause| {
         count.fetch_add(1, Ordering::SeqCst);
-        cause.clone_into(&mut text.lock().expect("a text"));
+        cause.to_string().clone_into(&mut text.lock().expect("a text"));
     });
     let store = SqliteStore::open(directory, settings).expect("opens");
     let sample = Sample::new(1);

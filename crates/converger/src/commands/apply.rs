@@ -90,7 +90,8 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     // What cannot be used is found out before anything is asked of the cluster.
     let saved = arguments.plan.as_deref().map(saved::read).transpose()?;
     let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
-    let _lock = lock(&memory, &environment)?;
+    let lock = lock(&memory, &environment)?;
+    memory.store.rely_on(&lock);
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;

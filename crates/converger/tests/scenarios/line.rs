@@ -13,8 +13,13 @@ pub(crate) enum Line {
     Wait(u64),
     /// A file of the story takes the place of another.
     Copy(String, String),
+    Move(String, String),
     /// Bytes of a file are others from here on.
-    Poke { file: String, offset: u64, bytes: Vec<u8> },
+    Poke {
+        file: String,
+        offset: u64,
+        bytes: Vec<u8>,
+    },
     /// A name leads to something else from here on.
     Link(String, String),
     /// A directory with this mode is there from here on.
@@ -84,6 +89,7 @@ impl Line {
             "act" => Ok(Self::Act(serde_json::from_str(rest).map_err(|error| wrong(&error))?)),
             "wait" => Ok(Self::Wait(rest.parse().map_err(|error| wrong(&error))?)),
             "copy" => two(rest).map(|(from, to)| Self::Copy(from, to)),
+            "move" => two(rest).map(|(from, to)| Self::Move(from, to)),
             "link" => two(rest).map(|(to, name)| Self::Link(to, name)),
             "directory" => {
                 let (name, mode) = two(rest)?;

@@ -225,6 +225,7 @@ fn in_room(line: &Line, room: &Path) -> Result<(), String> {
     let wrong = |file: &str, error: std::io::Error| format!("{file}: {error}");
     match line {
         Line::Copy(from, to) => fs::copy(room.join(from), room.join(to)).map(drop).map_err(|error| wrong(from, error)),
+        Line::Move(from, to) => fs::rename(room.join(from), room.join(to)).map_err(|error| wrong(from, error)),
         Line::Link(to, name) => {
             // Whatever has the name makes room.
             let _ = fs::remove_file(room.join(name));
