@@ -9,8 +9,11 @@ use converger_store::{EnvironmentLock, Fatal, Settings, SqliteStore, StoreError}
 
 use super::{commit, open, place, write};
 
+/// Something that is done to a state directory.
+type Harm = fn(&Path);
+
 /// What the program is told, and what the one who waits, once this was done to the state directory.
-fn after(harm: fn(&Path)) -> (Vec<Fatal>, Result<u64, String>) {
+fn after(harm: Harm) -> (Vec<Fatal>, Result<u64, String>) {
     let (_above, directory) = place();
     let told: Arc<Mutex<Vec<Fatal>>> = Arc::default();
     let teller = Arc::clone(&told);
@@ -35,7 +38,7 @@ fn after(harm: fn(&Path)) -> (Vec<Fatal>, Result<u64, String>) {
 
 #[test]
 fn a_store_that_is_not_where_it_was_opened_acknowledges_nothing_more() {
-    let harms: [(&str, &str, fn(&Path)); 7] = [
+    let harms: [(&str, &str, Harm); 7] = [
         ("moved", "taken away", |directory| fs::rename(directory, directory.with_file_name("elsewhere")).expect("moved")),
         ("removed", "taken away", |directory| fs::remove_dir_all(directory).expect("removed")),
         ("its file", "taken away", |directory| fs::remove_file(directory.join("converger.db")).expect("removed")),
@@ -60,7 +63,7 @@ fn a_store_that_is_not_where_it_was_opened_acknowledges_nothing_more() {
 
 #[test]
 fn what_else_happens_in_its_directory_is_no_concern_of_it() {
-    let harmless: [fn(&Path); 3] = [
+    let harmless: [Harm; 3] = [
         |_| {},
         |directory| fs::write(directory.join("other"), "x").expect("written"),
         |directory| {
