@@ -1,6 +1,6 @@
 //! `kill -9` at every system call that writes, and a broken or a full disk at each, during an apply on a lab.
 //!
-//! After each crash a person applies again, and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
+//! After each crash a person applies again, for some crashes is killed at that too, and applies once more; and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
 //! lost, nothing may run twice, nothing may be sent without its intent, and the restart must be ready soon. What never enters here:
 //! how a crash is made (`trace`), told (`story`) and judged (`evidence`).
 
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::shell::{self, Failure, Outcome};
-use points::{Fault, Place, Point};
+use points::{Fault, Memory, Place, Point, Scope};
 use report::{Report, Row};
 use story::{Stage, Told};
 
@@ -35,10 +35,10 @@ pub(crate) struct Wish {
 /// Which program is killed. It is built first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Binary {
-    /// That of CI.
-    Ci,
     /// The one that people get.
     Release,
+    /// That of CI, which has no time to build another.
+    Ci,
     /// The one that is there while something is mended.
     Debug,
 }
@@ -59,11 +59,11 @@ impl Wish {
 
     /// Read from the arguments after `crash`.
     pub(crate) fn read(arguments: &[&str]) -> Option<Self> {
-        let mut wish = Self { binary: Binary::Ci, extent: Extent::All, seed: Self::SEED };
+        let mut wish = Self { binary: Binary::Release, extent: Extent::All, seed: Self::SEED };
         let mut arguments = arguments.iter();
         while let Some(argument) = arguments.next() {
             match *argument {
-                "--release" => wish.binary = Binary::Release,
+                "--ci" => wish.binary = Binary::Ci,
                 "--debug" => wish.binary = Binary::Debug,
                 "--sample" => wish.extent = Extent::Sample(arguments.next()?.parse().ok().filter(|count| *count > 0)?),
                 "--point" => wish.extent = Extent::One(arguments.next()?.parse().ok()?),
@@ -92,14 +92,20 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     let workers = thread::available_parallelism().map_or(2, usize::from) * PER_CORE;
     let stages: Vec<Stage> =
         (0..workers).map(|number| Stage::new(&converger, &Path::new(ROOMS).join(number.to_string()))).collect::<Result<_, _>>()?;
-    let points = match wish.extent {
-        Extent::One(point) => vec![point],
-        Extent::All | Extent::Sample(_) => points::shuffled(all(&stages)?, wish.seed),
+    let (points, twice) = match wish.extent {
+        Extent::One(point) => (vec![point], Vec::new()),
+        Extent::All | Extent::Sample(_) => {
+            let points = points::shuffled(all(&stages)?, wish.seed);
+            let twice = points::shuffled(twice(&stages, &points, wish.extent)?, wish.seed);
+            (points, twice)
+        }
     };
-    eprintln!("{} points, seed {}", points.len(), wish.seed);
+    eprintln!("{} points, and {} in a recovery; seed {}", points.len(), twice.len(), wish.seed);
     let enough = if let Extent::Sample(count) = wish.extent { count } else { usize::MAX };
-    let rows = again(&stages, play(&stages, &points, enough)?)?;
-    let report = Report::new(wish.seed, points.len(), rows);
+    let mut rows = play(&stages, &points, &Fault::ALL, enough)?;
+    rows.extend(play(&stages, &twice, &[Fault::Kill], enough / TWICE_SHARE)?);
+    let rows = again(&stages, rows)?;
+    let report = Report::new(wish.seed, points.len() + twice.len(), rows);
     report.write()?;
     print!("{}", report.text());
     report.verdict(if enough == usize::MAX { 1 } else { enough })
@@ -142,8 +148,33 @@ fn all(stages: &[Stage]) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
+/// After so many crashes whoever comes back is killed at each of their calls; in a sample after fewer.
+const FIRSTS: usize = 8;
+const FIRSTS_OF_SAMPLE: usize = 3;
+/// One of so many points of a sample is in a recovery.
+const TWICE_SHARE: usize = 5;
+
+/// Every death of whoever comes back after some of these crashes: those that leave something to be found out.
+fn twice(stages: &[Stage], points: &[Point], extent: Extent) -> Result<Vec<Point>, Failure> {
+    let firsts = if extent == Extent::All { FIRSTS } else { FIRSTS_OF_SAMPLE };
+    let kills = points.iter().copied().filter(|point| point.fault == Fault::Kill && point.place.memory == Memory::Kept);
+    let deaths = |stage: &Stage, point: &Point| {
+        let mut deaths = Vec::new();
+        for scope in [Scope::Log, Scope::Any] {
+            let calls = stage.count_again(*point, scope)?;
+            deaths.extend(calls.into_iter().flat_map(|calls| point.with_deaths(scope, &calls).collect::<Vec<_>>()));
+        }
+        Ok(deaths)
+    };
+    let is_enough = |found: &[Vec<Point>]| found.iter().filter(|deaths| !deaths.is_empty()).count() >= firsts;
+    let found = in_parallel(stages, &kills.collect::<Vec<_>>(), deaths, is_enough)?;
+    let mut all: Vec<Point> = found.into_iter().flatten().collect();
+    all.sort();
+    Ok(all)
+}
+
 /// Plays them in their order, until there are enough, of each fault its share.
-fn play(stages: &[Stage], points: &[Point], enough: usize) -> Result<Vec<Row>, Failure> {
+fn play(stages: &[Stage], points: &[Point], faults: &[Fault], enough: usize) -> Result<Vec<Row>, Failure> {
     let play = |stage: &Stage, point: &Point| {
         Ok(match stage.play(*point)? {
             Told::Untouched => Row { point: *point, evidence: None },
@@ -156,7 +187,7 @@ fn play(stages: &[Stage], points: &[Point], enough: usize) -> Result<Vec<Row>, F
         if rows.len().is_multiple_of(50) {
             eprintln!("  {} points", rows.len());
         }
-        struck.count() >= enough && Fault::ALL.into_iter().all(|fault| of(fault) >= enough / Fault::ALL.len())
+        struck.count() >= enough && faults.iter().all(|fault| of(*fault) >= enough / faults.len())
     })
 }
 
@@ -220,11 +251,11 @@ mod tests {
 
     #[test]
     fn wishes_are_read_or_refused() {
-        let plain = Wish { binary: Binary::Ci, extent: Extent::All, seed: Wish::SEED };
+        let plain = Wish { binary: Binary::Release, extent: Extent::All, seed: Wish::SEED };
         assert_eq!(Wish::read(&[]), Some(plain));
         assert_eq!(
-            Wish::read(&["--release", "--sample", "9", "--seed", "3"]),
-            Some(Wish { binary: Binary::Release, extent: Extent::Sample(9), seed: 3 })
+            Wish::read(&["--ci", "--sample", "9", "--seed", "3"]),
+            Some(Wish { binary: Binary::Ci, extent: Extent::Sample(9), seed: 3 })
         );
         let point = "script/kept/log/fsync/2/eio";
         assert_eq!(Wish::read(&["--point", point]), point.parse().ok().map(|point| Wish { extent: Extent::One(point), ..plain }));

@@ -34,7 +34,7 @@ usage: cargo xtask <task>
   bench              the targets of speed, measured; the report is target/bench.json
                      (--json prints it, --callgrind counts instructions too)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
-                     (--sample N takes N of the points, --seed S others, --point P one; --release, --debug)
+                     (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
   simulate           100,000 seeded schedules of faults, judged by the invariants
                      (--schedules N or --million, --from N; --seed S tells one of them; --bugs, --sagas)";
 

@@ -26,6 +26,17 @@ pub(crate) struct Ended {
     pub(crate) end: Option<String>,
 }
 
+/// What whoever came back and was killed too left behind.
+#[derive(Clone, Debug)]
+pub(crate) struct Death {
+    /// What it told before it died.
+    pub(crate) told: Vec<Ended>,
+    /// The journal as it left it; words, where it cannot be read.
+    pub(crate) journal: Result<Vec<Ended>, String>,
+    /// What the lab got by then, from both.
+    pub(crate) sent: Vec<Step>,
+}
+
 /// All that is known about one crash and what came after it.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
@@ -43,6 +54,8 @@ pub(crate) struct Evidence {
     pub(crate) journal_then: Result<Vec<Ended>, String>,
     /// What the lab got from the victim.
     pub(crate) sent_then: Vec<Step>,
+    /// A second death, in the recovery from the first.
+    pub(crate) second: Option<Death>,
     /// How long the next apply took until it was ready to plan.
     pub(crate) ready: Option<Duration>,
     /// Everything that the lab got, from first to last.
@@ -62,9 +75,10 @@ impl Evidence {
     /// Everything that is wrong.
     pub(crate) fn violations(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        match &self.journal_then {
-            Ok(journal) => wrong.extend(self.lost(journal).into_iter().chain(self.unintended(journal))),
-            Err(cause) => wrong.push(format!("the journal cannot be read after the crash: {cause}")),
+        wrong.extend(left_behind(&self.told, &self.sent_then, &self.journal_then));
+        wrong.extend(self.lost_at_the_end());
+        if let Some(Death { told, journal, sent }) = &self.second {
+            wrong.extend(left_behind(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
         }
         if self.was_unsynced {
             wrong.push("unsynced: a sync of the log failed, and the run went on".into());
@@ -75,29 +89,12 @@ impl Evidence {
         wrong
     }
 
-    /// Told to somebody, and not in the journal.
-    fn lost(&self, journal: &[Ended]) -> Vec<String> {
-        let is_kept = |told: &Ended| journal.contains(told);
-        let told = self.told.iter().filter(|told| matches!(told.end.as_deref(), Some("done" | "failed")));
-        let lost = told.filter(|told| !is_kept(told)).map(|told| {
-            let end = told.end.as_deref().unwrap_or_default();
-            format!("lost: {} was told to be {end}, and the journal does not have it", told.step)
-        });
+    /// A run that ended well has all of its steps in the journal.
+    fn lost_at_the_end(&self) -> Vec<String> {
+        let journal = self.journal_then.as_deref().unwrap_or_default();
         let all = self.planned.iter().filter(|_| self.has_ended_well).map(|step| Ended { step: step.clone(), end: Some("done".into()) });
-        let missing =
-            all.filter(|done| !is_kept(done)).map(|done| format!("lost: the run ended well without {} in the journal", done.step));
-        lost.chain(missing).collect()
-    }
-
-    /// Sent by the victim more often than its journal has an intent (G11).
-    fn unintended(&self, journal: &[Ended]) -> Vec<String> {
-        let intents = |step: &Step| journal.iter().filter(|entry| entry.step == *step).count();
-        let more = |step: &&Step| count(&self.sent_then, step) > intents(step);
-        each(&self.sent_then)
-            .iter()
-            .filter(more)
-            .map(|step| format!("without intent: {step} was sent, and its intent is not on disk"))
-            .collect()
+        let missing = all.filter(|done| !journal.contains(done));
+        missing.map(|done| format!("lost: the run ended well without {} in the journal", done.step)).collect()
     }
 
     fn twice_or_never(&self) -> Vec<String> {
@@ -144,6 +141,31 @@ impl Evidence {
     }
 }
 
+/// What is wrong with what a death left.
+fn left_behind(told: &[Ended], sent: &[Step], journal: &Result<Vec<Ended>, String>) -> Vec<String> {
+    match journal {
+        Ok(journal) => lost(told, journal).into_iter().chain(unintended(sent, journal)).collect(),
+        Err(cause) => vec![format!("the journal cannot be read after the crash: {cause}")],
+    }
+}
+
+/// Told to somebody, and not in the journal.
+fn lost(told: &[Ended], journal: &[Ended]) -> Vec<String> {
+    let told = told.iter().filter(|told| matches!(told.end.as_deref(), Some("done" | "failed")));
+    let lost = told.filter(|told| !journal.contains(told)).map(|told| {
+        let end = told.end.as_deref().unwrap_or_default();
+        format!("lost: {} was told to be {end}, and the journal does not have it", told.step)
+    });
+    lost.collect()
+}
+
+/// Sent more often than the journal has an intent (G11).
+fn unintended(sent: &[Step], journal: &[Ended]) -> Vec<String> {
+    let intents = |step: &Step| journal.iter().filter(|entry| entry.step == *step).count();
+    let more = |step: &&Step| count(sent, step) > intents(step);
+    each(sent).iter().filter(more).map(|step| format!("without intent: {step} was sent, and its intent is not on disk")).collect()
+}
+
 fn count(steps: &[Step], step: &Step) -> usize {
     steps.iter().filter(|own| *own == step).count()
 }
@@ -178,6 +200,7 @@ mod tests {
             was_killed: false,
             journal_then: Ok(vec![ended(101, "done"), Ended { step: step(102), end: None }]),
             sent_then: vec![step(101), step(102)],
+            second: None,
             ready: Some(Duration::from_millis(300)),
             sent: vec![step(101), step(102)],
             sent_last: Vec::new(),
@@ -206,6 +229,19 @@ mod tests {
         check(&other, &["lost: start of 101 was told to be done, and the journal does not have it"]);
         check(&Evidence { has_ended_well: true, ..good() }, &["lost: the run ended well without start of 102 in the journal"]);
         check(&Evidence { told: vec![ended(102, "held")], ..good() }, &[]);
+    }
+
+    #[test]
+    fn a_death_in_the_recovery_is_judged_as_the_first_one_is() {
+        let second = |told: &[Ended], sent: &[Step]| {
+            let death = Death { told: told.to_vec(), journal: Ok(vec![ended(101, "done"), ended(102, "failed")]), sent: sent.to_vec() };
+            Evidence { second: Some(death), ..good() }
+        };
+        check(&second(&[ended(102, "failed")], &[step(101), step(102)]), &[]);
+        let told = "in the recovery: lost: start of 102 was told to be done, and the journal does not have it";
+        check(&second(&[ended(102, "done")], &[step(101)]), &[told]);
+        let sent = "in the recovery: without intent: start of 102 was sent, and its intent is not on disk";
+        check(&second(&[], &[step(102), step(102)]), &[sent]);
     }
 
     #[test]

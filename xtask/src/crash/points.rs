@@ -68,9 +68,33 @@ pub(crate) struct Point {
     pub(crate) place: Place,
     pub(crate) nth: usize,
     pub(crate) fault: Fault,
+    /// Whoever comes back after it is killed too.
+    pub(crate) then: Option<Then>,
+}
+
+/// Where whoever comes back is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Then {
+    pub(crate) scope: Scope,
+    pub(crate) call: &'static str,
+    pub(crate) nth: usize,
 }
 
 impl Point {
+    /// The death of whoever comes back, as a point of its own.
+    pub(crate) fn second(self) -> Option<Self> {
+        let Then { scope, call, nth } = self.then?;
+        Some(Self { place: Place { scope, call, ..self.place }, nth, fault: Fault::Kill, then: None })
+    }
+
+    /// This point with every death of whoever comes back after it, by the calls that they make undisturbed.
+    pub(crate) fn with_deaths(self, scope: Scope, calls: &[Call]) -> impl Iterator<Item = Self> {
+        let of = move |call: &'static str| Place { scope, call, memory: Memory::Kept, ..self.place };
+        let counts = CALLS.map(|call| (call, of(call).count(calls)));
+        let then = counts.into_iter().flat_map(move |(call, count)| (1..=count).map(move |nth| Then { scope, call, nth }));
+        then.map(move |then| Self { then: Some(then), ..self })
+    }
+
     /// Whether a sync fails.
     pub(crate) fn fails_to_sync(self) -> bool {
         ["fsync", "fdatasync"].contains(&self.place.call) && self.fault != Fault::Kill
@@ -137,7 +161,7 @@ impl Place {
 
     /// All of its points.
     pub(crate) fn points(self, count: usize) -> impl Iterator<Item = Point> {
-        (1..=count).flat_map(move |nth| Fault::ALL.map(|fault| Point { place: self, nth, fault }))
+        (1..=count).flat_map(move |nth| Fault::ALL.map(|fault| Point { place: self, nth, fault, then: None }))
     }
 }
 
@@ -191,7 +215,11 @@ impl fmt::Display for Point {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Place { who, memory, scope, call } = self.place;
         let [who, memory, scope] = [word(&WHO, &who), word(&MEMORY, &memory), word(&SCOPE, &scope)];
-        write!(formatter, "{who}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)
+        write!(formatter, "{who}/{memory}/{scope}/{call}/{}/{}", self.nth, self.fault)?;
+        match self.then {
+            Some(Then { scope, call, nth }) => write!(formatter, "/then/{}/{call}/{nth}", word(&SCOPE, &scope)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -199,17 +227,36 @@ impl FromStr for Point {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let parts: Vec<&str> = text.split('/').collect();
+        let (first, then) = text.split_once("/then/").map_or((text, None), |(first, then)| (first, Some(then)));
+        let parts: Vec<&str> = first.split('/').collect();
         let [who, memory, scope, call, nth, fault] = parts.as_slice() else { return Err(()) };
         let place = Place {
             who: value(&WHO, who).ok_or(())?,
             memory: value(&MEMORY, memory).ok_or(())?,
             scope: value(&SCOPE, scope).ok_or(())?,
-            call: CALLS.into_iter().find(|own| own == call).ok_or(())?,
+            call: called(call)?,
         };
-        let nth = nth.parse().ok().filter(|nth| *nth > 0).ok_or(())?;
-        Ok(Self { place, nth, fault: value(&FAULT, fault).ok_or(())? })
+        let then = then.map(str::parse).transpose()?;
+        Ok(Self { place, nth: number(nth)?, fault: value(&FAULT, fault).ok_or(())?, then })
     }
+}
+
+impl FromStr for Then {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let [scope, call, nth] = parts.as_slice() else { return Err(()) };
+        Ok(Self { scope: value(&SCOPE, scope).ok_or(())?, call: called(call)?, nth: number(nth)? })
+    }
+}
+
+fn called(name: &str) -> Result<&'static str, ()> {
+    CALLS.into_iter().find(|own| *own == name).ok_or(())
+}
+
+fn number(text: &str) -> Result<usize, ()> {
+    text.parse().ok().filter(|nth| *nth > 0).ok_or(())
 }
 
 #[cfg(test)]
@@ -238,12 +285,24 @@ mod tests {
 
     #[test]
     fn a_point_is_read_as_it_is_written() {
-        for text in ["script/kept/log/pwrite64/17/kill", "person/kept/any/writev/1/enospc", "script/new/file/fsync/3/eio"] {
+        let twice = "script/kept/log/pwrite64/17/kill/then/any/sendto/4";
+        for text in ["script/kept/log/pwrite64/17/kill", "person/kept/any/writev/1/enospc", "script/new/file/fsync/3/eio", twice] {
             assert_eq!(text.parse::<Point>().map(|point| point.to_string()), Ok(text.to_owned()));
         }
-        for text in ["", "script/kept/log/pwrite64/0/kill", "script/kept/log/read/1/kill", "script/kept/log/write/1/kill/more"] {
+        let half = "script/kept/log/write/1/kill/then/any/sendto";
+        for text in ["", "script/kept/log/pwrite64/0/kill", "script/kept/log/read/1/kill", "script/kept/log/write/1/kill/more", half] {
             assert_eq!(text.parse::<Point>(), Err(()), "{text}");
         }
+    }
+
+    #[test]
+    fn whoever_comes_back_is_killed_at_each_of_its_own_calls() {
+        let first: Point = "person/kept/log/pwrite64/3/eio".parse().unwrap();
+        let twice: Vec<Point> = first.with_deaths(Scope::Any, &calls("1:write 2:fsync 2:write 2:write")).collect();
+        let then: Vec<String> = twice.iter().map(|point| point.to_string().replace("person/kept/log/pwrite64/3/eio/then/", "")).collect();
+        assert_eq!(then, ["any/write/1", "any/write/2", "any/fsync/1"]);
+        let second = twice[2].second().map(|point| point.to_string());
+        assert_eq!((second.as_deref(), first.second()), (Some("person/kept/any/fsync/1/kill"), None));
     }
 
     #[test]

@@ -52,6 +52,11 @@ impl Report {
         self.counts(|point, _| point.fault.to_string())
     }
 
+    /// How many were killed in the recovery too.
+    fn twice(&self) -> usize {
+        self.struck.iter().filter(|(_, evidence)| evidence.second.is_some()).count()
+    }
+
     /// The slowest restart, and the one in the middle.
     fn ready(&self) -> (Duration, Duration) {
         let mut all: Vec<Duration> = self.struck.iter().filter_map(|(_, evidence)| evidence.ready).collect();
@@ -68,6 +73,7 @@ impl Report {
             "by_fault": self.by_fault(), "by_call": self.counts(|point, _| point.place.call.to_owned()),
             "sent_before_the_crash": self.counts(|_, evidence| evidence.sent_then.len().to_string()),
             "told_before_the_crash": self.counts(|_, evidence| evidence.told.len().to_string()),
+            "killed_in_the_recovery": self.twice(),
             "killed_while_waiting": self.struck.iter().filter(|(_, evidence)| evidence.was_killed).count(),
             "ready_ms": { "middle": middle.as_millis(), "slowest": slowest.as_millis() },
             "violations": violations,
@@ -89,11 +95,12 @@ impl Report {
         let faults: Vec<String> = self.by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let _ = writeln!(
             text,
-            "{} points of {} (seed {}: {}; {} were not come to), {} violations; ready after {} ms, at most {} ms; {FILE}",
+            "{} points of {} (seed {}: {}; {} of them in the recovery too; {} were not come to), {} violations; ready after {} ms, at most {} ms; {FILE}",
             self.struck.len(),
             self.known,
             self.seed,
             faults.join(", "),
+            self.twice(),
             self.untouched,
             self.violations.len(),
             middle.as_millis(),
@@ -131,6 +138,7 @@ mod tests {
             was_killed: false,
             journal_then: Ok(vec![done.clone()]),
             sent_then: vec![step.clone()],
+            second: None,
             ready: Some(Duration::from_millis(30)),
             sent: vec![step; sent],
             sent_last: Vec::new(),

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::evidence::{Ended, Evidence, Step};
+use super::evidence::{Death, Ended, Evidence, Step};
 use super::player::{self, Played};
-use super::points::{Memory, Place, Point, Who};
+use super::points::{Fault, Memory, Place, Point, Scope, Who};
 use super::trace::{self, Call, Wish};
 use crate::lab::{Lab, Time};
 use crate::shell::{self, Failure};
@@ -87,6 +87,19 @@ impl Stage {
         trace::calls(&self.log())
     }
 
+    /// The calls of whoever comes back after a crash and is left in peace; none, where the victim never came to it or left nothing to be
+    /// found out.
+    pub(crate) fn count_again(&self, point: Point, scope: Scope) -> Result<Option<Vec<Call>>, Failure> {
+        let Point { place: Place { who, memory, .. }, fault, .. } = point;
+        let lab = self.prepare(memory)?;
+        self.victim(who, Wish::Fail(point), &lab, PATIENCE)?;
+        if !trace::has_struck(&self.log(), fault)? || !self.journal_of("state")?.is_ok_and(|journal| journal.iter().any(is_open)) {
+            return Ok(None);
+        }
+        self.again(who, 0, Some(Wish::Count(scope)), &lab)?;
+        trace::calls(&self.log()).map(Some)
+    }
+
     /// One crash and what comes after it.
     pub(crate) fn play(&self, point: Point) -> Result<Told, Failure> {
         let Point { place: Place { who, memory, .. }, fault, .. } = point;
@@ -95,15 +108,23 @@ impl Stage {
         if !trace::has_struck(&self.log(), fault)? {
             return Ok(Told::Untouched);
         }
-        self.copy("state", "then")?;
-        // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
-        let journal_then = self.journal("then")?;
-        let sent_then = sent(&lab)?;
+        let was_unsynced = point.fails_to_sync() && trace::has_gone_on(&self.log())?;
+        let first = self.death(&victim, &lab)?;
+        let second = match point.second() {
+            None => None,
+            Some(second) => {
+                let victim = self.again(who, 0, Some(Wish::Fail(second)), &lab)?;
+                if !trace::has_struck(&self.log(), Fault::Kill)? {
+                    return Ok(Told::Untouched);
+                }
+                Some(self.death(&victim, &lab)?)
+            }
+        };
         let mut ready = None;
         let mut last = (Vec::new(), false);
         for round in 0..ROUNDS_MAX {
             let before = sent(&lab)?.len();
-            let played = self.again(who, round, &lab)?;
+            let played = self.again(who, round, None, &lab)?;
             ready = ready.or(played.ready);
             last = (sent(&lab)?.split_off(before), played.code == Some(0));
             if last == (Vec::new(), true) {
@@ -113,18 +134,38 @@ impl Stage {
         }
         Ok(Told::Struck(Box::new(Evidence {
             planned: planned(who),
-            told: told(&victim.said),
+            told: first.told,
             has_ended_well: victim.code == Some(0),
-            was_unsynced: point.fails_to_sync() && trace::has_gone_on(&self.log())?,
+            was_unsynced,
             was_killed: victim.is_killed,
-            journal_then,
-            sent_then,
+            journal_then: first.journal,
+            sent_then: first.sent,
+            second,
             ready,
             sent: sent(&lab)?,
             sent_last: last.0,
             is_converged: last.1,
-            journal_last: self.journal("state")?,
+            journal_last: self.journal_of("state")?,
         })))
+    }
+
+    /// What somebody who died left behind.
+    fn death(&self, victim: &Played, lab: &Lab) -> Result<Death, Failure> {
+        let journal = self.journal_of("state")?;
+        // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
+        Ok(Death { told: told(&victim.said), journal, sent: sent(lab)? })
+    }
+
+    /// The journal in a directory as it is now, by a copy: whoever reads it changes nothing.
+    fn journal_of(&self, state: &str) -> Result<Result<Vec<Ended>, String>, Failure> {
+        self.remove("then")?;
+        self.copy(state, "then")?;
+        self.journal("then")
+    }
+
+    fn remove(&self, state: &str) -> Result<(), Failure> {
+        let old = self.room.join(state);
+        if old.exists() { fs::remove_dir_all(&old).map_err(|error| failed(&old, &error)) } else { Ok(()) }
     }
 
     /// What it leaves names a state directory; here each command names its own (`at_home`).
@@ -137,12 +178,7 @@ impl Stage {
     }
 
     fn prepare(&self, memory: Memory) -> Result<Lab, Failure> {
-        for old in ["state", "then"] {
-            let old = self.room.join(old);
-            if old.exists() {
-                fs::remove_dir_all(&old).map_err(|error| failed(&old, &error))?;
-            }
-        }
+        self.remove("state")?;
         if memory == Memory::Kept {
             self.copy("made", "state")?;
         }
@@ -173,12 +209,16 @@ impl Stage {
     }
 
     /// What a person does after a crash: the same again. A script reads the plan first and confirms what it read; every second time
-    /// it expects that there is nothing to confirm.
-    fn again(&self, who: Who, round: usize, lab: &Lab) -> Result<Played, Failure> {
+    /// it expects that there is nothing to confirm. Whoever comes back may be traced too.
+    fn again(&self, who: Who, round: usize, wish: Option<Wish>, lab: &Lab) -> Result<Played, Failure> {
         let apply = match who {
             Who::Person => self.converger(&["apply", "person.yaml"]),
             Who::Script if round % 2 == 1 => self.converger(&["apply", "script.yaml"]),
             Who::Script => self.converger(&["apply", "script.yaml", "--confirm", &self.planned()?]),
+        };
+        let apply = match wish {
+            Some(wish) => trace::traced(wish, &self.room.join("state"), &self.log(), &apply),
+            None => apply,
         };
         self.perform(who, apply, lab, LONG)
     }
@@ -304,6 +344,11 @@ fn held(line: &str) -> Option<(String, Step)> {
     let history: Value = serde_json::from_str(line).ok()?;
     history["ended"]["outcome"]["evidence"]["may_come_until"].as_str()?;
     Some((history["operation"]["id"].as_str()?.to_owned(), entry(line)?.step))
+}
+
+/// Whether nobody knows what became of it.
+fn is_open(entry: &Ended) -> bool {
+    matches!(entry.end.as_deref(), None | Some("held"))
 }
 
 /// The ends that were told: `101 qemu web-1 start: done`. On a terminal such words are followed by blanks and others.

@@ -47,7 +47,7 @@ pub(crate) fn arguments(wish: Wish, state: &Path, log: &Path) -> Vec<OsString> {
         Wish::Fail(point) => point.place.call.to_owned(),
     };
     arguments.extend(["-e".into(), format!("trace={calls}").into()]);
-    if let Wish::Fail(Point { place, nth, fault }) = wish {
+    if let Wish::Fail(Point { place, nth, fault, .. }) = wish {
         let inject = format!("inject={}:{}:when={nth}", place.call, fault.injected());
         arguments.extend(["-e".into(), inject.into()]);
     }
