@@ -6,7 +6,7 @@ mod sim;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Bug, Kind, Tally, find, run, sagas, tell};
+use sim::{Bug, Kind, NOT_PLAYED, SAGAS, Tally, find, run, sagas, tell};
 
 /// A schedule makes and drops thousands of small things, a quarter of its time with the system's allocator.
 #[global_allocator]
@@ -65,7 +65,14 @@ fn every_saga() -> ExitCode {
     for what in told.wrong.iter().take(SHOWN_MAX) {
         println!("{what}");
     }
-    println!("{} stories of sagas, {} changes sent, {} wrong", told.stories, told.sends, told.wrong.len());
+    for (saga, words) in &told.played {
+        let words: Vec<String> = words.iter().map(|(word, count)| format!("{word} {count}")).collect();
+        println!("{saga:<18} {}", words.join(", "));
+    }
+    for (write, reason) in NOT_PLAYED {
+        println!("no saga of {write}: {reason}");
+    }
+    println!("{} stories of {} sagas, {} changes sent, {} wrong", told.stories, SAGAS.len(), told.sends, told.wrong.len());
     if told.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

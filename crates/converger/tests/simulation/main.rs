@@ -1,12 +1,15 @@
 //! The simulation's own tests: a run without violations in which everything happened, sagas, one story per seed in any process, and
 //! bugs that are found.
 
+#[path = "../../../converger-adapters/tests/lab/commands.rs"]
+#[allow(dead_code, reason = "only the names of the writes are of interest here")]
+mod commands;
 #[path = "sim.rs"]
 mod sim;
 
 use std::process::Command;
 
-use sim::{Bug, find, run, sagas, tell};
+use sim::{Bug, NOT_PLAYED, SAGAS, find, run, sagas, tell};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -22,6 +25,21 @@ fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twi
     let sagas = sagas();
     assert_eq!(sagas.wrong, Vec::<String>::new(), "of {} stories", sagas.stories);
     assert!(sagas.stories > 3_000 && sagas.sends > 3_000, "{} stories, {} changes", sagas.stories, sagas.sends);
+    let sent: Vec<String> = sagas.sent.iter().map(|(kind, verb)| format!("{kind} {verb}")).collect();
+    let all =
+        ["lxc config", "lxc shutdown", "lxc start", "lxc stop", "qemu config", "qemu reboot", "qemu shutdown", "qemu start", "qemu stop"];
+    assert_eq!(sent, all, "every change that there is, and no other");
+    assert_eq!(sagas.played.len(), SAGAS.len(), "{:#?}", sagas.played);
+}
+
+/// A write that is new in the codec has a saga, or a reason why not.
+#[test]
+fn what_the_codec_can_write_is_played_or_named_with_the_reason_why_not() {
+    let named = NOT_PLAYED.map(|(name, _)| name);
+    let played = ["Start", "Shutdown", "Stop", "RebootQemu", "ConfigSet"];
+    let all: std::collections::BTreeSet<&str> = named.into_iter().chain(played).collect();
+    assert_eq!(commands::variants("Write"), all);
+    assert!(NOT_PLAYED.iter().all(|(_, reason)| !reason.is_empty()));
 }
 
 #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Oracle {
     sent_under_key: BTreeMap<String, u32>,
     /// Changes that were sent, in all.
     pub(crate) sends: u64,
+    /// The kinds of guests and changes among them.
+    pub(crate) sent: BTreeSet<(String, String)>,
     pub(crate) violation: Option<Violation>,
 }
 
@@ -112,6 +114,7 @@ impl Oracle {
             is_unwritable: false,
             sent_under_key: BTreeMap::new(),
             sends: 0,
+            sent: BTreeSet::new(),
             violation: None,
         }
     }

@@ -30,7 +30,7 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     pub(crate) state: Option<RunState>,
     /// Keys with the text that they are to have; none: absent.
-    pub(crate) config: BTreeMap<&'static str, String>,
+    pub(crate) config: BTreeMap<&'static str, Option<String>>,
     /// It does not listen to a shutdown, and is to be shut down: nothing can bring it there.
     pub(crate) is_hopeless: bool,
     pub(crate) after: Vec<u32>,
@@ -107,29 +107,14 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
     guest.name = Some("web-100".to_owned());
     guest.shutdown_ms = Some(300);
     guest.config.insert("cores".to_owned(), Scalar::Text("1".to_owned()));
+    guest.config.insert("description".to_owned(), Scalar::Text("old".to_owned()));
     if !matches!(step, "start" | "config.set") {
         (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
     }
     let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
     let mut json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
     let mut wanted = Wanted { name: "web-100".to_owned(), ..Wanted::default() };
-    match step {
-        "start" => (json["state"], wanted.state) = (json!("running"), Some(RunState::Running)),
-        "shutdown" => (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped)),
-        "stop" => {
-            (json["state"], wanted.state) = (json!("stopped"), Some(RunState::Stopped));
-            json["stop"] = json!("hard");
-        }
-        "config.unset" => {
-            json["config"] = json!({ "cores": 1 });
-            wanted.config.insert("cores", "1".to_owned());
-        }
-        _ => {
-            (json["config"], json["restart"]) = (json!({ "cores": 2 }), json!("when-needed"));
-            wanted.config.insert("cores", "2".to_owned());
-            wanted.restarts = true;
-        }
-    }
+    ask_for(step, &mut json, &mut wanted);
     let setting = Setting {
         nodes: BTreeMap::from([("pve1".to_owned(), NodeSetting::default())]),
         tokens: tokens(true),
@@ -147,6 +132,35 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
         patience: short(),
         is_one_shot: false,
         is_granted: false,
+    }
+}
+
+/// Declares one step, twice: as it is written, and raw.
+fn ask_for(step: &str, json: &mut Json, wanted: &mut Wanted) {
+    let mut config = |key: &'static str, value: Json, raw: Option<&str>| {
+        json["config"] = json!({ key: value });
+        wanted.config.insert(key, raw.map(str::to_owned));
+    };
+    match step {
+        "config.back" => config("cores", json!(1), Some("1")),
+        "config.unset" => config("description", Json::Null, None),
+        "config.again" => config("description", json!("old"), Some("old")),
+        "config.set" | "reboot" | "restart" => config("cores", json!(2), Some("2")),
+        _ => {}
+    }
+    wanted.state = match step {
+        "start" | "restart" => Some(RunState::Running),
+        "shutdown" | "stop" => Some(RunState::Stopped),
+        _ => None,
+    };
+    if let Some(state) = wanted.state {
+        json["state"] = json!(state.word());
+    }
+    if matches!(step, "stop" | "restart") {
+        json["stop"] = json!("hard");
+    }
+    if matches!(step, "config.set" | "reboot" | "restart") {
+        (json["restart"], wanted.restarts) = (json!("when-needed"), true);
     }
 }
 
@@ -193,6 +207,9 @@ fn guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut Setting) -> GuestSe
     guest.config.insert("memory".to_owned(), text(rng.word(&["512", "1024"])));
     if rng.one_in(4) {
         guest.config.insert("tags".to_owned(), text(rng.word(&["edge", "edge;web", "prod", "converger-hold"])));
+    }
+    if rng.one_in(4) {
+        guest.config.insert("description".to_owned(), text("old"));
     }
     if rng.one_in(25) {
         guest.config.insert("protection".to_owned(), text("1"));
@@ -248,7 +265,7 @@ fn config(rng: &mut Rng, wanted: &mut Wanted) -> Json {
     let mut json = Map::new();
     let mut set = |key: &'static str, value: Json, raw: &str| {
         json.insert(key.to_owned(), value);
-        wanted.config.insert(key, raw.to_owned());
+        wanted.config.insert(key, Some(raw.to_owned()));
     };
     if rng.one_in(2) {
         let cores = 1 + rng.below(4);
@@ -264,7 +281,12 @@ fn config(rng: &mut Rng, wanted: &mut Wanted) -> Json {
     if rng.one_in(4) {
         set("tags", json!(["edge", "web"]), "edge;web");
     }
-    let words = rng.word(&["front end", "back end", "of %41 & = ;"]);
-    set("description", json!(words), words);
+    if rng.one_in(5) {
+        json.insert("description".to_owned(), Json::Null);
+        wanted.config.insert("description", None);
+    } else {
+        let words = rng.word(&["front end", "back end", "of %41 & = ;"]);
+        set("description", json!(words), words);
+    }
     Json::Object(json)
 }

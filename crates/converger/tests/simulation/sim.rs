@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use bugs::Bug;
 pub(crate) use harm::Kind;
 pub(crate) use oracle::Violation;
-pub(crate) use saga::sagas;
+pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
 pub(crate) use story::{Told, tell};
 

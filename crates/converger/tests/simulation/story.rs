@@ -43,6 +43,8 @@ pub(crate) struct Told {
     pub(crate) lines: Vec<String>,
     /// Changes that reached Proxmox.
     pub(crate) sends: u64,
+    /// The kinds of guests and changes among them.
+    pub(crate) sent: BTreeSet<(String, String)>,
     /// Requests of any kind.
     pub(crate) requests: u64,
     /// What our processes did to the world and to their store before everything healed.
@@ -143,6 +145,7 @@ impl Story {
             struck: stage.struck.iter().copied().collect(),
             seen: stage.seen.iter().copied().collect(),
             sends: self.oracle.sends,
+            sent: std::mem::take(&mut self.oracle.sent),
             requests: stage.world.requests(),
             commands,
             early,

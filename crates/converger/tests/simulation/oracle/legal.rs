@@ -69,7 +69,7 @@ fn is_to_stop(real: &Truth, wanted: &Wanted) -> bool {
 
 /// Whether something waits for a restart that is allowed.
 fn restarts(real: &Truth, wanted: &Wanted) -> bool {
-    let waits = |key: &&'static str| real.pending.contains_key(*key) || !truth::has(real, key, &wanted.config[*key]);
+    let waits = |key: &&'static str| real.pending.contains_key(*key) || !truth::has(real, key, wanted.config[*key].as_deref());
     runs(real) && wanted.restarts && wanted.config.keys().any(waits)
 }
 
@@ -100,6 +100,7 @@ fn is_as_its_owner_wants(real: &Truth) -> bool {
 
 /// Whether a protecting tag would go, by what is written or by what waits.
 fn loses_protection(real: &Truth, wanted: &Wanted) -> bool {
-    let after = wanted.config.get("tags").or_else(|| real.pending.get("tags"));
+    let declared = wanted.config.get("tags").map(|tags| tags.as_deref().unwrap_or_default());
+    let after = declared.or_else(|| real.pending.get("tags").map(String::as_str));
     truth::tags(real).any(|tag| tag == "prod") && after.is_some_and(|tags| !tags.split(';').any(|tag| tag == "prod"))
 }

@@ -37,6 +37,11 @@ impl Mutation {
         Some(Self { node: (*node).to_owned(), kind: (*kind).to_owned(), vmid, verb: (*verb).to_owned(), form: form.collect() })
     }
 
+    /// Whether a key is taken out of the config.
+    fn takes_away(&self, key: &str) -> bool {
+        self.value("delete").is_some_and(|keys| keys.split(',').any(|own| own == key))
+    }
+
     fn value(&self, key: &str) -> Option<&str> {
         self.form.iter().find(|(own, _)| own == key).map(|(_, value)| value.as_str())
     }
@@ -58,6 +63,7 @@ impl Oracle {
     /// the guest.
     pub(crate) fn sends(&mut self, id: &OperationId, sent: &Mutation, history: Option<&History>, at_work: usize, now_ms: u64) {
         self.sends += 1;
+        self.sent.insert((sent.kind.clone(), sent.verb.clone()));
         let life = self.life;
         let Some(case) = self.cases.get_mut(id) else { return self.broken("S1", format!("{id} is nobody's")) };
         case.sends += 1;
@@ -95,10 +101,10 @@ impl Oracle {
         let case = &self.cases[id];
         let config = case.config.as_ref()?.truth.as_ref()?;
         let wanted = self.wanted.get(&case.operation.guest.vmid.get());
-        let is_declared = |key: &str, value: &str| wanted.is_some_and(|wanted| wanted.config.get(key).is_some_and(|raw| raw == value));
-        let is_ours = |key: &str, value: &str| is_declared(key, value) || sent.value(key).is_some();
-        let changed = config.pending.iter().find(|(key, value)| !is_ours(key, value)).map(|(key, _)| key);
-        let key = changed.or_else(|| config.pending_delete.first())?;
+        let declared = |key: &str| wanted.and_then(|wanted| wanted.config.get(key)).map(Option::as_deref);
+        let is_ours = |key: &str, value: Option<&str>| declared(key) == Some(value) || sent.value(key).is_some() || sent.takes_away(key);
+        let changed = config.pending.iter().find(|(key, value)| !is_ours(key, Some(value))).map(|(key, _)| key);
+        let key = changed.or_else(|| config.pending_delete.iter().find(|key| !is_ours(key, None)))?;
         Some(("S12", format!("`{key}` waits and is not ours")))
     }
 
@@ -109,9 +115,12 @@ impl Oracle {
         if sent.verb != "config" {
             return None;
         }
-        keys.filter(|(key, _)| key != "delete")
-            .find(|(key, value)| wanted.config.get(key.as_str()).is_none_or(|raw| raw != value))
+        let declared = |key: &str| wanted.config.get(key).map(Option::as_deref);
+        let written = keys.filter(|(key, _)| key != "delete").find(|(key, value)| declared(key) != Some(Some(value)));
+        let removed = wanted.config.keys().find(|key| sent.takes_away(key) && declared(key) != Some(None));
+        written
             .map(|(key, value)| ("S1", format!("`{key}` is written as `{value}`, which nobody declared")))
+            .or_else(|| removed.map(|key| ("S1", format!("`{key}` is taken away, which nobody declared"))))
     }
 }
 

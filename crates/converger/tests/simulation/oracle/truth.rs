@@ -17,24 +17,28 @@ pub(crate) fn runs_as(truth: &Truth, state: RunState) -> bool {
 
 /// Whether each of these fields has what is wanted, in effect or waiting for the next start.
 pub(super) fn holds(truth: &Truth, wanted: &Wanted, fields: &[FieldChange]) -> bool {
-    fields.iter().all(|change| wanted.config.get(change.field.word()).is_some_and(|raw| has(truth, change.field.word(), raw)))
+    let is = |key: &str| wanted.config.get(key).is_some_and(|raw| has(truth, key, raw.as_deref()));
+    fields.iter().all(|change| is(change.field.word()))
 }
 
 /// Whether each of these fields has what is wanted in effect, and nothing else waits.
 pub(super) fn has_in_effect(truth: &Truth, wanted: &Wanted, fields: &[Awaited]) -> bool {
-    let is = |key: &str, raw: &str| has(truth, key, raw) && truth.config.get(key).is_some_and(|found| found.trim_end() == raw);
-    fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw)))
+    let is = |key: &str, raw: Option<&str>| has(truth, key, raw) && truth.config.get(key).map(|found| found.trim_end()) == raw;
+    fields.iter().all(|awaited| wanted.config.get(awaited.field.word()).is_some_and(|raw| is(awaited.field.word(), raw.as_deref())))
 }
 
 /// Whether everything that is wanted is so, in effect or waiting for the next start.
 pub(crate) fn is_as_wanted(truth: &Truth, wanted: &Wanted) -> bool {
     let is_so = wanted.state.is_none_or(|state| runs_as(truth, state));
-    is_so && wanted.config.iter().all(|(key, raw)| has(truth, key, raw))
+    is_so && wanted.config.iter().all(|(key, raw)| has(truth, key, raw.as_deref()))
 }
 
-pub(super) fn has(truth: &Truth, key: &str, raw: &str) -> bool {
-    let is = |found: Option<&String>| found.is_some_and(|found| found.trim_end() == raw);
-    is(truth.pending.get(key)) || (!truth.pending.contains_key(key) && is(truth.config.get(key)))
+/// Whether a key has this text, or none, in effect or from the next start on.
+pub(super) fn has(truth: &Truth, key: &str, raw: Option<&str>) -> bool {
+    if truth.pending_delete.iter().any(|own| own == key) {
+        return raw.is_none();
+    }
+    truth.pending.get(key).or_else(|| truth.config.get(key)).map(|found| found.trim_end()) == raw
 }
 
 /// Whether this is the guest with these marks.
