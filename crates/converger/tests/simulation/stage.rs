@@ -247,6 +247,11 @@ impl Stage {
         if let Some(at) = self.on_wire.iter().position(|kind| kind.is_seen_in(answer)) {
             self.struck.insert(self.on_wire.remove(at));
         }
+        self.count_tasks();
+    }
+
+    /// Harms that hit a task that has begun meanwhile, whoever began it.
+    fn count_tasks(&mut self) {
         let world = &self.world;
         for (kind, _, _) in self.on_task.extract_if(.., |(_, vmid, before)| world.tasks_about(*vmid).count() > *before) {
             self.struck.insert(kind);
@@ -353,6 +358,7 @@ impl Stage {
 
     /// Everything works again, and nothing goes wrong from now on.
     pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
+        self.count_tasks();
         self.harms.clear();
         self.healing.clear();
         self.world.clear_faults();
