@@ -9,6 +9,7 @@ mod fault;
 mod lane;
 mod secret;
 mod session;
+mod strike;
 mod trust;
 mod watch;
 
@@ -225,6 +226,7 @@ impl Client {
             place: &self.endpoint.place,
             trust: &self.endpoint.trust,
             watch: &self.watch,
+            secret: &self.secret,
             request,
             deadline_secs: self.bounds.deadline.as_secs(),
         }

@@ -351,3 +351,22 @@ fn a_secret_that_is_echoed_is_struck_out() {
         assert!(!shown.contains(secret) && shown.contains("(secret)"), "{shown}");
     }
 }
+
+#[test]
+fn a_secret_that_is_echoed_with_escapes_of_json_is_struck_out_of_keys_and_values() {
+    let secret = crate::server::SECRET;
+    for escaped in [secret.replace('-', "\\u002d"), secret.chars().map(|own| format!("\\u{:04X}", u32::from(own))).collect()] {
+        let said = format!(r#"{{"success":0,"status":400,"message":"{escaped}","errors":{{"{escaped}":"{escaped}"}},"data":null}}"#);
+        for status in ["200 OK", "502 Bad Gateway"] {
+            let bytes = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{said}", said.len()).into_bytes();
+            let server = start(move |_| Reply::Raw(bytes.clone()));
+            let failure = run(&server.client(server.pinned()), &version()).expect_err("a failure");
+            let shown = format!("{failure} {failure:?}");
+            assert!(!shown.contains(secret) && shown.matches("(secret)").count() >= 3, "{shown}");
+        }
+        let body = format!(r#"{{"data":{{"version":"8.4-{escaped}"}}}}"#);
+        let server = start(move |_| Reply::Raw(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).into_bytes()));
+        let shown = format!("{:?}", run(&server.client(server.pinned()), &version()));
+        assert!(!shown.contains(secret), "{shown}");
+    }
+}

@@ -142,3 +142,20 @@ fn a_file_of_authorities_that_cannot_be_used_says_what_is_wrong_with_it() {
         assert!(error.contains(name) && error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn names_in_a_certificate_are_told_in_part_and_without_the_secret() {
+    let own = Authority::new();
+    let room = tempfile::tempdir().expect("a directory");
+    let path = room.path().join("ca.pem");
+    std::fs::write(&path, own.pem()).expect("written");
+    let names: Vec<String> = (0..500).map(|index| format!("{}.n{index}.example", crate::server::SECRET)).collect();
+    let many = own.issue("pve9.example", |params| {
+        params.subject_alt_names = names.iter().map(|name| rcgen::SanType::DnsName(name.as_str().try_into().expect("a name"))).collect();
+    });
+    let server = serve(&many);
+    let client = server.client(Trust::CaFile(path));
+    let shown = format!("{} {:?}", ask(&client).expect_err("another name"), client.watch());
+    assert!(!shown.contains(crate::server::SECRET) && shown.contains("(secret).n9.example, 490 more"), "{shown}");
+    assert!(!shown.contains("n10.example"), "{shown}");
+}

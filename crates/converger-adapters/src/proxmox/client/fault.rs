@@ -5,6 +5,7 @@ use std::error::Error;
 
 use reqwest::Error as Transport;
 
+use super::secret::Secret;
 use super::trust::{Distrust, Trust};
 use super::watch::Watch;
 use crate::proxmox::codec::{Cause, Delivery, Failure, HttpRequest, Method};
@@ -14,6 +15,8 @@ pub(super) struct Scene<'c> {
     pub(super) place: &'c str,
     pub(super) trust: &'c Trust,
     pub(super) watch: &'c Watch,
+    /// To be struck out of what others said of themselves, such as the names in a certificate.
+    pub(super) secret: &'c Secret,
     pub(super) request: &'c HttpRequest,
     pub(super) deadline_secs: u64,
 }
@@ -28,7 +31,11 @@ pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
     if error.is_timeout() {
         return too_slow(scene);
     }
-    let text = format!("{}: the connection broke before the answer was whole ({})", scene.place, broken(error));
+    let text = format!(
+        "{}: the connection broke before the answer was whole ({})",
+        scene.place,
+        scene.secret.strike_text(broken(error).as_bytes())
+    );
     Failure::lost(sent(scene.request), Cause::Interrupted, text)
 }
 
@@ -85,7 +92,7 @@ fn unconnected(error: &Transport, scene: &Scene<'_>) -> Failure {
     let Some(tls) = tls_error(error) else {
         return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, unreached(error, scene.place));
     };
-    let distrust = Distrust::of(tls, scene.trust);
+    let distrust = Distrust::of(tls, scene.trust).told(|text| scene.secret.strike_text(text.as_bytes()));
     let failure = Failure::lost(Delivery::NotDelivered, cause(&distrust), untrusted(&distrust, scene));
     scene.watch.distrusted(distrust);
     failure

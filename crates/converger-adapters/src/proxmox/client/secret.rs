@@ -13,6 +13,7 @@ use reqwest::header::HeaderValue;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
+use super::strike;
 use crate::proxmox::codec::percent_encode;
 
 /// Secrets of Proxmox are 36 characters; nothing near this is one.
@@ -145,17 +146,14 @@ impl Secret {
         self.0.len() >= Self::STRUCK_BYTES_MIN
     }
 
-    /// What others sent, without this secret: whoever echoes what was sent must not bring it into messages and files.
+    /// What others sent, without this secret, however its characters are written: whoever echoes what was sent must not bring it into
+    /// messages and files.
     pub(super) fn strike(&self, bytes: Vec<u8>) -> Vec<u8> {
-        let own: &str = &self.0;
         if !self.can_be_struck() {
             return bytes;
         }
-        match String::from_utf8(bytes) {
-            Ok(text) if !text.contains(own) => text.into_bytes(),
-            Ok(text) => text.replace(own, STRUCK).into_bytes(),
-            Err(error) => String::from_utf8_lossy(error.as_bytes()).replace(own, STRUCK).into_bytes(),
-        }
+        let text = String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        strike::out(text, &self.0).into_bytes()
     }
 
     /// The same for a text.
@@ -163,9 +161,6 @@ impl Secret {
         String::from_utf8_lossy(&self.strike(text.to_vec())).into_owned()
     }
 }
-
-/// What stands where the secret stood.
-const STRUCK: &str = "(secret)";
 
 /// Shows that there is a secret, and nothing of it.
 impl fmt::Debug for Secret {

@@ -19,6 +19,10 @@ use thiserror::Error;
 
 use super::watch::Watch;
 
+/// So many names of a certificate are told, and so much of each; that is as long as a name in DNS can be.
+const NAMES_MAX: usize = 10;
+const TOLD_CHARS_MAX: usize = 253;
+
 /// The SHA-256 of a certificate, as Proxmox shows it: pairs of hexadecimal digits joined by colons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint([u8; 32]);
@@ -105,6 +109,20 @@ impl Distrust {
             (CertificateError::NotValidForName, _) => Self::OtherName(Box::new([])),
             (CertificateError::UnknownIssuer | CertificateError::BadSignature, _) => Self::UnknownIssuer,
             _ => Self::Certificate(format!("{fault:?}")),
+        }
+    }
+
+    /// The same with what others said passed through `each`, and with as much of it as a person reads.
+    pub(super) fn told(self, each: impl Fn(&str) -> String) -> Self {
+        let each = |text: &str| each(text).chars().take(TOLD_CHARS_MAX).collect::<String>();
+        match self {
+            Self::OtherName(names) => {
+                let more = names.len().checked_sub(NAMES_MAX).filter(|more| *more > 0).map(|more| format!("{more} more"));
+                Self::OtherName(names.iter().take(NAMES_MAX).map(|name| each(name)).chain(more).collect())
+            }
+            Self::Certificate(fault) => Self::Certificate(each(&fault)),
+            Self::Protocol(fault) => Self::Protocol(each(&fault)),
+            Self::NotPinned | Self::WithoutKey | Self::Expired | Self::NotYetValid | Self::UnknownIssuer => self,
         }
     }
 }
