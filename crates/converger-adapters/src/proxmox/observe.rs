@@ -177,8 +177,12 @@ struct Reading<'q> {
     lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
     nodes: Vec<Node>,
+    /// The node that answers here.
+    local: Option<NodeName>,
     /// Nodes that did not answer when they were asked, with what came instead.
     silent: BTreeMap<usize, String>,
+    /// Nodes that answer, but not about some of their guests, with what came instead.
+    stalled: BTreeMap<usize, String>,
     guests: Vec<ObservedGuest>,
     notes: Vec<Note>,
 }
@@ -204,7 +208,18 @@ impl<'q> Reading<'q> {
             Some(rows::listed(resource, index, online))
         });
         let guests = rows.collect();
-        Self { question, quorate: cluster.quorate, complete: true, lacking: BTreeMap::new(), nodes, silent: BTreeMap::new(), guests, notes }
+        Self {
+            question,
+            quorate: cluster.quorate,
+            complete: true,
+            lacking: BTreeMap::new(),
+            nodes,
+            local: cluster.local.clone(),
+            silent: BTreeMap::new(),
+            stalled: BTreeMap::new(),
+            guests,
+            notes,
+        }
     }
 
     async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
@@ -212,11 +227,12 @@ impl<'q> Reading<'q> {
         if wanted.is_empty() {
             return;
         }
-        let mut outcomes = detail::read(session, wanted).await;
+        let mut outcomes = detail::read(session, wanted, self.local.as_ref()).await;
         for row in &mut self.guests {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
             match apply(row, outcome) {
                 Some(note) if note.reason == Reason::NodeSilent => drop(self.silent.entry(row.node).or_insert(note.text)),
+                Some(note) if note.reason == Reason::NoAnswer => drop(self.stalled.entry(row.node).or_insert(note.text)),
                 note => self.notes.extend(note),
             }
         }
@@ -310,7 +326,7 @@ impl<'q> Reading<'q> {
 
     fn taken(mut self) -> Taken {
         let in_scope = self.guests.iter().filter(|row| self.question.scope.has(row.vmid));
-        self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent));
+        self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent, &self.stalled));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
         // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.

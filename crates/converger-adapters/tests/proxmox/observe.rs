@@ -291,6 +291,46 @@ fn g2_a_guest_that_moves_to_a_node_that_was_asked_already_is_not_missing() {
     assert_eq!(taken.notes[0].reason, Reason::ListShrunken);
 }
 
+/// A cluster of which n2 is not the node that answers, with as many guests there, of which these hang.
+fn hanging(count: u32, hung: &[u32]) -> (Desk, Vec<u64>) {
+    let cluster = cluster_of("lab", 1, &[("n1", 1), ("n2", 1)]);
+    let ids: Vec<u64> = (100..100 + u64::from(count)).collect();
+    let desk = Desk::with(&cluster, (100..100 + count).map(|vmid| (vmid, guest(vmid, "n2"))));
+    let hang = |desk: Desk, vmid: &u32| desk.instead(&format!("{vmid}/pending"), vec![raw(596, "Connection timed out")]);
+    (hung.iter().fold(desk, hang), ids)
+}
+
+#[test]
+fn g1_one_guest_that_hangs_does_not_silence_its_node() {
+    for hung in [100_u32, 103, 107] {
+        let (desk, ids) = hanging(8, &[hung]);
+        let taken = read(&desk, &ids, &declared(None, true, &ids), None).expect("a reading");
+        for vmid in 100..108 {
+            assert_eq!(cause(&taken, vmid), if vmid == u64::from(hung) { "no-answer" } else { "stopped" }, "{hung} hangs, {vmid} was read");
+        }
+        assert!(taken.observation.nodes.iter().all(|node| node.online), "a node that answers is online");
+        let said: Vec<&str> = taken.notes.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(said, [format!("node n2 answers, but not about guest {hung} (596 Connection timed out)")]);
+    }
+}
+
+#[test]
+fn g1_a_node_that_stops_answering_half_way_is_left_and_what_it_said_before_counts() {
+    let (desk, ids) = hanging(40, &(104..140).collect::<Vec<u32>>());
+    let taken = read(&desk, &ids, &declared(None, true, &ids), None).expect("a reading");
+    let asked = desk.requests().iter().filter(|path| path.contains("nodes/n2")).count();
+    assert!((8..=9).contains(&asked), "four answered, and four in a row or one more did not; {asked} were sent");
+    assert!((100..104).all(|vmid| cause(&taken, vmid) == "stopped"));
+    assert!((104..140).all(|vmid| cause(&taken, vmid) == "no-answer"));
+}
+
+#[test]
+fn g1_a_guest_that_hangs_on_the_node_that_answers_here_is_that_guest() {
+    let desk = three().instead("100/pending", vec![raw(596, "Connection timed out")]);
+    let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 200).as_str()), ("no-answer", "stopped"));
+}
+
 #[test]
 fn g2_a_node_that_fell_silent_while_it_was_read_proves_nothing() {
     let desk = three().instead("101/pending", vec![raw(595, "Connection refused")]);
@@ -345,7 +385,7 @@ fn g1_a_cluster_that_cannot_be_read_again_has_no_quorum() {
 #[test]
 fn g1_guests_of_a_node_that_fell_silent_are_unknown_also_where_the_cluster_cannot_be_read_again() {
     let desk = three().instead("cluster/status", vec![success(&three().cluster), raw(596, "Connection timed out")]);
-    let desk = desk.instead("100/pending", vec![raw(596, "Connection timed out")]);
+    let desk = desk.instead("100/pending", vec![raw(595, "Connection refused")]);
     let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
     assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 200).as_str()), ("node-silent", "node-silent"));
     assert_eq!(cause(&taken, 101), "running", "the other node answered");

@@ -195,6 +195,7 @@ const REACHED: &[(&str, &[&str])] = &[
         &[
             "node-offline",
             "node-silent",
+            "no-answer",
             "status-not-reported",
             "run-state-unclear",
             "not-permitted",

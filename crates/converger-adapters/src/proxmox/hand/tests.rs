@@ -124,7 +124,7 @@ fn a_proxy_that_gives_up_after_the_effect_says_may_have_run() {
             check(&told(&send(change), status, "Connection timed out", ""), "may have run interrupted");
         }
         for ask in every_ask().iter().filter(|ask| !ask.is_mutation()) {
-            check(&told(ask, status, "Connection timed out", ""), "unread node-silent");
+            check(&told(ask, status, "Connection timed out", ""), "unread no-answer");
         }
     }
     check(&told(&send(Change::Start), 595, "No route to host", ""), "not delivered node-unreachable");
@@ -140,7 +140,7 @@ fn a_connection_that_broke_is_as_lost_as_the_client_says() {
         check(&answer(&caller(), &send(Change::Start), Err(failure), None), expected);
     }
     let failure = Failure::lost(Delivery::NotDelivered, Cause::TooSlow, "no whole answer");
-    check(&answer(&caller(), &Ask::Status(place()), Err(failure), None), "unread node-silent");
+    check(&answer(&caller(), &Ask::Status(place()), Err(failure), None), "unread no-answer");
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn the_carrier_sends_once_and_never_what_cannot_be_sent() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     for (ask, expected, requests) in [
         (send(Change::Start), "may have run interrupted", 1),
-        (Ask::Status(place()), "unread node-silent", 2),
+        (Ask::Status(place()), "unread no-answer", 2),
         (Ask::Send { place: place(), change: cores(4), revision: None }, "no no-digest", 2),
     ] {
         check(&runtime.block_on(hand.ask(&ask)), expected);

@@ -12,6 +12,8 @@ pub enum Reason {
     NodeOffline,
     /// Its node did not answer when it was asked.
     NodeSilent,
+    /// Its node answers, and about it there came no answer.
+    NoAnswer,
     /// The cluster has no run-state of it, or not yet.
     NotReported,
     /// Its run-state is neither running nor stopped.
@@ -44,9 +46,10 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::NodeOffline,
         Self::NodeSilent,
+        Self::NoAnswer,
         Self::NotReported,
         Self::RunStateUnclear,
         Self::NotPermitted,
@@ -69,6 +72,7 @@ impl Reason {
         match self {
             Self::NodeOffline => "node-offline",
             Self::NodeSilent => "node-silent",
+            Self::NoAnswer => "no-answer",
             Self::NotReported => observe::CAUSE_NOT_REPORTED,
             Self::RunStateUnclear => observe::CAUSE_RUN_STATE_UNCLEAR,
             Self::NotPermitted => "not-permitted",
@@ -92,6 +96,9 @@ impl Reason {
         match self {
             Self::NodeOffline => "bring the node back, or wait until it is; its guests are left alone until then",
             Self::NodeSilent => "look at pvedaemon and pveproxy on the node, and at its load",
+            Self::NoAnswer => {
+                "look at these guests on their node: what they wait for may be a storage, a task or a process that hangs, or the node is busy"
+            }
             Self::NotReported => "wait half a minute; if it stays so, look at pvestatd on the node",
             Self::RunStateUnclear => "look at the guest: it is neither running nor stopped, and is left alone until it is one of them",
             Self::NotPermitted => {
@@ -125,7 +132,9 @@ impl Reason {
         match failure.cause {
             cause if cause.is_no_connection() => Self::NodeSilent,
             Cause::Unauthenticated | Cause::Forbidden => Self::NotPermitted,
-            Cause::TooSlow | Cause::NodeUnreachable | Cause::NodeUnknown | Cause::Interrupted | Cause::ClusterDown => Self::NodeSilent,
+            Cause::NodeUnreachable | Cause::NodeUnknown | Cause::ClusterDown => Self::NodeSilent,
+            // Whoever waits in vain for one guest knows nothing of the others there.
+            Cause::TooSlow | Cause::Interrupted => Self::NoAnswer,
             Cause::Malformed | Cause::TooLarge | Cause::Compressed | Cause::Redirected => Self::Malformed,
             _ => Self::Unreadable,
         }

@@ -1,4 +1,5 @@
-//! Guests one by one: two at a time per node, each asked once; a node that does not answer is not asked again.
+//! Guests one by one: two at a time per node, each asked once. A node that cannot be reached is not asked again, nor is one that leaves
+//! several requests in a row without an answer; a guest that hangs says nothing about the others of its node.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -15,62 +16,111 @@ use crate::proxmox::codec::{Cause, Command, Event, Failure, GuestConfig, GuestPa
 /// What came of reading a guest.
 pub(super) type Outcome = Result<Detailed, Note>;
 
-/// Reads all of these. The outcomes are by guest, so that the order in which answers came does not show.
-pub(super) async fn read<E: Exchange>(session: &Session<E>, wanted: Vec<(GuestPath, Detail)>) -> BTreeMap<Vmid, Outcome> {
+/// So many requests in a row may go without an answer before a node that answered is asked for nothing more: one hung storage has several
+/// guests.
+const STALLS_MAX: usize = 4;
+
+/// Reads all of these; the node that answers here is `local`. The outcomes are by guest, so that the order in which answers came does not show.
+pub(super) async fn read<E: Exchange>(
+    session: &Session<E>,
+    wanted: Vec<(GuestPath, Detail)>,
+    local: Option<&NodeName>,
+) -> BTreeMap<Vmid, Outcome> {
     let mut queues: BTreeMap<NodeName, VecDeque<(GuestPath, Detail)>> = BTreeMap::new();
     for (guest, detail) in wanted {
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
     }
-    let lanes: Vec<Lane> = queues.into_values().map(Lane::new).collect();
-    let outcomes = Mutex::new(BTreeMap::new());
+    // The list came from the local node: that it does not answer at all cannot be said of it.
+    let lanes: Vec<Lane> = queues.into_iter().map(|(node, queue)| Lane::new(queue, Some(&node) == local)).collect();
     let workers = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX));
-    join_all(workers.map(|lane| work(session, lane, &outcomes))).await;
-    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+    join_all(workers.map(|lane| work(session, lane))).await;
+    lanes.into_iter().flat_map(Lane::into_outcomes).collect()
 }
 
-/// The guests of one node that are still to be read.
+/// The guests of one node.
 struct Lane {
     queue: Mutex<VecDeque<(GuestPath, Detail)>>,
-    /// What the node said, or did not say, when it fell silent.
-    silent: Mutex<Option<String>>,
+    heard: Mutex<Heard>,
+    outcomes: Mutex<BTreeMap<Vmid, Outcome>>,
+}
+
+/// What came from a node so far.
+struct Heard {
+    /// Something did.
+    answered: bool,
+    /// What was said when the node could not be reached.
+    unreached: Option<String>,
+    /// How many requests in a row went without an answer, and what was said of the first one.
+    stalls: usize,
+    stalled: Option<String>,
 }
 
 impl Lane {
-    fn new(queue: VecDeque<(GuestPath, Detail)>) -> Self {
-        Self { queue: Mutex::new(queue), silent: Mutex::new(None) }
+    fn new(queue: VecDeque<(GuestPath, Detail)>, answered: bool) -> Self {
+        let heard = Heard { answered, unreached: None, stalls: 0, stalled: None };
+        Self { queue: Mutex::new(queue), heard: Mutex::new(heard), outcomes: Mutex::default() }
     }
 
     fn next(&self) -> Option<(GuestPath, Detail)> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
-    fn silence(&self) -> Option<String> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn heard<T>(&self, look: impl FnOnce(&mut Heard) -> T) -> T {
+        look(&mut self.heard.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn fell_silent(&self, text: &str) {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| text.to_owned());
+    fn answered(&self) {
+        self.heard(|heard| (heard.answered, heard.stalls) = (true, 0));
+    }
+
+    /// Whether who waited in vain asks for nothing more. Where nothing came from the node yet, the other of the two goes on if it is answered.
+    fn is_left(&self) -> bool {
+        self.heard(|heard| heard.unreached.is_some() || heard.stalls >= if heard.answered { STALLS_MAX } else { 1 })
+    }
+
+    fn failed(&self, note: &Note) {
+        self.heard(|heard| match note.reason {
+            Reason::NodeSilent => drop(heard.unreached.get_or_insert_with(|| note.text.clone())),
+            Reason::NoAnswer => {
+                heard.stalls += 1;
+                heard.stalled.get_or_insert_with(|| note.text.clone());
+            }
+            // The node itself said so. That something is not permitted is said on the way to it.
+            Reason::Gone | Reason::Moved | Reason::Unreadable => (heard.answered, heard.stalls) = (true, 0),
+            _ => {}
+        });
+    }
+
+    /// Where nothing came from the node, it is the node that does not answer, whichever guest was asked for.
+    fn into_outcomes(self) -> BTreeMap<Vmid, Outcome> {
+        let heard = self.heard.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcomes = self.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let unasked = self.queue.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let said = heard.stalled.clone().unwrap_or_default();
+        outcomes.extend(unasked.iter().map(|(guest, _)| (guest.vmid, Err(Note::of_guest(guest.vmid, Reason::NoAnswer, said.as_str())))));
+        let silent = heard.unreached.or(heard.stalled.filter(|_| !heard.answered));
+        for note in outcomes.values_mut().filter_map(|outcome| outcome.as_mut().err()) {
+            if let Some(said) = silent.as_ref().filter(|_| note.reason == Reason::NoAnswer) {
+                *note = Note { reason: Reason::NodeSilent, text: said.clone(), ..*note };
+            }
+        }
+        outcomes
     }
 }
 
-async fn work<E: Exchange>(session: &Session<E>, lane: &Lane, outcomes: &Mutex<BTreeMap<Vmid, Outcome>>) {
+async fn work<E: Exchange>(session: &Session<E>, lane: &Lane) {
     while let Some((guest, detail)) = lane.next() {
         let vmid = guest.vmid;
-        let outcome = match lane.silence() {
-            Some(text) => Err(Note::of_guest(vmid, Reason::NodeSilent, text)),
-            None => one(session, guest, detail).await,
-        };
-        if let Err(note) = &outcome
-            && note.reason == Reason::NodeSilent
-        {
-            lane.fell_silent(&note.text);
+        let outcome = one(session, lane, guest, detail).await.inspect_err(|note| lane.failed(note));
+        lane.outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
+        if lane.is_left() {
+            return;
         }
-        outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(vmid, outcome);
     }
 }
 
 /// The run-state first: what is read of the config after it is then not older.
-async fn one<E: Exchange>(session: &Session<E>, guest: GuestPath, detail: Detail) -> Outcome {
+async fn one<E: Exchange>(session: &Session<E>, lane: &Lane, guest: GuestPath, detail: Detail) -> Outcome {
     let status = match detail {
         Detail::ConfigAndStatus => match status(session, guest.clone()).await {
             Ok(status) => Some(status),
@@ -78,8 +128,14 @@ async fn one<E: Exchange>(session: &Session<E>, guest: GuestPath, detail: Detail
         },
         Detail::Config | Detail::None => None,
     };
+    if status.is_some() {
+        lane.answered();
+    }
     match config(session, guest.clone()).await {
-        Ok(config) => Ok(Detailed { config, status }),
+        Ok(config) => {
+            lane.answered();
+            Ok(Detailed { config, status })
+        }
         Err(failure) => Err(note(session, &guest, failure).await),
     }
 }
@@ -104,8 +160,8 @@ async fn note<E: Exchange>(session: &Session<E>, guest: &GuestPath, failure: Fai
     let said = failure.without_place(session.place());
     match Reason::of(&failure) {
         _ if failure.cause == Cause::NoSuchGuest => {}
-        // It is the node that does not answer, whichever guest was asked for.
-        Reason::NodeSilent => return Note::of_guest(guest.vmid, Reason::NodeSilent, said),
+        // It is said once for all guests of the node.
+        reason @ (Reason::NodeSilent | Reason::NoAnswer) => return Note::of_guest(guest.vmid, reason, said),
         reason => return Note::of_guest(guest.vmid, reason, told(guest, &said)),
     }
     let reason = match session.call(&Command::Read(Read::NextId(guest.vmid))).await {
