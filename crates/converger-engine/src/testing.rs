@@ -148,8 +148,13 @@ pub(crate) fn ended() -> Answer {
     Answer::Task(TaskState::Ended { warnings: 0, age_secs: None })
 }
 
-pub(crate) fn seen(name: &str, started_secs: u64, has_ended: bool) -> TaskSeen {
-    TaskSeen { task: task_id(name), started_secs, age_secs: None, has_ended, is_ours: true }
+pub(crate) fn at_work(name: &str) -> TaskSeen {
+    TaskSeen { task: task_id(name), ended_age_secs: None, is_ours: true }
+}
+
+/// One that has ended, and was begun so long ago.
+pub(crate) fn over(name: &str, age_secs: u64) -> TaskSeen {
+    TaskSeen { ended_age_secs: Some(age_secs), ..at_work(name) }
 }
 
 /// Runs a case; a panic names its seed.

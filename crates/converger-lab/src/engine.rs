@@ -107,7 +107,7 @@ impl World {
     }
 
     fn add_task(&mut self, fork: Fork<'_>, nested: bool) -> TaskId {
-        let (now_ms, start_s) = (self.now_ms, self.wall_s());
+        let (now_ms, start_s) = (self.now_ms, self.wall_s_of(fork.node));
         let (pid, pstart) = self.nodes.get_mut(fork.node).map_or((1, 0), |node| (node.pid(), node.ticks(now_ms)));
         let Fork { node, user, kind, about, holds, work } = fork;
         let upid = format!("UPID:{node}:{pid:08X}:{pstart:08X}:{start_s:08X}:{kind}:{about}:{user}:");
@@ -208,8 +208,8 @@ impl World {
     }
 
     fn conclude_silently(&mut self, id: TaskId, status: String) {
-        let at_s = self.wall_s();
         let Some(task) = self.tasks.get(id) else { return };
+        let at_s = self.wall_s_of(&task.node);
         let late = self.nodes.get(&task.node).and_then(|node| node.last_cycle(self.now_ms)).map(|last| last + crate::node::CYCLE_MS);
         let listed_ms = if task.nested { late.unwrap_or(self.now_ms) } else { self.now_ms };
         let holds = task.holds.filter(|vmid| self.tasks.holders.get(vmid) == Some(&id));

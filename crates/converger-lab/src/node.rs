@@ -29,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) bridges: BTreeSet<String>,
     pub(crate) fingerprint: String,
     pub(crate) boot_ms: u64,
+    /// How far its own clock is off.
+    pub(crate) clock_off_ms: i64,
     next_pid: u32,
     pub(crate) online: bool,
     /// Nodes of one island reach each other.
@@ -69,6 +71,7 @@ impl Node {
             bridges: BTreeSet::from(["vmbr0".to_owned()]),
             fingerprint: String::new(),
             boot_ms,
+            clock_off_ms: 0,
             next_pid: 17_000,
             online: true,
             island: 0,

@@ -125,6 +125,8 @@ pub struct NodeSetting {
     pub cycle_offset_ms: u64,
     /// How long it has been up at the start.
     pub uptime_s: u64,
+    /// How many seconds its clock is ahead of the others'; behind where it is negative.
+    pub clock_off_s: i64,
     /// So many of its first rounds are told in the form of before release 9, without `memhost`: as of a node that was
     /// upgraded just now.
     pub old_rounds: u32,

@@ -77,7 +77,7 @@ pub struct World {
     /// How guests behave that are made here.
     pub(crate) new_manner: Manner,
     pub(crate) now_ms: u64,
-    /// How far the nodes' clocks are off.
+    /// How far the clocks of all nodes are off.
     pub(crate) skew_ms: i64,
     /// Guests that a fault has hidden from every list and every path.
     pub(crate) hidden: BTreeSet<u32>,
@@ -239,15 +239,22 @@ impl World {
         self.flavour
     }
 
-    /// Seconds on the nodes' clocks, which may be off.
+    /// Seconds on the clock that nodes have in common, which may be off.
     #[must_use]
     pub fn wall_s(&self) -> u64 {
-        self.wall_s_at(self.now_ms)
+        self.now_ms.saturating_add_signed(self.skew_ms) / 1_000
     }
 
-    /// What the nodes' clocks show at a moment.
-    pub(crate) fn wall_s_at(&self, now_ms: u64) -> u64 {
-        now_ms.saturating_add_signed(self.skew_ms) / 1_000
+    /// Seconds on the clock of a node: it may be off from those of the others too.
+    #[must_use]
+    pub fn wall_s_of(&self, node: &str) -> u64 {
+        self.wall_s_at(node, self.now_ms)
+    }
+
+    /// What the clock of a node shows at a moment.
+    pub(crate) fn wall_s_at(&self, node: &str, now_ms: u64) -> u64 {
+        let own_ms = self.nodes.get(node).map_or(0, |node| node.clock_off_ms);
+        now_ms.saturating_add_signed(self.skew_ms.saturating_add(own_ms)) / 1_000
     }
 
     /// A node that is off, or whose proxy is, takes no requests.

@@ -2,7 +2,7 @@
 //!
 //! [`command`] and [`answer`] are pure, so that the program, the simulation and the tests use the very same code; [`Hand`] carries
 //! them over a session. Each ask is sent at most once: an ask that cannot be put into a request is answered here, and nothing is
-//! tried again.
+//! tried again. Where the age of a task decides, the [`clock`] of its node is read too: a task is dated by it, and by no other.
 //!
 //! What never enters: which ask comes next, whether a change may be sent at all, and what follows from an answer (the engine).
 
@@ -19,9 +19,8 @@ use converger_core::apply::{Answer, Ask, Cause, Place};
 
 use super::client::{Exchange, Session, TokenId, Turn};
 use super::codec::Write;
-use super::time;
 
-pub use answer::answer;
+pub use answer::{answer, clock};
 pub use ask::command;
 
 /// Who asks, and whom: what an answer is held against beyond what was asked.
@@ -56,9 +55,11 @@ impl<E: Exchange> Hand<E> {
         match command(ask) {
             Ok(command) => {
                 let came = self.session.call(&command).await;
-                // The date of the last answer: of this one, or of a neighbour that came a moment later.
-                let now_secs = self.session.watch().date().and_then(|date| time::of_header(&date));
-                answer(&self.caller, ask, came, now_secs)
+                let clock = match clock(ask, &came) {
+                    Some(command) => Some(self.session.call(&command).await),
+                    None => None,
+                };
+                answer(&self.caller, ask, came, clock)
             }
             Err(unsent) => *unsent,
         }

@@ -106,9 +106,6 @@ impl Bench {
     }
 }
 
-/// What the client waits for where nothing else is said.
-const DEADLINE_MS: u64 = 60_000;
-
 /// One node as the entry to a world.
 pub(crate) struct Entry {
     bench: Bench,
@@ -126,8 +123,8 @@ impl Exchange for Entry {
         let answer = running.world.answer_at(now_ms, &self.node, &made);
         wire::verify(running.world.flavour(), &made, &answer);
         running.now_ms += answer.delay_ms.max(1);
-        let received = wire::received(&self.place, request, answer, DEADLINE_MS)?;
-        self.watch.said(&date(running.world.wall_s()));
+        let received = wire::received(&self.place, request, answer, wire::deadline_ms())?;
+        self.watch.said(&date(running.world.wall_s_of(&self.node)));
         Ok(received)
     }
 

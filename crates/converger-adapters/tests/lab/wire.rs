@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use converger_adapters::proxmox::client::Bounds;
 use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
 use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_request};
 
@@ -18,6 +19,9 @@ pub(crate) fn request(token: &str, sent: &HttpRequest) -> Request {
         None => made,
     }
 }
+
+/// So much is remembered of what was checked: many thousand labs are asked in one process.
+const VERIFIED_MAX: usize = 1 << 16;
 
 thread_local! {
     /// What was checked already: in many labs much is asked and answered alike.
@@ -32,7 +36,12 @@ pub(crate) fn verify(flavour: Flavour, request: &Request, answer: &Answer) -> Op
         verify_request(flavour, request).unwrap_or_else(|error| fault(error));
         verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error))
     };
-    VERIFIED.with_borrow_mut(|verified| *verified.entry(fingerprint(flavour, request, answer)).or_insert_with(check))
+    VERIFIED.with_borrow_mut(|verified| {
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        *verified.entry(fingerprint(flavour, request, answer)).or_insert_with(check)
+    })
 }
 
 fn fingerprint(flavour: Flavour, request: &Request, answer: &Answer) -> u64 {
@@ -41,8 +50,15 @@ fn fingerprint(flavour: Flavour, request: &Request, answer: &Answer) -> u64 {
     hasher.finish()
 }
 
-/// As much as the client reads where nothing else is said.
-const BODY_BYTES_MAX: u64 = 64 << 20;
+/// As long as the client waits where nothing else is said.
+pub(crate) fn deadline_ms() -> u64 {
+    u64::try_from(Bounds::default().deadline.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether the client reads so much where nothing else is said.
+fn is_too_large(bytes: u64) -> bool {
+    usize::try_from(bytes).map_or(true, |bytes| bytes > Bounds::default().body_bytes_max)
+}
 
 /// What arrives of an answer at a client that waits for so long.
 pub(crate) fn received(place: &str, sent: &HttpRequest, answer: Answer, deadline_ms: u64) -> Result<HttpAnswer, Failure> {
@@ -51,7 +67,7 @@ pub(crate) fn received(place: &str, sent: &HttpRequest, answer: Answer, deadline
         _ if answer.delay_ms > deadline_ms => lost(Cause::TooSlow, "no whole answer came in time"),
         Fate::Deliver => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
         // Blanks behind it do not change it, up to what is read at all; in pieces it is whole in the end.
-        Fate::Flood { bytes, .. } if bytes > BODY_BYTES_MAX => lost(Cause::TooLarge, "the answer is too large"),
+        Fate::Flood { bytes, .. } if is_too_large(bytes) => lost(Cause::TooLarge, "the answer is too large"),
         Fate::Drip { .. } | Fate::Flood { .. } => Ok(HttpAnswer { status: answer.status, reason: answer.reason, body: answer.body }),
         Fate::GzipBomb(_) => lost(Cause::Compressed, "the answer is compressed"),
         Fate::Truncated(_) | Fate::LostBefore | Fate::LostAfter | Fate::CloseWithoutAnswer => {

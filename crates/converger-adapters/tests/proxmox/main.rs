@@ -5,6 +5,7 @@ mod allowance;
 mod answers;
 mod conformance;
 mod desk;
+mod hand;
 mod lanes;
 mod observe;
 mod promises;
@@ -20,5 +21,4 @@ mod written;
 #[path = "../lab/commands.rs"]
 mod commands;
 #[path = "../lab/wire.rs"]
-#[allow(dead_code)]
 mod wire;

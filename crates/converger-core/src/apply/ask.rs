@@ -49,13 +49,14 @@ pub enum Ask {
     },
     /// How a task stands.
     Task(TaskId),
-    /// The tasks of a guest that could be this change of ours: of its kind, by our user, not older than this.
+    /// The tasks of a guest that do what this change does.
     Tasks {
         /// The guest.
         place: Place,
         /// The change.
         change: Change,
-        /// How many seconds ago, by whatever clock. What is at work counts however old it says that it is.
+        /// How many seconds ago the oldest that counts was begun: a list that may end before it tells nothing. What is at work counts
+        /// however old it says that it is.
         age_secs_max: u64,
     },
 }
@@ -194,7 +195,7 @@ pub enum TaskState {
     Ended {
         /// So many warnings.
         warnings: u32,
-        /// It was begun so many seconds ago, by the environment's own time. None where that time was not heard.
+        /// It was begun so many seconds ago, by the clock of the node that it ran on. None where that clock was not heard.
         age_secs: Option<u64>,
     },
     /// It ended with an error.
@@ -208,13 +209,9 @@ pub enum TaskState {
 pub struct TaskSeen {
     /// Its id.
     pub task: TaskId,
-    /// When it was started, in seconds since 1970 by the node's clock.
-    pub started_secs: u64,
-    /// How many seconds ago that was when it was listed, by the environment's own time: clocks here and there may be hours apart.
-    /// None where that time was not heard.
-    pub age_secs: Option<u64>,
-    /// Whether the list says that it has ended. Lists lag behind: only [`Ask::Task`] tells.
-    pub has_ended: bool,
+    /// Where the list says that it has ended: how many seconds ago it was begun, by the clock of the node that it ran on. Clocks here and
+    /// there, and of two nodes, may be hours apart. None where it is at work; lists lag behind, and only [`Ask::Task`] tells.
+    pub ended_age_secs: Option<u64>,
     /// Whether it was begun by whoever asks. What was sent before a crash may have been sent under another name.
     pub is_ours: bool,
 }

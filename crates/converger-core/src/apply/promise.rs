@@ -40,7 +40,7 @@ pub struct After<'r> {
     pub uptime_before_secs: Option<u64>,
     /// At least so many seconds have gone by since that was read.
     pub passed_secs: u64,
-    /// Its own task ended well, and was begun so many seconds ago or a little more, by the environment's time.
+    /// Its own task ended well, and was begun so many seconds ago, by the clock of the node that it ran on.
     pub task_age_secs: Option<u64>,
 }
 

@@ -17,8 +17,8 @@ use converger_core::moment;
 use super::patience::next_ms;
 use super::{Command, Stage, State, cause_of};
 
-/// How much older than our intent a task that has ended may look and still be taken for ours: requests take time, and clocks of nodes
-/// differ a little. One that is still at work is ours, whenever it says that it began.
+/// How much older than our intent a task that has ended may look and still be taken for ours: its node's clock and ours are read one after the
+/// other, and both may be mended meanwhile. One that is still at work is ours, whenever it says that it began.
 const SKEW_SECS: u64 = 10;
 /// How often a guest is followed to another node.
 const MOVES_MAX: u32 = 3;
@@ -158,7 +158,10 @@ impl State {
     /// Tasks that may be this operation's. What the journal has as that of another operation is not, however young it is: the guest may
     /// have had the same change a moment ago.
     fn found(&mut self, proving: Proving, tasks: Vec<TaskSeen>, now_ms: u64) -> Option<Command> {
-        let mut fitting: Vec<TaskSeen> = tasks.into_iter().filter(|seen| !seen.has_ended || self.is_recent(seen)).collect();
+        // Each by its own clock, of which only differences are compared.
+        let age_secs_max = self.age_secs_max();
+        let fits = |seen: &TaskSeen| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max);
+        let mut fitting: Vec<TaskSeen> = tasks.into_iter().filter(fits).collect();
         fitting.sort_by(|left, right| left.task.cmp(&right.task));
         fitting.dedup_by(|second, first| second.task == first.task);
         if fitting.is_empty() {
@@ -200,16 +203,7 @@ impl State {
             return Others::None;
         }
         let ids = others.iter().map(|seen| seen.task.as_str().into()).collect();
-        if others.iter().any(|seen| !seen.has_ended) { Others::AtWork(ids) } else { Others::Ended(ids) }
-    }
-
-    /// Whether a task was started after the intent was written: each by its own clock, of which only differences are compared. Where
-    /// the environment's time was not heard, both clocks are taken for one.
-    fn is_recent(&self, seen: &TaskSeen) -> bool {
-        match seen.age_secs {
-            Some(age_secs) => age_secs <= self.age_secs_max(),
-            None => seen.started_secs.saturating_add(SKEW_SECS) >= self.intent_ms / 1000,
-        }
+        if others.iter().any(|seen| seen.ended_age_secs.is_none()) { Others::AtWork(ids) } else { Others::Ended(ids) }
     }
 
     fn weigh(&mut self, proving: Proving, config: Option<&ConfigRead>, now_ms: u64) -> Option<Command> {

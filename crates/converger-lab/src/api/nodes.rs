@@ -39,8 +39,8 @@ fn version(world: &mut World, _: &Call) -> Result<Data, Fail> {
     Ok(json!({ "version": flavour.version(), "release": flavour.release(), "repoid": flavour.repoid() }).into())
 }
 
-fn time(world: &mut World, _: &Call) -> Result<Data, Fail> {
-    let now_s = world.wall_s();
+fn time(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let now_s = world.wall_s_of(&call.node);
     Ok(json!({ "time": now_s, "localtime": now_s, "timezone": "UTC" }).into())
 }
 

@@ -80,6 +80,8 @@ pub enum Act {
     PrepareSnapshot(u32, String),
     /// The clocks of all nodes jump by so many seconds.
     ClockJump(i64),
+    /// The clock of one node does.
+    NodeClockJump(String, i64),
     /// All entries on a path are taken away.
     Revoke(String),
     /// What was taken away on a path is there again.
@@ -98,7 +100,7 @@ impl Act {
         match self {
             Self::NodeDown(name) | Self::NodeUp(name) | Self::Blind(name) | Self::Seeing(name) => vec![name],
             Self::ServiceDown(name, _) | Self::ServiceHung(name, _) | Self::ServiceUp(name, _) => vec![name],
-            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) => vec![name],
+            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) | Self::NodeClockJump(name, _) => vec![name],
             Self::Isolate(names) => names.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         }
@@ -132,13 +134,18 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Say(vmid, word) => drop(world.guests.change(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
-        Act::ClockJump(seconds) => world.skew_ms = world.skew_ms.saturating_add(seconds.saturating_mul(1_000)),
+        Act::ClockJump(seconds) => jump(&mut world.skew_ms, seconds),
+        Act::NodeClockJump(name, seconds) => world.nodes.get_mut(&name).map_or((), |node| jump(&mut node.clock_off_ms, seconds)),
         Act::Revoke(path) => world.access.revoke(&path),
         Act::Regrant(path) => world.access.regrant(&path),
         Act::KillTask(vmid) => kill_task(world, vmid),
         Act::Manage(vmid, state) => manage(world, vmid, state),
         Act::Show(name, face) => world.nodes.get_mut(&name).map_or((), |node| node.face = face),
     }
+}
+
+fn jump(clock_off_ms: &mut i64, seconds: i64) {
+    *clock_off_ms = clock_off_ms.saturating_add(seconds.saturating_mul(1_000));
 }
 
 fn node_down(world: &mut World, name: &str) {

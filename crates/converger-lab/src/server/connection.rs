@@ -62,9 +62,10 @@ impl Desk {
         answer
     }
 
-    fn wall_s(&self) -> u64 {
+    /// The date that a node writes on an answer: its own, also where another node gave the answer.
+    fn wall_s(&self, node: &str) -> u64 {
         let now_ms = self.time.now_ms();
-        self.world.lock().wall_s_at(now_ms)
+        self.world.lock().wall_s_at(node, now_ms)
     }
 }
 
@@ -204,14 +205,14 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
 
     async fn put(&mut self, answer: &Answer, manners: &Manners) -> bool {
         let body = reply::body(answer, manners);
-        let head = reply::head(answer, &body, manners, self.desk.wall_s());
+        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
         self.send(head.as_bytes()).await && self.send(&body.bytes).await && self.flush().await
     }
 
     /// The head says more than there is, and the connection breaks.
     async fn cut(&mut self, answer: &Answer, manners: &Manners, bytes: usize) -> bool {
         let body = reply::body(answer, manners);
-        let head = reply::head(answer, &body, manners, self.desk.wall_s());
+        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
         let part = body.bytes.get(..bytes).unwrap_or(&body.bytes);
         let _ = self.send(head.as_bytes()).await && self.send(part).await && self.flush().await;
         false
@@ -219,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
 
     async fn drip(&mut self, answer: &Answer, manners: &Manners, bytes: u32, every_ms: u64) -> bool {
         let body = reply::body(answer, manners);
-        let mut all = reply::head(answer, &body, manners, self.desk.wall_s()).into_bytes();
+        let mut all = reply::head(answer, &body, manners, self.desk.wall_s(self.node)).into_bytes();
         all.extend_from_slice(&body.bytes);
         for piece in all.chunks(usize::try_from(bytes.max(1)).unwrap_or(usize::MAX)) {
             if !(self.send(piece).await && self.flush().await) {
@@ -234,7 +235,7 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
         let plain = answer.body.as_slice();
         let length = announced.then_some(bytes.max(plain.len() as u64));
         let body = Body { bytes: plain.into(), is_packed: false, length };
-        let head = reply::head(answer, &body, manners, self.desk.wall_s());
+        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
         if !(self.send(head.as_bytes()).await && self.send(plain).await) {
             return false;
         }
@@ -249,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
     async fn bomb(&mut self, answer: &Answer, manners: &Manners, bytes: u64) -> bool {
         let bomb = Bomb::new(&answer.body, bytes);
         let body = Body { bytes: Vec::new().into(), is_packed: true, length: Some(bomb.length()) };
-        let head = reply::head(answer, &body, manners, self.desk.wall_s());
+        let head = reply::head(answer, &body, manners, self.desk.wall_s(self.node));
         if !self.send(head.as_bytes()).await {
             return false;
         }

@@ -98,6 +98,7 @@ fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) ->
     node.fingerprint = setting.fingerprint.clone().unwrap_or_else(|| fingerprint(world));
     node.cycle_offset_ms = setting.cycle_offset_ms;
     node.old_rounds = setting.old_rounds;
+    node.clock_off_ms = setting.clock_off_s.saturating_mul(1_000);
     node
 }
 

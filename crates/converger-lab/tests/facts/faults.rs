@@ -97,6 +97,24 @@ fn clocks_jump_and_tickets_with_them() {
 }
 
 #[test]
+fn a_task_is_dated_by_the_clock_of_its_own_node() {
+    in_every_release(|| {
+        let world = SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve0: {}, pve1: { clock_off_s: -40 } }");
+        let mut lab = Lab::new(&world);
+        let time = |lab: &mut Lab, node: &str| lab.get(&format!("/nodes/{node}/time"))["time"].as_i64().unwrap_or(0);
+        assert_eq!(time(&mut lab, "pve1") - time(&mut lab, "pve0"), -40, "each node has its own");
+        lab.act(Act::NodeClockJump("pve1".to_owned(), 60));
+        assert_eq!(time(&mut lab, "pve1") - time(&mut lab, "pve0"), 20);
+        let before = time(&mut lab, "pve1");
+        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        let tasks = lab.get("/nodes/pve1/tasks?source=all");
+        let (started, ended) = (tasks[0]["starttime"].as_i64().unwrap_or(0), tasks[0]["endtime"].as_i64().unwrap_or(0));
+        let after = time(&mut lab, "pve1");
+        assert!(before <= started && started <= ended && ended <= after, "{before} {tasks} {after}");
+    });
+}
+
+#[test]
 fn a_permission_taken_away_is_gone_at_once() {
     in_every_release(|| {
         let yaml = SMALL.replace("full: true", "full: false");

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use converger_adapters::proxmox::client::TokenId;
-use converger_adapters::proxmox::codec;
+use converger_adapters::proxmox::codec::{self, Failure};
 use converger_adapters::proxmox::hand::{self, Caller};
 use converger_core::apply::{
     Answer, Ask, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
@@ -428,9 +428,9 @@ impl<'l> Life<'l> {
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
         let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None };
-        // The clock of the node that answers, where an answer comes.
-        let now_secs = came.answer.is_ok().then(|| self.stage.world.wall_s());
-        let answer = hand::answer(&caller, ask, came.answer.and_then(|answer| codec::decode(&command, &answer)), now_secs);
+        let read = came.answer.and_then(|answer| codec::decode(&command, &answer));
+        let (time, at_ms) = self.time(hand::clock(ask, &read), vmid, came.at_ms);
+        let answer = hand::answer(&caller, ask, read, time);
         let answer = self.with_foreign_tasks(ask, answer);
         if let Answer::Sent(sent) = &answer {
             self.oracle.answered(id, sent, came.has_effect);
@@ -438,7 +438,14 @@ impl<'l> Life<'l> {
         } else {
             self.oracle.read(id, ask, &answer, snapshot);
         }
-        (answer, came.at_ms)
+        (answer, at_ms)
+    }
+
+    /// What came of reading a clock, where one has to be read, and when both answers are there.
+    fn time(&mut self, clock: Option<codec::Command>, vmid: u32, at_ms: u64) -> (Option<Result<codec::Event, Failure>>, u64) {
+        let Some(command) = clock else { return (None, at_ms) };
+        let came = self.stage.carry(&codec::encode(&command), vmid);
+        (Some(came.answer.and_then(|answer| codec::decode(&command, &answer))), at_ms.max(came.at_ms))
     }
 
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {
@@ -472,7 +479,7 @@ impl<'l> Life<'l> {
     fn with_foreign_tasks(&self, ask: &Ask, answer: Answer) -> Answer {
         let (Some(Bug::AdoptForeignTask), Ask::Tasks { place, .. }) = (self.bug, ask) else { return answer };
         let foreign = self.stage.foreign_tasks(place.vmid.get()).pop().and_then(|upid| TaskId::new(&upid));
-        let as_ours = |task| TaskSeen { task, started_secs: 0, age_secs: None, has_ended: false, is_ours: true };
+        let as_ours = |task| TaskSeen { task, ended_age_secs: None, is_ours: true };
         foreign.map_or(answer, |task| Answer::Tasks(vec![as_ours(task)]))
     }
 

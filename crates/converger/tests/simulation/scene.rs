@@ -65,6 +65,7 @@ pub(crate) fn draw(rng: &mut Rng) -> Scene {
         nodes: (1..=nodes).map(|number| (format!("pve{number}"), NodeSetting::default())).collect(),
         ..Setting::default()
     };
+    set_clocks(&mut setting);
     setting.tokens = tokens(!is_granted);
     setting.acl = vec![grant()];
     // Shorter than in life, so that less is asked while nothing happens.
@@ -98,6 +99,15 @@ fn guests(rng: &mut Rng) -> u32 {
         1 => 3,
         2 | 3 => 2,
         _ => 1,
+    }
+}
+
+/// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
+fn set_clocks(setting: &mut Setting) {
+    let mut word = setting.seed;
+    for node in setting.nodes.values_mut() {
+        word = word.rotate_right(11);
+        node.clock_off_s = if word.is_multiple_of(2) { 0 } else { i64::try_from((word >> 8) % 181).unwrap_or(0) - 90 };
     }
 }
 

@@ -13,7 +13,6 @@ mod stage;
 mod story;
 mod trace;
 #[path = "../../../converger-adapters/tests/lab/wire.rs"]
-#[allow(dead_code, reason = "what is sent here is held against the table of the API elsewhere")]
 mod wire;
 
 use std::collections::BTreeMap;

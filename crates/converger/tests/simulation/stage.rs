@@ -16,9 +16,6 @@ use super::scene::{OTHER, TOKEN};
 use super::trace::Trace;
 use super::wire;
 
-/// The client gives up after so long.
-const DEADLINE_MS: u64 = 60_000;
-
 /// Codes of ends that must be reached sometimes.
 pub(crate) const ENDS: &[&str] = &[
     "plan-stale",
@@ -288,8 +285,9 @@ impl Stage {
             let due = self.take(|moment| moment == Moment::AfterSend);
             self.strike(due);
         }
-        let at_ms = self.now_ms + answer.delay_ms.min(DEADLINE_MS);
-        Came { answer: wire::received(&self.entry, sent, answer, DEADLINE_MS), at_ms, has_effect }
+        let deadline_ms = wire::deadline_ms();
+        let at_ms = self.now_ms + answer.delay_ms.min(deadline_ms);
+        Came { answer: wire::received(&self.entry, sent, answer, deadline_ms), at_ms, has_effect }
     }
 
     /// What a change of ours leaves behind at once: another config, or a task.

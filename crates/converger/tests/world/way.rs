@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_adapters::proxmox::client::{Bounds, Exchange};
+use converger_adapters::proxmox::client::Exchange;
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_lab::{Act, Answer, Flavour, Request, Setting, World};
 
@@ -114,7 +114,7 @@ impl<B: Bystander> Way<B> {
     pub(crate) fn new(setting: &Setting, entry: &str, bystander: B) -> Self {
         let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
         let token = setting.tokens.iter().next().map(|(id, token)| format!("{id}={}", token.secret)).unwrap_or_default();
-        let deadline_ms = u64::try_from(Bounds::default().deadline.as_millis()).unwrap_or(u64::MAX);
+        let deadline_ms = wire::deadline_ms();
         let lab = Lab { world, now_ms: setting.start_ms, bystander, entry: entry.to_owned(), token, checked: Checked::new() };
         Self { lab: Arc::new(Mutex::new(lab)), place: format!("{entry}:8006"), deadline_ms }
     }

@@ -7,16 +7,23 @@ use converger_core::guest::{Kind, Vmid};
 use converger_core::observe::{Ha, Status};
 
 use super::{Caller, revision};
-use crate::proxmox::codec::{self, Accepted, Cluster, Delivery, Event, Failure, GuestConfig, GuestStatus, Resource, Task, Upid};
+use crate::proxmox::codec::{
+    self, Accepted, Cluster, Command, Delivery, Event, Failure, GuestConfig, GuestStatus, Read, Resource, Task, Upid,
+};
 use crate::proxmox::observe::{Reason, fallback_name};
 
 /// What Proxmox lists of tasks where it is not asked for more.
 const TASKS_LISTED_MAX: usize = 50;
 
-/// What an answer means to who asked. `now_secs` is the endpoint's clock, where it was heard.
+/// A list and a clock may take so long together, and everything in the list is that much older by then.
+const SLOW_SECS: u64 = 120;
+
+/// What an answer means to who asked. `time` is what came of reading the [`clock`] that it calls for.
 #[must_use]
-pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, now_secs: Option<u64>) -> Answer {
+pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, time: Option<Result<Event, Failure>>) -> Answer {
+    let is_unheard = time.is_none() && clock(ask, &came).is_some();
     match (ask, came) {
+        (Ask::Tasks { .. }, Ok(_)) if is_unheard => unread_because(Reason::NotProven, "the clock of the node was not read"),
         (Ask::Send { place, change, .. }, came) => Answer::Sent(sent(caller, place, change, came)),
         (Ask::Status(_) | Ask::Config(_), Err(failure)) if failure.cause == codec::Cause::NoSuchGuest => Answer::NotThere(cause(&failure)),
         (Ask::Task(_), Err(failure)) if failure.cause == codec::Cause::NoSuchTask => Answer::Task(TaskState::Lost(cause(&failure))),
@@ -25,13 +32,31 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, now_secs
         (Ask::Status(_), Ok(Event::GuestStatus(status))) => Answer::Status(live(status)),
         (Ask::Config(place), Ok(Event::Config(config))) => config_read(place, *config),
         (Ask::Where(vmid), Ok(Event::Resources(rows))) => found(*vmid, &rows),
-        (Ask::Task(task), Ok(Event::Task(state))) => Answer::Task(task_state(state, age_secs(task, now_secs))),
-        (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => {
-            let ages: Vec<Aged<'_>> = tasks.iter().map(|task| Aged::new(task, now_secs)).collect();
-            listed(caller, &ages, *age_secs_max, |upid| is_of(place, change, upid))
-        }
+        (Ask::Task(task), Ok(Event::Task(state))) => Answer::Task(task_state(state, age_secs(task, time))),
+        (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => match aged(&tasks, time) {
+            Ok(aged) => listed(caller, &aged, *age_secs_max, |upid| is_of(place, change, upid)),
+            Err(failure) => Answer::Unread(unread(&failure)),
+        },
         (_, Ok(other)) => Answer::Unread(unread(&other.unexpected())),
     }
+}
+
+/// The clock that has to be read for an answer: that of the node that dated the tasks in it, where their age decides. The date of an answer is
+/// that of the node that it came over, which may be another one.
+#[must_use]
+pub fn clock(ask: &Ask, came: &Result<Event, Failure>) -> Option<Command> {
+    let node = match (ask, came) {
+        (Ask::Tasks { place, change, .. }, Ok(Event::Tasks(tasks))) => {
+            let decides = |task: &Task| task.end.is_some() && is_of(place, change, &task.upid);
+            (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| place.node.clone())
+        }
+        // Of all that is sent, only a reboot leaves a guest that nothing else tells from one that was left alone.
+        (Ask::Task(task), Ok(Event::Task(codec::TaskState::Ended { .. }))) => {
+            Upid::new(task.as_str()).filter(|upid| upid.worker() == "qmreboot").map(|upid| upid.node().clone())
+        }
+        _ => None,
+    };
+    node.map(|node| Command::Read(Read::NodeTime(node)))
 }
 
 /// A failure in one word of the adapter and what it amounts to.
@@ -166,9 +191,10 @@ fn workers(kind: Kind, change: &Change) -> &'static [&'static str] {
     }
 }
 
-/// How long ago a task was begun, by the clock of the endpoint.
-fn age_secs(task: &TaskId, now_secs: Option<u64>) -> Option<u64> {
-    Some(now_secs?.saturating_sub(Upid::new(task.as_str())?.started_at()))
+/// How long ago a task was begun, where the clock of its node was heard.
+fn age_secs(task: &TaskId, time: Option<Result<Event, Failure>>) -> Option<u64> {
+    let Some(Ok(Event::NodeTime(now_secs))) = time else { return None };
+    Some(now_secs.saturating_sub(Upid::new(task.as_str())?.started_at()))
 }
 
 fn task_state(state: codec::TaskState, age_secs: Option<u64>) -> TaskState {
@@ -182,39 +208,37 @@ fn task_state(state: codec::TaskState, age_secs: Option<u64>) -> TaskState {
     }
 }
 
-/// A task, and how long ago it was begun by the clock of the endpoint.
+/// A task, and how long ago it was begun where it has ended and that decides.
 struct Aged<'t> {
     task: &'t Task,
-    age_secs: Option<u64>,
+    ended_age_secs: Option<u64>,
 }
 
-impl<'t> Aged<'t> {
-    fn new(task: &'t Task, now_secs: Option<u64>) -> Self {
-        Self { task, age_secs: now_secs.map(|now_secs| now_secs.saturating_sub(task.upid.started_at())) }
-    }
+/// Tasks with their ages. A clock that was asked for and not heard leaves nothing that could be told from them.
+fn aged(tasks: &[Task], time: Option<Result<Event, Failure>>) -> Result<Vec<Aged<'_>>, Failure> {
+    let now_secs = match time {
+        // Nothing of what has ended in the list decides anything.
+        None => 0,
+        Some(Ok(Event::NodeTime(now_secs))) => now_secs,
+        Some(Ok(other)) => return Err(other.unexpected()),
+        Some(Err(failure)) => return Err(failure),
+    };
+    let age_secs = |task: &Task| task.end.is_some().then(|| now_secs.saturating_sub(task.upid.started_at()));
+    Ok(tasks.iter().map(|task| Aged { task, ended_age_secs: age_secs(task) }).collect())
+}
 
-    /// Where no clock was heard, nothing is known to be too old.
-    fn can_be(&self, age_secs_max: u64) -> bool {
-        self.task.end.is_none() || self.age_secs.is_none_or(|age_secs| age_secs <= age_secs_max)
-    }
-
+impl Aged<'_> {
     fn seen(&self, caller: &Caller) -> Option<TaskSeen> {
         let upid = &self.task.upid;
-        Some(TaskSeen {
-            task: task_id(upid)?,
-            started_secs: upid.started_at(),
-            age_secs: self.age_secs,
-            has_ended: self.task.end.is_some(),
-            is_ours: is_ours(caller, upid),
-        })
+        Some(TaskSeen { task: task_id(upid)?, ended_age_secs: self.ended_age_secs, is_ours: is_ours(caller, upid) })
     }
 }
 
 /// What runs is listed first, then what ended last: only a list that is full of younger tasks may lack ours.
 fn listed(caller: &Caller, tasks: &[Aged<'_>], age_secs_max: u64, is_of_it: impl Fn(&Upid) -> bool) -> Answer {
-    let young = || tasks.iter().filter(|aged| aged.can_be(age_secs_max));
-    if tasks.len() >= TASKS_LISTED_MAX && young().count() == tasks.len() {
+    let can_count = |aged: &&Aged<'_>| aged.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max.saturating_add(SLOW_SECS));
+    if tasks.len() >= TASKS_LISTED_MAX && tasks.iter().filter(can_count).count() == tasks.len() {
         return Answer::Unread(Cause::new(Trouble::Other, "list-full", "there are more tasks of this guest than are listed"));
     }
-    Answer::Tasks(young().filter(|aged| is_of_it(&aged.task.upid)).filter_map(|aged| aged.seen(caller)).collect())
+    Answer::Tasks(tasks.iter().filter(can_count).filter(|aged| is_of_it(&aged.task.upid)).filter_map(|aged| aged.seen(caller)).collect())
 }

@@ -13,10 +13,6 @@ use super::{Caller, Hand, answer, command};
 use crate::proxmox::client::{Exchange, Session, TokenId};
 use crate::proxmox::codec::{self, Cause, Command, Delivery, Failure, HttpAnswer, HttpRequest};
 
-mod lab;
-#[path = "../../../tests/lab/wire.rs"]
-mod wire;
-
 const TOKEN: &str = "root@pam!bot";
 const DIGEST: &str = "90c9867238def2fe4d646be13e412474af227aee";
 const UPID: &str = "UPID:pve1:000043FD:0009433D:6AFA0639:qmstart:100:root@pam!bot:";
@@ -42,7 +38,7 @@ fn task() -> Ask {
     Ask::Task(TaskId::new(UPID).expect("an id"))
 }
 
-/// What the endpoint's clock says.
+/// What the clock of the node says.
 const NOW_SECS: u64 = 250;
 
 fn tasks(age_secs_max: u64) -> Ask {
@@ -66,7 +62,8 @@ fn every_ask() -> [Ask; 8] {
 fn told(ask: &Ask, status: u16, reason: &str, body: &str) -> Answer {
     let command = command(ask).expect("a request");
     let came = codec::decode(&command, &HttpAnswer { status, reason: reason.into(), body: body.into() });
-    answer(&caller(), ask, came, Some(NOW_SECS))
+    let time = super::clock(ask, &came).map(|_| Ok(codec::Event::NodeTime(NOW_SECS)));
+    answer(&caller(), ask, came, time)
 }
 
 fn yes(ask: &Ask, data: &str) -> Answer {
@@ -269,7 +266,7 @@ fn of_the_tasks_in_a_list_those_of_the_change_count_and_say_whose_they_are() {
         format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:{started:08X}:{worker}:100:{user}:","status":"{end}"}}"#)
     };
     let listed = |rows: &[String], age| match yes(&tasks(age), &format!("[{}]", rows.join(","))) {
-        Answer::Tasks(seen) => seen.iter().map(|seen| (seen.started_secs, seen.has_ended, seen.is_ours)).collect::<Vec<_>>(),
+        Answer::Tasks(seen) => seen.iter().map(|seen| (seen.ended_age_secs, seen.is_ours)).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     let rows = [
@@ -283,11 +280,39 @@ fn of_the_tasks_in_a_list_those_of_the_change_count_and_say_whose_they_are() {
         row("qmstart", 98, "root@pam", "OK"),
         r#"{"upid":"nonsense"}"#.to_owned(),
     ];
-    let expected = [(90, false, true), (150, true, true), (160, true, false), (91, false, false)];
-    assert_eq!(listed(&rows, 150), expected, "what runs counts whenever it began");
-    let full: Vec<String> = (0..50).map(|number| row("qmshutdown", 200 + number, TOKEN, "OK")).collect();
-    check(&yes(&tasks(150), &format!("[{}]", full.join(","))), "unread list-full");
-    assert_eq!(listed(&full, 20), [], "the list goes back further than asked");
+    let expected = [(None, true), (Some(100), true), (Some(151), true), (Some(90), false), (None, false), (Some(152), false)];
+    assert_eq!(listed(&rows, 150), expected, "what runs has no age that counts");
+    let full = |first: u32| (first..first + 50).map(|started| row("qmshutdown", started, TOKEN, "OK")).collect::<Vec<_>>();
+    check(&yes(&tasks(150), &format!("[{}]", full(200).join(","))), "unread list-full");
+    check(&yes(&tasks(20), &format!("[{}]", full(200).join(","))), "unread list-full");
+    assert_eq!(listed(&full(100), 20), [], "the list goes back further than asked, however slowly it came");
+}
+
+#[test]
+fn where_the_age_of_a_task_decides_and_its_clock_is_not_heard_nothing_is_told() {
+    let row =
+        |worker: &str, end: &str| format!(r#"{{"upid":"UPID:pve1:000043FD:0009433D:00000090:{worker}:100:{TOKEN}:","status":"{end}"}}"#);
+    let silent = || Some(Err(Failure::lost(Delivery::NotDelivered, Cause::NodeUnreachable, "no route")));
+    let told = |rows: &[String], time: Option<Result<codec::Event, Failure>>| {
+        let body = format!(r#"{{"success":1,"data":[{}]}}"#, rows.join(","));
+        let came =
+            codec::decode(&command(&tasks(9)).expect("a request"), &HttpAnswer { status: 200, reason: "OK".into(), body: body.into() });
+        (super::clock(&tasks(9), &came).is_some(), shown(&answer(&caller(), &tasks(9), came, time)))
+    };
+    for time in [None, silent(), Some(Ok(codec::Event::NextId(codec::NextId::Free)))] {
+        let (is_needed, shown) = told(&[row("qmstart", "OK")], time);
+        assert!(is_needed && shown.starts_with("unread "), "{shown}");
+    }
+    for rows in [&[][..], &[row("qmstart", "RUNNING")], &[row("qmstop", "OK")]] {
+        let (is_needed, shown) = told(rows, None);
+        assert!(!is_needed && !shown.starts_with("unread"), "{shown}");
+    }
+    let reboot = Ask::Task(TaskId::new(&UPID.replace("qmstart", "qmreboot")).expect("an id"));
+    let over = || Ok(codec::Event::Task(codec::TaskState::Ended { warnings: 0 }));
+    assert_eq!(super::clock(&reboot, &over()), Some(Command::Read(codec::Read::NodeTime(place().node))));
+    assert_eq!(super::clock(&task(), &over()), None, "a start is proven by the guest");
+    let unheard = answer(&caller(), &reboot, over(), silent());
+    assert_eq!(unheard, Answer::Task(TaskState::Ended { warnings: 0, age_secs: None }), "how it ended is known all the same");
 }
 
 #[test]

@@ -233,7 +233,7 @@ impl Inner {
             }),
             Ask::Tasks { place, .. } => {
                 let ours = self.tasks.iter().filter(|task| task.vmid == place.vmid.get());
-                Answer::Tasks(ours.map(|task| testing::seen(task.id.as_str(), task.began_ms / 1000, false)).collect())
+                Answer::Tasks(ours.map(|task| testing::at_work(task.id.as_str())).collect())
             }
         }
     }

@@ -46,12 +46,10 @@ fn tasks(tasks: &[TaskSeen]) -> Answer {
     Answer::Tasks(tasks.to_vec())
 }
 
-const AT_SECS: u64 = NOW_MS / 1000;
-
 #[test]
 fn s2_a_lost_answer_is_never_sent_again() {
     let lost = || Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
-    let found = tasks(&[seen("T1", AT_SECS, false)]);
+    let found = tasks(&[at_work("T1")]);
     let answers = checked("stopped", &[lost(), found, ended(), status("running")]);
     let told = "commit intent, cluster, status, config, send, tasks, commit tasked, task, status, commit ended, -";
     let state = check_story("start", &answers, told, "done");
@@ -81,7 +79,7 @@ fn what_left_no_trace_has_failed_after_it_was_looked_for_several_times() {
 #[test]
 fn s2_a_task_that_the_journal_has_under_another_operation_is_not_adopted() {
     let lost = Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)));
-    let both = tasks(&[seen("T1", AT_SECS, true), seen("T2", AT_SECS, false)]);
+    let both = tasks(&[over("T1", 0), at_work("T2")]);
     let told = |answers: &[Answer], taken: &[&str]| {
         let (mut state, mut answers) = (fresh("start"), answers.iter());
         let (mut event, mut asked) = (Event::Begin, Vec::new());
@@ -109,7 +107,7 @@ fn s2_a_task_that_the_journal_has_under_another_operation_is_not_adopted() {
     assert_eq!(asked, [[task_id("T1"), task_id("T2")]]);
     let (state, _) = told(&checked("stopped", &[lost.clone(), both.clone()]), &[]);
     assert_eq!(end(&state), "held outcome-unclear (person)", "nobody can tell two apart that nobody has");
-    let only = tasks(&[seen("T1", AT_SECS, true)]);
+    let only = tasks(&[over("T1", 0)]);
     let mut answers = checked("stopped", &[lost]);
     answers.extend(std::iter::repeat_n([only, status("stopped")], 20).flatten());
     let (state, asked) = told(&answers, &["T1"]);
@@ -119,7 +117,7 @@ fn s2_a_task_that_the_journal_has_under_another_operation_is_not_adopted() {
 
 #[test]
 fn a_task_is_nobodys_while_the_journal_cannot_be_read() {
-    let found = tasks(&[seen("T1", AT_SECS, false)]);
+    let found = tasks(&[at_work("T1")]);
     let mut state = State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("open");
     let mut event = Event::Begin;
     let mut waited = 0;
@@ -142,7 +140,7 @@ fn a_task_is_nobodys_while_the_journal_cannot_be_read() {
 #[test]
 fn a_task_that_turns_up_late_is_adopted() {
     let mut answers = checked("stopped", &[Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)))]);
-    answers.extend([tasks(&[]), status("stopped"), tasks(&[]), status("stopped"), tasks(&[seen("T9", AT_SECS, true)])]);
+    answers.extend([tasks(&[]), status("stopped"), tasks(&[]), status("stopped"), tasks(&[over("T9", 0)])]);
     answers.extend([ended(), status("running")]);
     let (state, _) = play(fresh("start"), &answers);
     assert_eq!((end(&state).as_str(), state.task()), ("done", Some(&task_id("T9"))));
@@ -161,16 +159,19 @@ fn a_lost_config_write_is_told_by_its_values() {
 
 #[test]
 fn several_tasks_that_fit_are_for_a_person() {
-    let two = tasks(&[seen("T1", AT_SECS, true), seen("T2", AT_SECS + 1, true)]);
+    let two = tasks(&[over("T1", 0), over("T2", 0)]);
     check_recovery(open("start", None), &[two], "tasks, commit ended, -", "held outcome-unclear (person)");
-    let twice = tasks(&[seen("T1", AT_SECS, false), seen("T1", AT_SECS, true)]);
+    let twice = tasks(&[at_work("T1"), over("T1", 0)]);
     check_recovery(open("start", None), &[twice, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
 /// The token may have been another one before the crash: what others began since may be what was sent.
 #[test]
 fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out() {
-    let of_others = |has_ended| tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, has_ended) }]);
+    let of_others = |has_ended: bool| {
+        let task = if has_ended { over("T1", 0) } else { at_work("T1") };
+        tasks(&[TaskSeen { is_ours: false, ..task }])
+    };
     let looked = |task: &dyn Fn() -> Answer, state: &str| {
         let looks = std::iter::repeat_with(|| [task(), status(state), config(2)]).take(20).flatten().collect::<Vec<_>>();
         let state =
@@ -182,8 +183,8 @@ fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out()
     assert_eq!(looked(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
     assert_eq!(looked(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
     assert_eq!(looked(&|| of_others(false), "running"), "done");
-    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS - 60, true) }]), "stopped"), "failed not-carried-out");
-    let both = tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, false) }, seen("T2", AT_SECS, false)]);
+    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..over("T1", 60) }]), "stopped"), "failed not-carried-out");
+    let both = tasks(&[TaskSeen { is_ours: false, ..at_work("T1") }, at_work("T2")]);
     let state = check_recovery(open("start", None), &[both, ended(), status("running"), config(2)], RECOVERED, "done");
     assert_eq!(state.task(), Some(&task_id("T2")), "what is provably ours is adopted");
 }
@@ -191,7 +192,7 @@ fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out()
 #[test]
 fn who_still_runs_takes_no_task_of_others_for_its_own() {
     let mut answers = checked("stopped", &[Answer::Sent(Sent::MayHaveRun(cause(Trouble::Other)))]);
-    let of_others = || tasks(&[TaskSeen { is_ours: false, ..seen("T1", AT_SECS, true) }]);
+    let of_others = || tasks(&[TaskSeen { is_ours: false, ..over("T1", 0) }]);
     answers.extend(std::iter::repeat_with(|| [of_others(), status("stopped")]).take(20).flatten());
     let (state, _) = play(fresh("start"), &answers);
     assert_eq!((end(&state).as_str(), state.task()), ("failed not-carried-out", None));
@@ -201,9 +202,9 @@ const RECOVERED: &str = "tasks, commit tasked, task, status, config, commit ende
 
 #[test]
 fn a_task_that_ended_before_the_intent_is_not_ours_and_one_at_work_is() {
-    let old = tasks(&[seen("T1", AT_SECS - 60, true)]);
+    let old = tasks(&[over("T1", 60)]);
     check_recovery(open("start", None), &[old, status("running"), config(2)], "tasks, status, config, commit ended, -", "done");
-    let at_work = tasks(&[seen("T1", AT_SECS - 60, false)]);
+    let at_work = tasks(&[at_work("T1")]);
     check_recovery(open("start", None), &[at_work, ended(), status("running"), config(2)], RECOVERED, "done");
 }
 
@@ -216,13 +217,14 @@ fn tasks_are_looked_for_from_the_intent_on() {
     assert_eq!(age_secs_max, 86_410, "as far as clocks of nodes may differ");
 }
 
+/// By the clock of whoever dates tasks, however far from ours it is.
 #[test]
-fn a_clock_that_is_hours_apart_hides_no_task_and_makes_no_old_one_ours() {
-    let of_age = |started_secs: u64, age_secs: u64| tasks(&[TaskSeen { age_secs: Some(age_secs), ..seen("T1", started_secs, true) }]);
-    for started_secs in [AT_SECS - 7200, AT_SECS + 7200] {
-        check_recovery(open("start", None), &[of_age(started_secs, 1), ended(), status("running"), config(2)], RECOVERED, "done");
-        let answers = [of_age(started_secs, 3600), status("running"), config(2)];
-        check_recovery(open("start", None), &answers, "tasks, status, config, commit ended, -", "done");
+fn a_task_that_ended_is_ours_if_it_is_no_older_than_the_intent() {
+    for (age_secs, told) in
+        [(0, RECOVERED), (10, RECOVERED), (11, "tasks, status, config, commit ended, -"), (3600, "tasks, status, config, commit ended, -")]
+    {
+        let rest = if told == RECOVERED { vec![ended(), status("running"), config(2)] } else { vec![status("running"), config(2)] };
+        check_recovery(open("start", None), &[vec![tasks(&[over("T1", age_secs)])], rest].concat(), told, "done");
     }
 }
 
@@ -255,7 +257,7 @@ fn a_reboot_whose_task_is_known_is_proven_by_a_guest_that_came_up_since() {
     let state = check_recovery(open("reboot", Some("T1")), &story, "task, status, config, commit ended, -", "done");
     let observed = &state.ended().expect("ended").findings().observed;
     assert_eq!((observed.get("uptime_secs"), observed.get("task_age_secs")), (Some(&Fact::from(59)), Some(&Fact::from(60))));
-    let found = [tasks(&[seen("T1", AT_SECS, true)]), ended_of_age(60), up(3), config(4)];
+    let found = [tasks(&[over("T1", 0)]), ended_of_age(60), up(3), config(4)];
     check_recovery(open("reboot", None), &found, RECOVERED, "done");
 }
 
@@ -296,7 +298,7 @@ fn another_guest_under_the_same_id_says_nothing_about_ours() {
 fn what_was_held_until_a_reading_is_resolved_by_one() {
     let done = [ended(), status("running"), config(2)];
     check_recovery(held("start", Some("T1"), Release::Reading), &done, "task, status, config, commit resolved, -", "done");
-    let found = [tasks(&[seen("T1", AT_SECS, true)]), ended(), status("running"), config(2)];
+    let found = [tasks(&[over("T1", 0)]), ended(), status("running"), config(2)];
     check_recovery(held("start", None, Release::Reading), &found, "tasks, task, status, config, commit resolved, -", "done");
     let failed = Answer::Task(TaskState::Failed(cause(Trouble::Other)));
     let failed = [failed, status("stopped"), config(2)];
@@ -387,7 +389,7 @@ fn what_ended_or_waits_for_a_person_is_left_alone() {
 fn s20_recovering_twice_is_recovering_once() {
     // The first recovery adopts the task and crashes; the second one goes on from there.
     let first = State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("open");
-    let (first, told) = play(first, &[tasks(&[seen("T1", AT_SECS, false)])]);
+    let (first, told) = play(first, &[tasks(&[at_work("T1")])]);
     assert_eq!((told.join(", ").as_str(), end(&first).as_str()), ("tasks, commit tasked, task", "under way"));
     check_recovery(open("start", Some("T1")), &[ended(), status("running"), config(2)], "task, status, config, commit ended, -", "done");
 }

@@ -1,6 +1,9 @@
 //! The hand against the lab, in each release: every ask is taken, every change does what it says, and what the world knows to be true
 //! agrees with what the hand tells.
 
+use converger_adapters::proxmox::client::TokenId;
+use converger_adapters::proxmox::codec::{self, Command, Failure};
+use converger_adapters::proxmox::hand::{Caller, answer, clock, command};
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::{Answer, Ask, ConfigRead, Live, Place, Sent, TaskId, TaskState, Trouble};
 use converger_core::guest::{Kind, NodeName, RunState, Vmid};
@@ -8,15 +11,9 @@ use converger_core::normalize::{Effect, Field, Value};
 use converger_core::observe::Status;
 use converger_lab::{Act, Flavour, Request, RequestFault, Setting, TaskFault, TaskTwist, Twist, World};
 
-use super::super::{Caller, answer, command};
-use super::{cores, wire};
-use crate::proxmox::client::TokenId;
-use crate::proxmox::codec::{self, Command, Failure};
+use crate::wire;
 
 const TOKEN: &str = "root@pam!bot";
-
-/// As long as the client waits where nothing else is said.
-const DEADLINE_MS: u64 = 60_000;
 
 const WORLD: &str = "
 cluster: lab
@@ -26,6 +23,7 @@ guests:
   - { vmid: 100, kind: qemu, node: pve1, name: web, state: stopped, config: { cores: 2, agent: '1,type=isa' } }
   - { vmid: 101, kind: lxc, node: pve2, name: dns, state: stopped, config: { cores: 2 } }
   - { vmid: 102, kind: qemu, node: pve1, name: owned, state: stopped }
+  - { vmid: 103, kind: qemu, node: pve2, name: far, state: stopped }
 ha: { 'vm:102': { state: stopped } }
 ";
 
@@ -49,7 +47,8 @@ impl Lab {
         match command(ask) {
             Ok(command) => {
                 let came = self.call(&command);
-                answer(&caller, ask, came, Some(self.now_ms / 1000))
+                let time = clock(ask, &came).map(|command| self.call(&command));
+                answer(&caller, ask, came, time)
             }
             Err(unsent) => *unsent,
         }
@@ -61,8 +60,8 @@ impl Lab {
         self.sent += 1;
         let answer = self.world.answer_at(self.now_ms, "pve1", &request);
         wire::verify(self.world.flavour(), &request, &answer);
-        self.pass(answer.delay_ms.min(DEADLINE_MS));
-        codec::decode(command, &wire::received("pve1:8006", &sent, answer, DEADLINE_MS)?)
+        self.pass(answer.delay_ms.min(wire::deadline_ms()));
+        codec::decode(command, &wire::received("pve1:8006", &sent, answer, wire::deadline_ms())?)
     }
 
     fn pass(&mut self, ms: u64) {
@@ -130,6 +129,11 @@ impl Lab {
     }
 }
 
+fn cores(after: u32) -> Change {
+    let (before, after) = (Some(Value::Count(2)), Some(Value::Count(after)));
+    Change::ConfigSet(Box::new([FieldChange { field: Field::Cores, before, after, pending: None, effect: Effect::Live }]))
+}
+
 fn at(node: &str, kind: Kind, vmid: u64) -> Place {
     Place { node: NodeName::new(node).expect("a node"), kind, vmid: Vmid::new(vmid).expect("an id") }
 }
@@ -146,15 +150,54 @@ const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
 
 const OK: TaskState = TaskState::Ended { warnings: 0, age_secs: None };
 
-/// By the cluster's own clock, whatever is here: a guest that has been up for less was started by it or since.
+/// By the clock of its own node, whatever those of the entry and of this machine say: a guest that has been up for less was started by it or
+/// since.
 #[test]
-fn a_task_that_ended_is_as_old_as_it_is() {
-    let mut lab = Lab::new(Flavour::V9);
-    let Sent::Task(task) = lab.send(&web(), Change::Start) else { panic!("a task") };
-    assert_eq!(lab.end_of(&task), OK);
-    lab.pass(100_000);
-    let Answer::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.ask(&Ask::Task(task)) else { panic!("it has ended") };
-    assert!((100..=110).contains(&age_secs), "{age_secs} s");
+fn a_task_that_ended_is_as_old_as_it_is_on_its_own_node() {
+    for flavour in FLAVOURS {
+        for off_s in [-7_200, -40, 0, 40, 7_200] {
+            let mut lab = Lab::new(flavour);
+            lab.world.act(lab.now_ms, Act::NodeClockJump("pve2".into(), off_s));
+            let place = at("pve2", Kind::Qemu, 103);
+            assert_eq!(lab.carry_out(&place, Change::Start), OK);
+            let Sent::Task(task) = lab.send(&place, Change::Reboot { timeout_secs: 30 }) else { panic!("a task") };
+            assert_eq!(lab.end_of(&task), OK);
+            lab.pass(100_000);
+            let Answer::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.ask(&Ask::Task(task)) else { panic!("it has ended") };
+            assert!((100..=115).contains(&age_secs), "{flavour:?} {off_s}: {age_secs} s");
+        }
+    }
+}
+
+/// A lost answer's task on a node whose clock is off is as young as it is, and an older one of ours is no younger for it.
+#[test]
+fn a_clock_that_is_off_on_one_node_hides_no_task_and_makes_none_younger() {
+    for flavour in FLAVOURS {
+        for off_s in [-40, 40] {
+            let mut lab = Lab::new(flavour);
+            lab.world.act(lab.now_ms, Act::NodeClockJump("pve2".into(), off_s));
+            assert_eq!((lab.carry_out(&dns(), Change::Start), lab.carry_out(&dns(), Change::Stop)), (OK, OK));
+            lab.pass(30_000);
+            lab.world.add_task_fault(TaskFault { twist: Some(TaskTwist::Fail("no".into())), ..TaskFault::default() });
+            lab.world.add_request_fault(RequestFault {
+                method: Some("POST".into()),
+                twist: Some(Twist::LostAfter),
+                ..RequestFault::default()
+            });
+            assert!(matches!(lab.send(&dns(), Change::Start), Sent::MayHaveRun(_)));
+            lab.pass(5_000);
+            let ask = Ask::Tasks { place: dns(), change: Change::Start, age_secs_max: 20 };
+            let Answer::Tasks(mut seen) = lab.ask(&ask) else { panic!("a list") };
+            seen.sort_by_key(|task| task.ended_age_secs);
+            let ages: Vec<Option<u64>> = seen.iter().map(|task| task.ended_age_secs).collect();
+            let [Some(young), Some(old)] = ages[..] else { panic!("{flavour:?} {off_s}: {ages:?}") };
+            assert!((5..=8).contains(&young) && (35..=50).contains(&old), "{flavour:?} {off_s}: {ages:?}");
+            let time = RequestFault { path: Some("*/nodes/pve2/time".into()), twist: Some(Twist::LostBefore), ..RequestFault::default() };
+            lab.world.add_request_fault(time);
+            let unread = lab.ask(&ask);
+            assert!(matches!(&unread, Answer::Unread(_)), "without a clock nothing is told: {unread:?}");
+        }
+    }
 }
 
 #[test]
@@ -274,7 +317,7 @@ fn the_task_of_a_guest_with_a_long_past_is_found() {
     for _ in 0..30 {
         assert_eq!((lab.carry_out(&web(), Change::Start), lab.carry_out(&web(), Change::Stop)), (OK, OK));
     }
-    lab.pass(60_000);
+    lab.pass(300_000);
     let intent_secs = lab.now_ms / 1000;
     lab.world.add_request_fault(RequestFault { method: Some("POST".into()), twist: Some(Twist::LostAfter), ..RequestFault::default() });
     assert!(matches!(lab.send(&web(), Change::Start), Sent::MayHaveRun(_)));
