@@ -1,5 +1,7 @@
 //! Snapshots, clones, templates, sizes.
 
+use converger_lab::Act;
+
 use crate::lab::{Lab, SMALL, data, in_every_release, release};
 
 const GUEST: &str = "/nodes/pve1/qemu/100";
@@ -136,7 +138,7 @@ fn a_linked_clone_is_of_a_template_and_stays_on_its_storage() {
             "500 Linked clone feature is not supported for 'tank:vm-100-disk-0' (scsi0)"
         );
         lab.done("POST", &format!("{GUEST}/template"), "");
-        assert_eq!(lab.error("POST", &clone, "newid=300&full=0&storage=local"), "400 Parameter verification failed.");
+        assert_eq!(lab.error("POST", &clone, "newid=300&full=0&storage=local"), "500 parameter 'storage' not allowed for linked clones");
         lab.done("POST", &clone, "newid=300&full=0");
         lab.done("POST", &clone, "newid=301&full=1&storage=local");
         let disk = |lab: &mut Lab, vmid: u32| lab.get(&format!("/nodes/pve1/qemu/{vmid}/config"))["scsi0"].as_str().map(str::to_owned);
@@ -159,6 +161,23 @@ fn a_clone_on_another_node_takes_disks_that_both_nodes_reach() {
         assert_eq!(error, "500 can't clone VM to node 'pve2' (VM uses local storage)");
         let error = lab.error("POST", &clone, "newid=303&target=pve9");
         assert_eq!(error, "500 no such cluster node 'pve9'");
+    });
+}
+
+/// What was asked for is looked at before the guest is, and a guest's lock before its disks.
+#[test]
+fn a_clone_is_refused_for_the_first_thing_that_is_wrong() {
+    in_every_release(|| {
+        let mut lab = Lab::new(&SMALL.replace("nodes: { pve1: {} }", "cluster: lab\nnodes: { pve1: {}, pve2: {} }"));
+        lab.act(Act::Lock(100, "backup".to_owned()));
+        lab.act(Act::Lock(200, "backup".to_owned()));
+        for (path, word) in [(GUEST, "VM"), ("/nodes/pve1/lxc/200", "CT")] {
+            let mut refused = |form: &str| lab.error("POST", &format!("{path}/clone"), form);
+            assert_eq!(refused("newid=300&target=pve9&storage=nosuch"), "500 no such cluster node 'pve9'");
+            assert_eq!(refused("newid=300&storage=nosuch"), "500 storage 'nosuch' does not exist");
+            assert_eq!(refused("newid=300&target=pve2&storage=local"), "500 can't clone to non-shared storage 'local'");
+            assert_eq!(refused("newid=300&full=0&storage=tank"), format!("500 {word} is locked (backup)"));
+        }
     });
 }
 

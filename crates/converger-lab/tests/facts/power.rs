@@ -122,6 +122,8 @@ fn a_copy_to_an_id_that_is_taken_is_refused() {
         assert_eq!(lab.get("/nodes/pve1/qemu/300/config")["name"], "copy");
         lab.done("POST", &format!("{CONTAINER}/clone"), "newid=400&hostname=copy&full=1");
         assert_eq!(lab.get("/nodes/pve1/lxc/400/config")["hostname"], "copy");
+        let error = lab.error("POST", &format!("{CONTAINER}/clone"), "newid=300&hostname=copy&full=1");
+        assert_eq!(error, "500 VM 300 already exists on node 'pve1'", "whatever kind it is");
     });
 }
 

@@ -106,7 +106,8 @@ impl Cause {
             Self::CertificateExpired => Code::CertificateExpired,
             Self::CertificateOtherName => Code::CertificateOtherName,
             Self::PinMismatch => Code::PinMismatch,
-            Self::TooSlow => Code::AnswerTooSlow,
+            // It waited for its turn behind answers that do not come.
+            Self::TooSlow | Self::Busy => Code::AnswerTooSlow,
             Self::TooLarge => Code::AnswerTooLarge,
             Self::ReadingTooLarge => Code::ReadingTooLarge,
             Self::ReadingTooSlow => Code::ReadingTooSlow,
@@ -117,7 +118,16 @@ impl Cause {
             Self::ClusterDown => Code::ClusterDown,
             Self::Malformed | Self::NotImplemented | Self::NotTls => Code::NotProxmox,
             Self::Redirected => Code::Redirected,
-            _ => Code::EnvironmentUnreadable,
+            Self::BadParameter | Self::NodeUnreachable | Self::NodeUnknown | Self::NoQuorum | Self::NoSuchGuest | Self::AlreadyExists => {
+                Code::EnvironmentUnreadable
+            }
+            Self::Locked | Self::LockTimeout | Self::Changed | Self::Protected | Self::AlreadyRunning | Self::NotRunning | Self::Paused => {
+                Code::EnvironmentUnreadable
+            }
+            Self::Running | Self::Template | Self::HaError | Self::ShutdownTimeout | Self::NoSuchSnapshot | Self::SnapshotExists => {
+                Code::EnvironmentUnreadable
+            }
+            Self::NotGrown | Self::HotplugFailed | Self::NoSuchTask | Self::TaskKilled | Self::Other => Code::EnvironmentUnreadable,
         }
     }
 
@@ -294,6 +304,12 @@ impl Cause {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_found_no_room_to_ask_is_told_that_answers_are_slow() {
+        assert_eq!((Cause::Busy.code(), Cause::Busy.word()), (Code::AnswerTooSlow, "busy"));
+        assert_eq!(Cause::NoQuorum.code(), Code::EnvironmentUnreadable);
+    }
 
     #[test]
     fn texts_of_proxmox_and_what_they_amount_to() {

@@ -54,7 +54,8 @@ pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
     Ok(world.fork(Fork::holding(&call.node, &call.who, &name, vmid, work)).into())
 }
 
-fn is_free(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
+/// Whether an id is free everywhere, for every kind.
+pub(super) fn is_free(world: &World, call: &Call, vmid: u32) -> Result<(), Fail> {
     let Some(other) = world.guests.get(&vmid) else { return Ok(()) };
     let taken = format!("{} {vmid} already exists on node '{}'", other.kind.word(), other.node);
     Err(Fail::died(if call.kind == Kind::Qemu { format!("unable to create VM {vmid} - {taken}") } else { taken }))
