@@ -26,7 +26,7 @@ use converger_core::audit;
 use converger_core::contract;
 use converger_core::failure;
 use converger_core::observe::Scoped;
-use converger_core::refusal::{self, Refusal};
+use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
@@ -66,6 +66,8 @@ pub(crate) struct Stop {
     help: Option<String>,
     /// The word of a failure or a refusal, under which `explain` has more.
     code: Option<&'static str>,
+    /// What it is called, where it is neither an error nor a refusal.
+    word: Option<&'static str>,
 }
 
 /// What is said when a command stops.
@@ -78,33 +80,35 @@ pub(crate) enum Message {
 
 impl Stop {
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self { end: End::Input, message: Message::Sentence(message.into()), help: None, code: None }
+        Self::new(End::Input, Message::Sentence(message.into()))
     }
 
     /// A decision that no plan has: with its evidence and what to do.
     pub(crate) fn refused(refusal: &Refusal) -> Self {
         let entry = refusal.code().entry();
-        let message = Message::Sentence(render::evident(refusal));
-        Self { end: End::Refused, message, help: Some(refusal.remedy().to_owned()), code: Some(entry.word) }
+        Self { code: Some(entry.word), ..Self::new(End::Refused, Message::Sentence(render::evident(refusal))) }.help(refusal.remedy())
     }
 
     /// A decision of something that has no codes; the sentence says what and why.
     pub(crate) fn decided(message: impl Into<String>) -> Self {
-        Self { end: End::Refused, message: Message::Sentence(message.into()), help: None, code: None }
+        Self::new(End::Refused, Message::Sentence(message.into()))
     }
 
-    /// The same under a code of the table of refusals.
-    pub(crate) fn under(mut self, code: refusal::Code) -> Self {
-        self.code = Some(code.word());
-        self
+    /// A person was asked and did not say yes. No rule refused anything; for scripts it ends as what was not approved.
+    pub(crate) fn declined(message: impl Into<String>) -> Self {
+        Self { word: Some("not carried out"), ..Self::decided(message) }
     }
 
     pub(crate) fn faults(laid: String) -> Self {
-        Self { end: End::Input, message: Message::Laid(laid), help: None, code: None }
+        Self::new(End::Input, Message::Laid(laid))
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { end: End::Failed, message: Message::Sentence(message.into()), help: None, code: None }
+        Self::new(End::Failed, Message::Sentence(message.into()))
+    }
+
+    fn new(end: End, message: Message) -> Self {
+        Self { end, message, help: None, code: None, word: None }
     }
 
     /// The same with the code of the failure, under which `explain` has more.
@@ -128,7 +132,7 @@ impl Stop {
 
     fn report(self) -> End {
         // Standard error may be gone too; there is nobody left to tell then.
-        let word = if matches!(self.end, End::Refused | End::Held) { "refused" } else { "error" };
+        let word = self.word.unwrap_or(if matches!(self.end, End::Refused | End::Held) { "refused" } else { "error" });
         let _ = write!(anstream::stderr(), "{}", render::stop(word, &self.message, self.code, self.help.as_deref()));
         self.end
     }
@@ -195,7 +199,7 @@ fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
         return Ok(());
     }
     let message = Message::Sentence("the contract of this program is broken, so that it does not act".into());
-    Err(Stop { end: End::Broken, message, help: Some("see `converger contract`".into()), code: None })
+    Err(Stop::new(End::Broken, message).help("see `converger contract`"))
 }
 
 fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {

@@ -131,7 +131,11 @@ pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, 
         files::answers(recording).map_err(|error| unreadable(&files::shown(recording), &error))?;
         Replay::File(recording.clone())
     };
-    let observation = replay.observe(environment, scope).map_err(|error| unobserved(&error))?;
+    // Nobody is to draw over what somebody types.
+    let waiting = (recording != Path::new("-")).then(|| progress::spinner(&format!("reading {}", files::shown(recording))));
+    let observation = replay.observe(environment, scope);
+    drop(waiting);
+    let observation = observation.map_err(|error| unobserved(&error))?;
     Ok(Seen { observation, provenance: Provenance::Replay })
 }
 

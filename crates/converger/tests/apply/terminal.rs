@@ -107,7 +107,25 @@ fn whoever_waits_for_a_reading_sees_what_is_waited_for() {
 }
 
 #[test]
-fn any_other_answer_is_a_refusal_and_nothing_is_sent() {
+fn whoever_waits_for_a_large_recording_sees_what_is_waited_for() {
+    let stage = Stage::set(STARTS);
+    let row = |vmid: u32| {
+        format!(
+            r#"{{"vmid":{vmid},"kind":"lxc","name":"g-{vmid}","node":"pve1","status":"stopped","lock":null,"ha":null,"template":false,"protection":false,"tags":[],"pending":[]}}"#
+        )
+    };
+    let rows: Vec<String> = (1_000..9_000).map(row).collect();
+    let head =
+        r#""schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,"nodes":[{"name":"pve1","online":true}]"#;
+    std::fs::write(stage.path("large.json"), format!("{{{head},\"guests\":[{}]}}", rows.join(","))).expect("written");
+    let mut terminal = Terminal::open(&stage, "audit desired.yaml --replay large.json");
+    terminal.until("reading large.json");
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(3), "the declared guests are not in it: {screen}");
+}
+
+#[test]
+fn any_other_answer_carries_nothing_out_and_no_rule_is_blamed_for_a_no() {
     for answers in [&["no"][..], &["y"], &["YES"], &[""], &["yes", "old-2"], &["yes", ""], &["yes", "OLD-1"], &["yes", "103"]] {
         let mut stage = Stage::set(STOP);
         let mut terminal = Terminal::open(&stage, "apply desired.yaml");
@@ -117,7 +135,9 @@ fn any_other_answer_is_a_refusal_and_nothing_is_sent() {
         }
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
-        assert!(screen.contains("approval-missing"), "{answers:?}: {screen}");
+        let is_no = screen.contains("not carried out") && screen.contains("the answer was not `yes`") && !screen.contains("refused[");
+        assert_eq!(is_no, answers.len() == 1, "{answers:?}: {screen}");
+        assert_eq!(screen.contains("approval-missing"), answers.len() == 2, "{answers:?}: {screen}");
         assert_eq!(stage.sent(), Vec::<String>::new(), "{answers:?}");
     }
 }
@@ -135,7 +155,7 @@ fn who_presses_ctrl_c_instead_of_answering_has_said_no() {
         terminal.press_ctrl_c();
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(3), "{screen}");
-        assert!(screen.contains("nobody said yes"), "{screen}");
+        assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was changed"), "{screen}");
         assert_eq!(stage.sent(), Vec::<String>::new());
     }
 }

@@ -63,13 +63,13 @@ fn tls(gathered: &Gathered, seen: &EndpointSeen) -> Option<Finding> {
         return Some(distrusted(seen, distrust));
     }
     let shown = seen.fingerprint?;
-    let by = match &seen.trust {
-        Trust::System => "the system's authorities".to_owned(),
-        Trust::CaFile(path) => format!("the authorities in {}", Shown(&path.display().to_string())),
-        Trust::Fingerprints(pins) if pins.len() == 1 => "its pinned fingerprint".to_owned(),
-        Trust::Fingerprints(pins) => format!("one of {} pinned fingerprints", pins.len()),
+    let mut found = match &seen.trust {
+        Trust::System => format!("trusted by the system's authorities; it shows {shown}"),
+        Trust::CaFile(path) => format!("trusted by the authorities in {}; it shows {shown}", Shown(&path.display().to_string())),
+        // The one that it shows stands in converger.toml already.
+        Trust::Fingerprints(pins) if pins.len() == 1 => "trusted by its pinned fingerprint".to_owned(),
+        Trust::Fingerprints(pins) => format!("trusted by one of {} pinned fingerprints; it shows {shown}", pins.len()),
     };
-    let mut found = format!("trusted by {by}; it shows {shown}");
     let Some(validity) = seen.validity else { return Some(Finding::new("tls", Level::Ok, found)) };
     found.push_str(&format!(", valid until {}", moment::date(validity.until_secs)));
     let left_secs = validity.until_secs.saturating_sub(gathered.now_secs);
@@ -95,10 +95,14 @@ fn renewed(finding: Finding, trust: &Trust) -> Finding {
 fn distrusted(seen: &EndpointSeen, distrust: &Distrust) -> Finding {
     let shown = seen.fingerprint.map_or_else(String::new, |fingerprint| format!("; it shows {fingerprint}"));
     let fail = |check, found: String| Finding::new(check, Level::Fail, format!("{found}{shown}"));
+    // What it shows stands in the line that pins it.
+    let unpinned = |check, found: String| Finding::new(check, Level::Fail, found);
     match distrust {
-        Distrust::NotPinned => {
-            pinned(fail("tls-pin", "the certificate is none of those that are pinned".into()), seen, "if it was renewed, compare it there")
-        }
+        Distrust::NotPinned => pinned(
+            unpinned("tls-pin", "the certificate is none of those that are pinned".into()),
+            seen,
+            "if it was renewed, compare it there",
+        ),
         Distrust::WithoutKey => fail("tls-key", "whoever answers shows a pinned certificate and does not have its key".into())
             .remedy("somebody else answers here: find out who, and send nothing"),
         Distrust::Expired => renewed(fail("tls-expired", "the certificate has expired".into()), &seen.trust),
@@ -107,12 +111,12 @@ fn distrusted(seen: &EndpointSeen, distrust: &Distrust) -> Finding {
             .line(Where::Node, "timedatectl"),
         Distrust::OtherName(names) => {
             let names = if names.is_empty() { "another name".to_owned() } else { listed(names.iter().map(|name| theirs(name))) };
-            let finding = fail("tls-name", format!("the certificate is for {names}, not for the name in `url`"));
+            let finding = unpinned("tls-name", format!("the certificate is for {names}, not for the name in `url`"));
             pinned(finding, seen, "use one of its names in `url`; or, if none is known here, compare it there and pin it")
         }
         Distrust::UnknownIssuer => {
             let text = "name the cluster's own authority (`ca` in converger.toml, /etc/pve/pve-root-ca.pem on a node); or compare it there and pin it";
-            pinned(fail("tls-issuer", "the certificate is from an authority that is not trusted".into()), seen, text)
+            pinned(unpinned("tls-issuer", "the certificate is from an authority that is not trusted".into()), seen, text)
         }
         Distrust::Certificate(fault) => fail("tls-certificate", format!("the certificate cannot be trusted ({})", Shown(fault))),
         Distrust::Protocol(error) => fail("tls-protocol", format!("TLS could not be set up ({})", Shown(error)))

@@ -8,7 +8,6 @@ use converger_core::action::Impact;
 use converger_core::approve::{Confirmation, Mode, Refused};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
-use converger_core::refusal::Code;
 use converger_core::safety::SafePlan;
 use converger_engine::driver::Signal;
 use futures_util::future::{Either, select};
@@ -54,7 +53,7 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
         return Ok(Confirmation::None);
     }
     if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
-        return Err(nobody_agreed());
+        return Err(Stop::declined("the answer was not `yes`; nothing was changed"));
     }
     let mut names = Vec::new();
     for name in goes_down(safe) {
@@ -77,10 +76,6 @@ fn goes_down(safe: &SafePlan) -> Vec<String> {
         .guests()
         .filter(|(_, verdict)| matches!(verdict, Verdict::Steps(steps) if steps.iter().any(|step| step.impact() >= Impact::Stop)));
     down.filter_map(|(guest, _)| plan.name_of(guest).map(str::to_owned)).collect()
-}
-
-fn nobody_agreed() -> Stop {
-    Stop::decided("nobody said yes, so that nothing was carried out").under(Code::ApprovalMissing)
 }
 
 /// Whoever sits at the terminal, and may go away instead of answering.
@@ -106,7 +101,7 @@ impl Person<'_> {
         let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
         match self.memory.wait(select(answered, gone)) {
             Either::Left((Ok(line), _)) => Ok(line.map_err(failed)?.trim_end_matches(['\r', '\n']).to_owned()),
-            Either::Left((Err(_), _)) | Either::Right(_) => Err(nobody_agreed()),
+            Either::Left((Err(_), _)) | Either::Right(_) => Err(Stop::declined("nobody answered; nothing was changed")),
         }
     }
 }
