@@ -39,8 +39,9 @@ fn a_wrong_secret_is_one_finding_and_nothing_else_is_guessed() {
 #[test]
 fn a_token_or_user_that_has_ended_is_not_accepted() {
     let start_s = setting(Flavour::V9, WORLD).start_ms / 1000;
-    for change in ["token expired", "user expired", "user disabled"] {
-        let mut setting = granted(Flavour::V9, &[("/", "Administrator")]);
+    let changes = ["token expired", "user expired", "user disabled"];
+    for (flavour, change) in FLAVOURS.into_iter().flat_map(|flavour| changes.map(|change| (flavour, change))) {
+        let mut setting = granted(flavour, &[("/", "Administrator")]);
         match change {
             "token expired" => setting.tokens.values_mut().for_each(|token| token.expire_s = start_s),
             "user expired" => setting.users.values_mut().for_each(|user| user.expire_s = start_s),
@@ -143,12 +144,14 @@ fn a_guest_that_is_kept_from_the_token_is_found_though_no_list_shows_it() {
 
 #[test]
 fn a_guest_seen_through_a_pool_has_what_the_pool_gives() {
-    let mut setting = granted(Flavour::V9, &[("/pool/p", "PVEVMUser")]);
-    setting.pools = converger_lab::Setting::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
-    let found = visit(&Bench::new(&setting), &Visit::default());
-    let start = one(&found, "may-start");
-    assert!(start.found.contains("1 guest (101)"), "{start:?}");
-    assert!(one(&found, "may-read").found.contains("Sys.Audit on / is missing"));
+    for flavour in FLAVOURS {
+        let mut setting = granted(flavour, &[("/pool/p", "PVEVMUser")]);
+        setting.pools = converger_lab::Setting::from_yaml("pools: { p: { guests: [100] } }").expect("pools").pools;
+        let found = visit(&Bench::new(&setting), &Visit::default());
+        let start = one(&found, "may-start");
+        assert!(start.found.contains("1 guest (101)"), "{flavour:?} {start:?}");
+        assert!(one(&found, "may-read").found.contains("Sys.Audit on / is missing"), "{flavour:?}");
+    }
 }
 
 #[test]

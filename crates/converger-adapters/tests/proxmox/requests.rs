@@ -183,6 +183,17 @@ fn nothing_that_reaches_the_host_or_overrides_a_guard_is_ever_sent() {
     }
 }
 
+/// A guest that does not answer must not keep anybody from reading the cluster, and nothing is run in one or beside one.
+#[test]
+fn nothing_inside_of_a_guest_is_asked_or_waited_for() {
+    for command in commands() {
+        let request = encode(&command);
+        let inside = ["agent", "monitor", "vncproxy", "termproxy", "spiceproxy", "execute", "sendkey"];
+        let found = request.path().split(['/', '?']).find(|word| inside.contains(word));
+        assert_eq!(found, None, "{command:?}");
+    }
+}
+
 #[test]
 fn a_config_write_looks_like_this() {
     let set = ConfigSet::new(

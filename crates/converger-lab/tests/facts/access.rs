@@ -106,32 +106,43 @@ fn with_role(privileges: &str) -> Lab {
 
 #[test]
 fn growing_a_disk_takes_space_on_its_storage() {
-    let mut lab = with_role("VM.Config.Disk, VM.Audit");
-    let denied = "Permission check failed (/storage/tank, Datastore.AllocateSpace)";
-    assert_eq!(lab.task("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"), denied);
-    assert_eq!(lab.error("PUT", "/nodes/pve1/lxc/200/resize", "disk=rootfs&size=16G"), format!("403 {denied}"));
-    let mut lab = with_role("VM.Config.Disk, VM.Audit, Datastore.AllocateSpace");
-    assert_eq!(lab.task("PUT", "/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G"), "OK");
+    in_every_release(|| {
+        let (qemu, form) = ("/nodes/pve1/qemu/100/resize", "disk=scsi0&size=16G");
+        let denied = "Permission check failed (/storage/tank, Datastore.AllocateSpace)";
+        let mut lab = with_role("VM.Config.Disk, VM.Audit");
+        // It acts before it answers in 7, and in its task since.
+        let refused = if release() == 7 { lab.error("PUT", qemu, form) } else { format!("403 {}", lab.task("PUT", qemu, form)) };
+        assert_eq!(refused, format!("403 {denied}"));
+        assert_eq!(lab.error("PUT", "/nodes/pve1/lxc/200/resize", "disk=rootfs&size=16G"), format!("403 {denied}"));
+        with_role("VM.Config.Disk, VM.Audit, Datastore.AllocateSpace").done("PUT", qemu, form);
+    });
 }
 
 #[test]
 fn a_clone_takes_space_on_every_storage_and_the_use_of_every_bridge() {
-    let clone = ("/nodes/pve1/qemu/100/clone", "newid=300&full=1");
-    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit");
-    assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/storage/tank, Datastore.AllocateSpace)");
-    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace");
-    assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)");
-    let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace, SDN.Use");
-    assert_eq!(lab.task("POST", clone.0, clone.1), "OK");
+    in_every_release(|| {
+        let clone = ("/nodes/pve1/qemu/100/clone", "newid=300&full=1");
+        let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit");
+        assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/storage/tank, Datastore.AllocateSpace)");
+        let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace");
+        if release() == 7 {
+            // Bridges are nobody's yet.
+            return assert_eq!(lab.task("POST", clone.0, clone.1), "OK");
+        }
+        assert_eq!(lab.error("POST", clone.0, clone.1), "403 Permission check failed (/sdn/zones/localnetwork/vmbr0, SDN.Use)");
+        let mut lab = with_role("VM.Clone, VM.Allocate, VM.Audit, Datastore.AllocateSpace, SDN.Use");
+        assert_eq!(lab.task("POST", clone.0, clone.1), "OK");
+    });
 }
 
 #[test]
 fn a_dump_of_permissions_names_members_of_pools() {
-    let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
-    let rest =
-        "users: { ops@pve: {} }\ntokens: { ops@pve!full: { secret: s, full: true } }\npools: { p: { guests: [100], storages: [tank] } }\n";
-    let acl = "acl: [{ path: /pool/p, role: PVEVMUser, user: ops@pve }]\n";
-    let dump = Lab::new(&format!("{base}{rest}{acl}")).by("ops@pve!full=s").get("/access/permissions");
-    let paths: Vec<&String> = dump.as_object().into_iter().flat_map(|map| map.keys()).collect();
-    assert_eq!(paths, ["/pool/p", "/storage/tank", "/vms/100"]);
+    in_every_release(|| {
+        let base = SMALL.replace("tokens: { root@pam!t: { secret: s, full: true } }\n", "");
+        let rest = "users: { ops@pve: {} }\ntokens: { ops@pve!full: { secret: s, full: true } }\npools: { p: { guests: [100], storages: [tank] } }\n";
+        let acl = "acl: [{ path: /pool/p, role: PVEVMUser, user: ops@pve }]\n";
+        let dump = Lab::new(&format!("{base}{rest}{acl}")).by("ops@pve!full=s").get("/access/permissions");
+        let paths: Vec<&String> = dump.as_object().into_iter().flat_map(|map| map.keys()).collect();
+        assert_eq!(paths, ["/pool/p", "/storage/tank", "/vms/100"]);
+    });
 }

@@ -101,10 +101,12 @@ fn json_truth_is_refused_in_seven_and_a_json_body_lost_on_the_way_to_another_nod
     };
     let (here, there) = ("/api2/json/nodes/a/qemu/101/config", "/api2/json/nodes/b/qemu/102/config");
     assert_eq!(put(7, here, "{\"onboot\":true}"), "400 Parameter verification failed.");
-    assert_eq!(put(8, here, "{\"onboot\":true}"), "200 OK");
+    for flavour in [8, 9] {
+        assert_eq!(put(flavour, here, "{\"onboot\":true}"), "200 OK");
+        assert_eq!(put(flavour, there, "{\"onboot\":1}"), "200 OK");
+    }
     assert_eq!(put(7, here, "{\"onboot\":1}"), "200 OK");
     assert_eq!(put(7, there, "{\"onboot\":1}"), "500 no options specified");
-    assert_eq!(put(8, there, "{\"onboot\":1}"), "200 OK");
 }
 
 #[test]

@@ -78,6 +78,9 @@ fn roles_are_made_of_privileges_that_the_release_knows() {
     assert_eq!(lab.error("POST", "/access/roles", "roleid=pveMine"), "400 Parameter verification failed.");
     lab.done("DELETE", "/access/roles/Watcher", "");
     assert_eq!(lab.error("GET", "/access/roles/Watcher", ""), "500 role 'Watcher' does not exist");
+    for flavour in [7, 8] {
+        self::lab(flavour).done("POST", "/access/roles", "roleid=Mine&privs=VM.Monitor");
+    }
     self::lab(7).done("POST", "/access/roles", "roleid=PVEMine&privs=VM.Monitor");
 }
 

@@ -1,6 +1,7 @@
 //! Tasks: lists, waiting, ends.
 
-use converger_lab::{Act, TaskFault, TaskTwist};
+use converger_lab::{Act, RequestFault, TaskFault, TaskTwist, Twist};
+use serde_json::Value;
 
 use crate::lab::{Lab, SMALL, data, in_every_release};
 
@@ -99,5 +100,67 @@ fn a_stopped_clone_leaves_nothing_behind() {
         lab.done("DELETE", &format!("/nodes/pve1/tasks/{upid}"), "");
         assert_eq!(lab.wait(&upid), "received interrupt");
         assert_eq!(lab.get("/cluster/nextid?vmid=300"), "300");
+    });
+}
+
+/// What a call sees before it lets a worker go is said at once, and no task is left of it.
+#[test]
+fn what_is_refused_at_once_begins_no_task() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let (qemu, lxc) = ("/nodes/pve1/qemu/100", "/nodes/pve1/lxc/200");
+        let refused = |lab: &mut Lab, method: &str, path: String, form: &str, text: &str| {
+            assert_eq!(lab.error(method, &path, form), format!("500 {text}"));
+            assert_eq!(lab.get("/nodes/pve1/tasks?source=all"), serde_json::json!([]), "{method} {path}");
+        };
+        refused(&mut lab, "POST", format!("{lxc}/status/stop"), "", "CT 200 not running");
+        refused(&mut lab, "POST", format!("{lxc}/status/shutdown"), "", "CT 200 not running");
+        refused(&mut lab, "POST", format!("{qemu}/status/reboot"), "", "VM 100 not running");
+        refused(&mut lab, "PUT", format!("{lxc}/resize"), "disk=rootfs&size=4G", "disk is already at specified size");
+        refused(&mut lab, "PUT", format!("{lxc}/resize"), "disk=rootfs&size=2G", "unable to shrink disk size");
+        let gone = "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist";
+        refused(&mut lab, "DELETE", "/nodes/pve1/qemu/999".to_owned(), "", gone);
+        lab.act(Act::Set(100, "protection".to_owned(), "1".to_owned()));
+        refused(&mut lab, "DELETE", qemu.to_owned(), "", "can't remove VM 100 - protection mode enabled");
+        lab.act(Act::Set(100, "protection".to_owned(), String::new()));
+        lab.act(Act::Lock(200, "backup".to_owned()));
+        refused(&mut lab, "DELETE", lxc.to_owned(), "", "CT is locked (backup)");
+        lab.act(Act::Unlock(200));
+        lab.act(Act::Start(200));
+        refused(&mut lab, "POST", format!("{lxc}/status/start"), "", "CT 200 already running");
+        lab.act(Act::Start(100));
+        refused(&mut lab, "DELETE", qemu.to_owned(), "", "VM 100 is running - destroy failed");
+        lab.act(Act::Say(100, "paused".to_owned()));
+        refused(&mut lab, "POST", format!("{qemu}/status/shutdown"), "", "VM is paused - cannot shutdown");
+    });
+}
+
+/// As where the list of tasks is locked once the worker was let go.
+#[test]
+fn a_call_that_was_carried_out_may_be_answered_by_an_error() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let reason = "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout".to_owned();
+        let twist = Some(Twist::After { status: 500, reason: reason.clone() });
+        lab.world.add_request_fault(RequestFault { method: Some("POST".to_owned()), twist, ..RequestFault::default() });
+        let answer = lab.ask("POST", "/nodes/pve1/qemu/100/status/start", "");
+        assert_eq!((answer.status, answer.reason), (500, reason));
+        assert_eq!(lab.get("/nodes/pve1/tasks?source=all").as_array().map(Vec::len), Some(1), "the worker is at work all the same");
+        lab.pass(10_000);
+        assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "running");
+    });
+}
+
+#[test]
+fn an_error_of_a_handler_has_data_that_is_null_and_one_from_before_has_no_body() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let plain: Value = serde_json::from_slice(&lab.ask("PUT", "/nodes/pve1/qemu/100/config", "").body).unwrap_or_default();
+        let (_, extjs) = lab.ask_extjs("PUT", "/nodes/pve1/qemu/100/config", "");
+        for body in [plain, extjs] {
+            assert_eq!(body.get("data"), Some(&Value::Null), "{body}");
+        }
+        let stranger = lab.by("root@pam!t=wrong").ask("PUT", "/nodes/pve1/qemu/100/config", "cores=1");
+        assert_eq!((stranger.status, stranger.body), (401, Vec::new()));
     });
 }

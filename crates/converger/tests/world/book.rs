@@ -1,6 +1,7 @@
-//! `docs/proxmox-facts.md` names a test for each fact: every one of them exists and runs.
+//! `docs/proxmox-facts.md` names tests for each fact: every one of them exists and runs, those of the lab in 7, 8 and 9, and so does one of the
+//! client's for each fact.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,11 +9,21 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The names in backticks in the last two columns of the table.
-fn named(page: &str) -> Vec<String> {
-    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fact"));
-    let cells = rows.flat_map(|row| row.split(" | ").skip(2).map(str::to_owned).collect::<Vec<_>>());
-    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>()).collect()
+/// A row of the table: its fact, and the tests that are named for the lab and for the client.
+struct Row {
+    fact: String,
+    lab: Vec<String>,
+    client: Vec<String>,
+}
+
+fn rows(page: &str) -> Vec<Row> {
+    let lines = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fact"));
+    let names = |cell: Option<&&str>| cell.map_or_else(Vec::new, |cell| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect());
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        Row { fact: cells[0].to_owned(), lab: names(cells.get(2)), client: names(cells.get(3)) }
+    };
+    lines.map(row).collect()
 }
 
 fn sources(directory: &Path, found: &mut Vec<String>) {
@@ -26,32 +37,121 @@ fn sources(directory: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// The names of functions that directly follow `#[test]`.
-fn tests_of(text: &str) -> BTreeSet<String> {
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    let pairs = lines.windows(2).filter(|pair| pair[0] == "#[test]");
-    pairs.filter_map(|pair| pair[1].strip_prefix("fn ")?.split('(').next().map(str::to_owned)).collect()
+/// The functions that directly follow `#[test]`, by name, and whether they run in every release: by themselves, or by a function beside them.
+fn tests_of(text: &str) -> BTreeMap<String, bool> {
+    let helpers: Vec<String> =
+        functions(text).into_iter().filter(|(_, body)| is_of_every_release(body)).map(|(name, _)| format!("{name}()")).collect();
+    let runs = |body: &str| is_of_every_release(body) || helpers.iter().any(|helper| body.contains(helper.as_str()));
+    let tests = text.split("#[test]\n").skip(1).filter_map(|part| functions(part).into_iter().next());
+    tests
+        .map(|(name, body)| {
+            let runs = runs(&body);
+            (name, runs)
+        })
+        .collect()
+}
+
+/// Every function of a text, with its own text.
+fn functions(text: &str) -> Vec<(String, String)> {
+    let starts = text.match_indices("fn ").filter(|(at, _)| text[..*at].rsplit('\n').next().is_some_and(|before| before.trim().is_empty()));
+    starts
+        .map(|(at, _)| {
+            let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+            let name = text[at + 3..].split(['(', '<']).next().unwrap_or_default().to_owned();
+            (name, body(&text[line..]))
+        })
+        .collect()
+}
+
+/// A function up to the brace that closes it, at the depth at which it began.
+fn body(text: &str) -> String {
+    let depth = text.len() - text.trim_start_matches(' ').len();
+    let end = format!("\n{}}}\n", " ".repeat(depth));
+    text.split_inclusive(&end).next().unwrap_or_default().to_owned()
+}
+
+/// Whether a test runs in 7, 8 and 9: it goes through all of them, or names each.
+fn is_of_every_release(body: &str) -> bool {
+    let names = |release: u8| {
+        let forms = ["V#", "(#, ", "lab(#)", "[#, ", ", #, ", ", #]"].map(|form| form.replace('#', &release.to_string()));
+        forms.iter().any(|form| body.contains(form.as_str()))
+    };
+    body.contains("in_every_release(") || body.contains("FLAVOURS") || (7..=9).all(names)
+}
+
+/// All that the client does in these is to read or write a text, whoever sent it: they take the texts of all releases.
+const OF_TEXTS: [&str; 8] = [
+    "a_balloon_fits_into_memory_that_waits_for_a_restart",
+    "a_write_that_answers_500_may_have_been_written",
+    "in_version_7_the_reason_phrase_is_all_there_is",
+    "parameters_of_a_removal_stand_in_the_query",
+    "texts_of_proxmox_and_what_they_amount_to",
+    "the_id_of_a_task_is_one_segment",
+    "the_status_of_a_failure_comes_as_text_or_number",
+    "what_must_not_be_written_is_not",
+];
+
+/// It draws the release of each of its many worlds from a seed.
+const OF_SEEDS: [&str; 1] = ["g2_an_observation_never_claims_more_than_the_truth"];
+
+struct Book {
+    rows: Vec<Row>,
+    tests: BTreeMap<String, bool>,
+}
+
+impl Book {
+    fn open() -> Self {
+        let page =
+            fs::read_to_string(root().join("docs/proxmox-facts.md")).unwrap_or_else(|error| panic!("docs/proxmox-facts.md: {error}"));
+        let mut texts = Vec::new();
+        sources(&root().join("crates"), &mut texts);
+        Self { rows: rows(&page), tests: texts.iter().flat_map(|text| tests_of(text)).collect() }
+    }
+
+    fn runs_everywhere(&self, name: &String) -> bool {
+        self.tests.get(name).copied().unwrap_or(false)
+    }
 }
 
 #[test]
-fn every_fact_in_the_book_has_its_test() {
-    let page = fs::read_to_string(root().join("docs/proxmox-facts.md")).unwrap_or_else(|error| panic!("docs/proxmox-facts.md: {error}"));
-    let mut texts = Vec::new();
-    sources(&root().join("crates"), &mut texts);
-    let known: BTreeSet<String> = texts.iter().flat_map(|text| tests_of(text)).collect();
-    let named = named(&page);
-    let lacking: Vec<&String> = named.iter().filter(|name| !known.contains(*name)).collect();
+fn every_fact_in_the_book_has_its_tests() {
+    let Book { rows, tests } = Book::open();
+    let named: Vec<&String> = rows.iter().flat_map(|row| row.lab.iter().chain(&row.client)).collect();
+    let lacking: Vec<&&String> = named.iter().filter(|name| !tests.contains_key(**name)).collect();
     assert!(lacking.is_empty(), "no test has these names: {lacking:?}");
     assert!(named.len() > 100, "only {} tests are named", named.len());
-    let rows = page.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Fact"));
-    let bare: Vec<&str> =
-        rows.filter(|row| row.matches('`').count() < 2 || !row.split(" | ").skip(2).any(|cell| cell.contains('`'))).collect();
-    assert!(bare.is_empty(), "these facts have no test: {bare:#?}");
+    let bare: Vec<&str> = rows.iter().filter(|row| row.lab.is_empty() || row.client.is_empty()).map(|row| row.fact.as_str()).collect();
+    assert!(bare.is_empty(), "these facts have no test of the lab, or none of the client: {bare:#?}");
 }
 
 #[test]
-fn a_name_that_no_test_has_is_found() {
+fn every_fact_in_the_book_is_shown_in_every_release() {
+    let book = Book::open();
+    let lab: Vec<&String> = book.rows.iter().flat_map(|row| &row.lab).filter(|name| !book.runs_everywhere(name)).collect();
+    assert!(lab.is_empty(), "these tests of the lab do not run in 7, 8 and 9: {lab:#?}");
+    let is_known = |name: &String| OF_TEXTS.contains(&name.as_str()) || OF_SEEDS.contains(&name.as_str());
+    let is_shown = |row: &&Row| row.client.iter().any(|name| book.runs_everywhere(name) || is_known(name));
+    let client: Vec<(&str, &[String])> =
+        book.rows.iter().filter(|row| !is_shown(row)).map(|row| (row.fact.as_str(), row.client.as_slice())).collect();
+    assert!(client.is_empty(), "of these facts no test of the client runs in 7, 8 and 9: {client:#?}");
+}
+
+#[test]
+fn a_name_that_no_test_has_and_a_test_of_one_release_are_found() {
     let page = "| Fact | Relied on by | Lab | Client |\n|---|---|---|---|\n| a `b` c | codec | `one`, `two` | `three` |\n";
-    assert_eq!(named(page), ["one", "two", "three"], "words of the fact itself are no tests");
-    assert_eq!(tests_of("#[test]\nfn one() {}\nfn two() {}\n"), BTreeSet::from(["one".to_owned()]));
+    let [row] = &rows(page)[..] else { panic!("one row") };
+    assert_eq!((&row.lab[..], &row.client[..]), (&["one".to_owned(), "two".to_owned()][..], &["three".to_owned()][..]));
+    let text = "#[test]\nfn one() {\n    lab(9);\n}\nfn two() {\n    in_every_release(x);\n}\n#[test]\nfn three() {\n    in_every_release(x);\n}\n";
+    let tests = tests_of(text);
+    assert_eq!(tests, BTreeMap::from([("one".to_owned(), false), ("three".to_owned(), true)]));
+    let by_another = tests_of("#[test]\nfn one() {\n    cases();\n}\nfn cases() {\n    FLAVOURS\n}\n");
+    assert_eq!(by_another, BTreeMap::from([("one".to_owned(), true)]), "a function beside it goes through them");
+    for part in ["for flavour in [7, 8] {}", "lab(7); lab(8)", "Flavour::V9"] {
+        assert!(!is_of_every_release(part), "{part}");
+    }
+    for whole in
+        ["for (flavour, x) in [(7, a), (8, b), (9, c)]", "for flavour in [8, 9] {} lab(7)", "[Flavour::V7, Flavour::V8, Flavour::V9]"]
+    {
+        assert!(is_of_every_release(whole), "{whole}");
+    }
 }

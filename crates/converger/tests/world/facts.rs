@@ -12,7 +12,7 @@ use converger_core::failure::Code;
 use converger_core::guest::{Kind, RunState};
 use converger_core::normalize::{Effect, Field, Value};
 use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
-use converger_lab::{Act, Flavour, Part, Setting};
+use converger_lab::{Act, Flavour, GuestSetting, Part, RequestFault, Setting, Twist};
 
 use crate::spine::read as take;
 use crate::spine::{Pledge, ask, call, path, vmid};
@@ -119,6 +119,28 @@ fn the_text_of_an_error_arrives_whole_in_every_release() {
         let failure = ask(way, Read::GuestStatus(path("pve1", Kind::Qemu, 999))).expect_err("not there");
         assert_eq!(&*failure.text, "Configuration file 'nodes/pve1/qemu-server/999.conf' does not exist");
         assert_eq!((failure.delivery, failure.cause, failure.status), (Delivery::No, Cause::NoSuchGuest, Some(500)));
+    });
+}
+
+#[test]
+fn a_guest_that_was_made_just_now_is_known_by_its_own_node() {
+    in_every_release(LAB, |way| {
+        let now_ms = way.lab().now_ms;
+        let new = GuestSetting { name: Some("new".to_owned()), ..GuestSetting::new(110, converger_lab::Kind::Qemu, "pve2") };
+        way.lab().world.add_guest(now_ms, &new).unwrap_or_else(|error| panic!("{error}"));
+        let taken = whole(way, &[110]);
+        assert_eq!((state(&taken, 110).as_str(), row(&taken, 110).name.as_deref()), ("stopped", Some("new")));
+        let listed = declared(way, 110, false);
+        assert_ne!(state(&listed, 110), "running", "nothing is made up where only the list is read");
+    });
+}
+
+#[test]
+fn a_guest_that_nobody_named_goes_by_its_id() {
+    let nameless = "  - { vmid: 104, kind: qemu, node: pve1 }\n  - { vmid: 105, kind: lxc, node: pve1, bare: true }\n";
+    in_every_release(&format!("{LAB}{nameless}"), |way| {
+        let taken = whole(way, &[104, 105]);
+        assert_eq!((row(&taken, 104).name.as_deref(), row(&taken, 105).name.as_deref()), (Some("VM 104"), Some("CT105")));
     });
 }
 
@@ -386,6 +408,32 @@ fn every_no_has_its_cause_and_changes_nothing() {
         assert_eq!(no(Write::Delete(lxc())), (Delivery::No, Cause::Locked));
         let truth = way.lab().world.truth(100).unwrap_or_else(|| panic!("it is there"));
         assert_eq!((truth.process, truth.snapshots.len()), (None, 0));
+        let tasks = (100..104).map(|id| way.lab().world.tasks_about(id).count()).sum::<usize>();
+        assert_eq!(tasks, 0, "each of them was said before a task was begun");
+    });
+}
+
+/// The list of tasks is written after the worker was let go: that it is locked says nothing about the worker.
+#[test]
+fn a_locked_list_of_tasks_is_no_reason_to_think_that_nothing_runs() {
+    in_every_release(LAB, |way| {
+        let reason = "can't lock file '/var/log/pve/tasks/.active.lock' - got timeout";
+        let twist = Some(Twist::After { status: 500, reason: reason.to_owned() });
+        way.lab().world.add_request_fault(RequestFault { method: Some("POST".to_owned()), twist, ..RequestFault::default() });
+        let (delivery, _) = refused(call(way, Command::Write(Write::Start(path("pve1", Kind::Qemu, 100)))));
+        assert_eq!((delivery, way.lab().world.tasks_about(100).count()), (Delivery::MayHaveRun, 1));
+    });
+}
+
+/// Somebody in between may have passed a change on before he answered in Proxmox's place; he is known by a body without `data`.
+#[test]
+fn an_error_without_data_is_of_somebody_in_between() {
+    in_every_release(LAB, |way| {
+        let page = |body: &str| Some(Twist::Instead { status: 500, reason: "no".to_owned(), body: body.to_owned(), html: false });
+        let start = || refused(call(way, Command::Write(Write::Start(path("pve2", Kind::Lxc, 103))))).0;
+        assert_eq!(start(), Delivery::No, "it runs already, says Proxmox");
+        way.lab().world.add_request_fault(RequestFault { twist: page(r#"{"error":"bad gateway"}"#), ..RequestFault::default() });
+        assert_eq!(start(), Delivery::MayHaveRun);
     });
 }
 
