@@ -212,7 +212,8 @@ impl Client {
             .no_proxy()
             .resolve_to_addrs(LOCALHOST, &LOCALHOST_PLACES)
             .pool_idle_timeout(IDLE)
-            .connect_timeout(bounds.connect)
+            // Before the deadline strikes, so that a handshake that hangs is told from an answer that does.
+            .connect_timeout(bounds.connect.min(bounds.deadline * 9 / 10))
             .timeout(bounds.deadline)
             .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)

@@ -182,6 +182,22 @@ fn a_connection_that_breaks_within_the_handshake_carried_nothing() {
     assert!(server.requests().is_empty());
 }
 
+#[test]
+fn a_connection_that_never_stood_is_not_an_answer_that_is_late() {
+    // The system takes the connection, and nobody speaks: as behind a firewall, or where the process of the server hangs.
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}", mute.local_addr().expect("an address"));
+    let pins = Trust::Fingerprints(Box::new([Fingerprint::of(b"x")]));
+    for (connect_ms, deadline_ms) in [(300, 300), (20_000, 300), (100, 20_000)] {
+        let [connect, deadline] = [connect_ms, deadline_ms].map(Duration::from_millis);
+        let endpoint = Endpoint::new(&url, pins.clone()).expect("an address");
+        let client = Client::new(endpoint, &token(), Bounds { connect, deadline, ..bounds() }).expect("a client");
+        let failure = run(&client, &stop()).expect_err("a failure");
+        assert_eq!((failure.cause, failure.delivery), (Cause::Unreachable, Delivery::NotDelivered), "{failure}");
+        assert!(failure.cause.is_no_connection(), "the next endpoint is asked");
+    }
+}
+
 /// An address at which nobody listens: the port was given back.
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -159,7 +159,6 @@ impl Written {
         let mut bounds = Bounds::default();
         if let Some(seconds) = within("timeout", "seconds", self.timeout.as_ref(), TIMEOUT_SECS)? {
             bounds.deadline = Duration::from_secs(seconds);
-            bounds.connect = bounds.connect.min(bounds.deadline);
         }
         if let Some(seconds) = within("reading_timeout", "seconds", self.reading_timeout.as_ref(), READING_SECS)? {
             bounds.reading = Duration::from_secs(seconds);

@@ -23,6 +23,10 @@ pub(super) struct Scene<'c> {
 
 /// The failure that a transport error amounts to.
 pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
+    // Nobody ever showed a certificate here: whichever bound struck first, no connection stood and nothing was sent.
+    if error.is_timeout() && scene.watch.fingerprint().is_none() {
+        return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, format!("{}: nobody answers", scene.place));
+    }
     // Only what failed while a connection was made, TCP and handshake, carried nothing. TLS that breaks later, however it breaks, does so
     // on a connection that the request may have gone out on.
     if error.is_connect() {
