@@ -281,7 +281,7 @@ impl<'q> Reading<'q> {
         }
     }
 
-    /// Of none of the guests that the list lacks it is known that they are absent.
+    /// The reading is not whole, and of none of the guests that the list lacks it is known that they are absent.
     fn doubt_all(&mut self, reason: Reason) {
         self.complete = false;
         for known in self.lacking.values_mut() {
@@ -293,9 +293,12 @@ impl<'q> Reading<'q> {
     fn close(&mut self, before: &Cluster, after: &Cluster) {
         self.quorate &= after.quorate;
         if before.local != after.local {
-            // Two nodes may see two sides of a split.
-            self.quorate = false;
-            self.notes.push(Note::of_all(Reason::ClusterUnread, "another node answered at the end than at the beginning"));
+            // Two nodes may see two sides of a split. Both said what they said of quorum: what is not known is whether it is one view.
+            self.doubt_all(Reason::ClusterUnread);
+            self.notes.push(Note::of_all(
+                Reason::ClusterUnread,
+                "another node answered at the end than at the beginning, as behind a load balancer; name a single node",
+            ));
         }
         if !self.lacking.is_empty() && !before.nodes.keys().eq(after.nodes.keys()) {
             self.doubt_all(Reason::NotProven);
@@ -307,8 +310,9 @@ impl<'q> Reading<'q> {
         self.fall_silent();
     }
 
+    /// What was said of quorum at the beginning stays said; that it held until the end is not known, and so the reading is not whole.
     fn close_unread(&mut self, unread: &Unread) {
-        self.quorate = false;
+        self.doubt_all(Reason::ClusterUnread);
         self.notes.push(Note::of_all(Reason::ClusterUnread, unread.to_string()));
         self.fall_silent();
     }

@@ -375,11 +375,18 @@ fn g1_quorum_must_hold_before_and_after() {
 }
 
 #[test]
-fn g1_a_cluster_that_cannot_be_read_again_has_no_quorum() {
-    let desk = three().instead("cluster/status", vec![success(&three().cluster), raw(596, "Connection timed out")]);
-    let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
-    assert!(!taken.observation.quorate);
-    assert_eq!(taken.notes[0].reason, Reason::ClusterUnread);
+fn g1_a_cluster_that_cannot_be_read_again_is_not_read_whole_and_lost_no_quorum_that_anybody_saw() {
+    let (n1, n2) = (three().cluster, three().cluster.replace(r#""local":1"#, r#""local":9"#).replace(r#""local":0"#, r#""local":1"#));
+    let n2 = success(&n2.replace(r#""local":9"#, r#""local":0"#));
+    for last in [raw(596, "Connection timed out"), raw(500, "oops"), n2] {
+        let desk = || three().instead("cluster/status", vec![success(&n1), last.clone()]);
+        let taken = read(&desk(), &[100], &declared(None, false, &[100]), None).expect("a reading");
+        assert_eq!((taken.observation.quorate, taken.observation.complete), (true, false), "{last:?}");
+        assert_eq!(taken.notes[0].reason, Reason::ClusterUnread);
+        let taken = read(&desk(), &[999], &declared(None, false, &[999]), None).expect("a reading");
+        let unlisted: Vec<&str> = taken.observation.unlisted.iter().map(|own| &*own.cause).collect();
+        assert_eq!(unlisted, ["cluster-unread"], "nothing is proven absent");
+    }
 }
 
 #[test]
@@ -503,7 +510,7 @@ fn g2_two_views_in_one_reading_prove_nothing() {
     let other = ask(&after(&cluster_of("other", 1, &[("n1", 1), ("n2", 1)]))).expect_err("another cluster");
     assert!(matches!(&other, Unread::OtherCluster { found, wanted, .. } if found == "other" && wanted == "lab"), "{other}");
     let moved = ask(&after(&cluster_of("lab", 1, &[("n2", 1), ("n1", 1)]))).expect("a reading");
-    assert!(!moved.observation.quorate && !moved.observation.complete);
+    assert!(moved.observation.quorate && !moved.observation.complete);
     assert!(moved.notes.iter().any(|note| note.reason == Reason::ClusterUnread), "{:?}", moved.notes);
     let grown = ask(&after(&cluster_of("lab", 1, &[("n1", 1), ("n2", 1), ("n3", 1)]))).expect("a reading");
     assert!(grown.observation.quorate && !grown.observation.complete);

@@ -40,7 +40,7 @@ pub enum Reason {
     ListEmpty,
     /// The list lacks a guest that is there, or more guests than can have vanished.
     ListShrunken,
-    /// The cluster's state could not be read again at the end.
+    /// The cluster's state could not be read again at the end, or from another node only.
     ClusterUnread,
 }
 
@@ -123,7 +123,9 @@ impl Reason {
             Self::ListShrunken => {
                 "take a new reading; if it stays so, look at pve-cluster on the node, and check that this is the right cluster and what the token may see"
             }
-            Self::ClusterUnread => "quorum is not taken for granted, so that the whole run is refused; take a new reading",
+            Self::ClusterUnread => {
+                "whether the cluster had quorum all the time is not known, so that the whole run is refused; take a new reading"
+            }
         }
     }
 
