@@ -44,6 +44,7 @@ pub struct Proxmox {
     cluster: Option<Box<str>>,
     ways: Vec<Way>,
     needs: Needs,
+    clock: fn() -> SystemTime,
     runtime: Runtime,
 }
 
@@ -159,13 +160,19 @@ impl Proxmox {
         }
         let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
         let runtime = runtime()?;
-        Ok(Self { name, cluster, ways, needs: Needs::Everything, runtime })
+        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, runtime })
     }
 
     /// The same, reading only what is needed.
     #[must_use]
     pub fn with_needs(self, needs: Needs) -> Self {
         Self { needs, ..self }
+    }
+
+    /// The same, with another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: fn() -> SystemTime) -> Self {
+        Self { clock, ..self }
     }
 
     /// Takes one reading, and says what it took.
@@ -195,7 +202,7 @@ impl Proxmox {
         });
         let ways: Vec<doctor::Way<Client>> = ways.collect();
         let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope };
-        let gathered = self.runtime.block_on(doctor::gather(&asked, &ways, &SystemTime::now, say));
+        let gathered = self.runtime.block_on(doctor::gather(&asked, &ways, &self.clock, say));
         doctor::findings(&gathered)
     }
 
@@ -203,12 +210,14 @@ impl Proxmox {
         let mut passed_over = Vec::new();
         for way in &self.ways {
             let session = way.session()?;
+            // What is known of a guest may be from the first answer: a reading is as old as its beginning.
+            let began = (self.clock)();
             let token = way.token.id.as_str();
             let question = Question { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, needs: &self.needs };
             match observe::read(&session, &question).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
-                    observation.taken_at = Some(time::timestamp(SystemTime::now()).into());
+                    observation.taken_at = Some(time::timestamp(began).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
                     let over = passed_over.iter().map(|failure| passed(failure, token));
                     observation.notes = over.chain(observation.notes).collect();

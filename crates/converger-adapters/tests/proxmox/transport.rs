@@ -1,7 +1,8 @@
 //! What the wire does, and what the client makes of it: each bad day ends as a failure that says what became of the request, and
 //! as a sentence that says what to do.
 
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use converger_adapters::proxmox::client::{Bounds, Client, Endpoint, Exchange, Fingerprint, Trust};
 use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, GuestPath, Read, Write, decode, encode};
@@ -385,4 +386,20 @@ fn a_secret_that_is_echoed_with_escapes_of_json_is_struck_out_of_keys_and_values
         let shown = format!("{:?}", run(&server.client(server.pinned()), &version()));
         assert!(!shown.contains(secret), "{shown}");
     }
+}
+
+/// How many requests the server of the test below was sent, which is what its clock goes by.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
+#[test]
+fn g1_a_reading_is_as_old_as_its_beginning() {
+    let desk = Desk::with(&cluster_of("lab", 1, &[("n1", 1)]), [(100, guest(100, "n1"))]);
+    let server = start(move |seen| {
+        ASKED.fetch_add(1, Ordering::SeqCst);
+        Reply::Answer(desk.answer(&seen.method, &seen.path))
+    });
+    let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * ASKED.load(Ordering::SeqCst));
+    let report = proxmox(&[(server.url(), server.pinned())]).with_clock(clock).report(&scope(&[100])).expect("a reading");
+    assert!(report.requests >= 3, "time went by while it was taken");
+    assert_eq!(report.reading.taken_at.as_deref(), Some("2027-01-15T08:00:00Z"));
 }
