@@ -56,6 +56,14 @@ const ROOMS: &[Room] = &[
         has_binary: false,
     },
     Room {
+        name: "converger-ledger",
+        ours: Allowed::Only(&[]),
+        others: Allowed::Only(&["base64", "ed25519-dalek", "sha2", "thiserror"]),
+        // Its oracles in the tests bring chance along (`getrandom`); it uses none itself.
+        unreachable: &["tokio", "reqwest", "tracing", "log", "chrono", "jiff", "rusqlite", "axum", "clap"],
+        has_binary: false,
+    },
+    Room {
         name: "converger-store",
         ours: Allowed::Only(&["converger-core"]),
         others: Allowed::Only(&["rusqlite", "rustix", "thiserror", "tokio"]),

@@ -1,0 +1,55 @@
+//! The hashes of RFC 6962: a leaf and a node can never be taken for each other.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
+
+/// A hash of the log.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hash(pub [u8; 32]);
+
+impl Hash {
+    /// How many bytes it has.
+    pub const BYTES: usize = 32;
+
+    /// The root of a log without entries.
+    #[must_use]
+    pub fn of_nothing() -> Self {
+        Self(Sha256::digest([]).into())
+    }
+
+    /// The hash of an entry.
+    #[must_use]
+    pub fn of_leaf(entry: &[u8]) -> Self {
+        Self(Sha256::new().chain_update([0]).chain_update(entry).finalize().into())
+    }
+
+    /// The hash over two others.
+    #[must_use]
+    pub fn of_node(left: Self, right: Self) -> Self {
+        let mut bytes = [1; 1 + 2 * Self::BYTES];
+        bytes[1..=Self::BYTES].copy_from_slice(&left.0);
+        bytes[1 + Self::BYTES..].copy_from_slice(&right.0);
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// The hash that is written in base64, with its padding and in one way only.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        STANDARD.decode(text).ok()?.try_into().ok().map(Self)
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
+}

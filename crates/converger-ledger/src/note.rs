@@ -1,0 +1,193 @@
+//! Signed notes (C2SP signed-note) with Ed25519 keys: a text, and lines below it that say who signed it.
+
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+
+/// The kind of a key that makes Ed25519 signatures.
+const ED25519: u8 = 1;
+/// A note is short; more than this is none.
+const NOTE_BYTES_MAX: usize = 1 << 20;
+/// So many signatures are looked at.
+const SIGNATURES_MAX: usize = 100;
+/// What a signature line begins with.
+const DASH: &str = "\u{2014} ";
+
+/// A key that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadKey {
+    /// Empty, or with a blank or a `+` in it.
+    #[error("the name of a key is one word without `+`")]
+    Name,
+    /// Not `name+hash+key`.
+    #[error("a verifier key is written `name+hash+key`")]
+    Form,
+    /// The hash is not the one of this name and key: one of them was changed.
+    #[error("the hash in the verifier key is not that of its name and key")]
+    Hash,
+    /// Not an Ed25519 key.
+    #[error("the verifier key is no Ed25519 key")]
+    Kind,
+}
+
+/// A note that is none, or that is not signed by whom it should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadNote {
+    /// Not a text with signatures below it.
+    #[error("this is no signed note")]
+    Form,
+    /// Nobody who is known signed it.
+    #[error("the note is not signed with this key")]
+    Unsigned,
+    /// The signature of somebody who is known is false.
+    #[error("the signature is false: the note or its signature was changed")]
+    False,
+}
+
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && !name.chars().any(|letter| letter.is_whitespace() || letter.is_control() || letter == '+')
+}
+
+/// What tells keys of one name apart.
+fn key_hash(name: &str, key: &[u8; 32]) -> [u8; 4] {
+    let digest = Sha256::new().chain_update(name).chain_update([b'\n', ED25519]).chain_update(key).finalize();
+    [digest[0], digest[1], digest[2], digest[3]]
+}
+
+/// Who signs notes.
+pub struct Signer {
+    name: String,
+    key: SigningKey,
+    hash: [u8; 4],
+}
+
+impl Signer {
+    /// The key of a name and 32 secret bytes, which whoever calls has from a good source.
+    ///
+    /// # Errors
+    /// The name is none.
+    pub fn new(name: &str, secret: &[u8; 32]) -> Result<Self, BadKey> {
+        if !is_name(name) {
+            return Err(BadKey::Name);
+        }
+        let key = SigningKey::from_bytes(secret);
+        Ok(Self { hash: key_hash(name, key.verifying_key().as_bytes()), name: name.to_owned(), key })
+    }
+
+    /// Who can check what this signs.
+    #[must_use]
+    pub fn verifier(&self) -> Verifier {
+        Verifier { name: self.name.clone(), key: self.key.verifying_key(), hash: self.hash }
+    }
+
+    /// The note of a text, which is to end with a line end.
+    #[must_use]
+    pub fn sign(&self, text: &str) -> String {
+        let signature = [&self.hash[..], &self.key.sign(text.as_bytes()).to_bytes()].concat();
+        format!("{text}\n{DASH}{} {}\n", self.name, STANDARD.encode(signature))
+    }
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Signer").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Who checks notes: what may be told to everybody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verifier {
+    name: String,
+    key: VerifyingKey,
+    hash: [u8; 4],
+}
+
+impl Verifier {
+    /// The key as people pass it on.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self, BadKey> {
+        let mut parts = text.trim_end().splitn(3, '+');
+        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(BadKey::Form) };
+        if !is_name(name) {
+            return Err(BadKey::Name);
+        }
+        let bytes = STANDARD.decode(key).map_err(|_| BadKey::Form)?;
+        let [ED25519, key @ ..] = &bytes[..] else { return Err(BadKey::Kind) };
+        let key: &[u8; 32] = key.try_into().map_err(|_| BadKey::Kind)?;
+        let own = key_hash(name, key);
+        if hash != hex(own) {
+            return Err(BadKey::Hash);
+        }
+        let key = VerifyingKey::from_bytes(key).map_err(|_| BadKey::Kind)?;
+        Ok(Self { name: name.to_owned(), key, hash: own })
+    }
+
+    /// The name of the key.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl fmt::Display for Verifier {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = [&[ED25519][..], self.key.as_bytes()].concat();
+        write!(out, "{}+{}+{}", self.name, hex(self.hash), STANDARD.encode(key))
+    }
+}
+
+fn hex(hash: [u8; 4]) -> String {
+    format!("{:08x}", u32::from_be_bytes(hash))
+}
+
+/// A note as it was found. Nothing is believed of it before it is verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note<'n> {
+    text: &'n str,
+    signatures: Vec<(&'n str, Vec<u8>)>,
+}
+
+impl<'n> Note<'n> {
+    /// The parts of a note.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(bytes: &'n [u8]) -> Result<Self, BadNote> {
+        let note = std::str::from_utf8(bytes).map_err(|_| BadNote::Form)?;
+        let is_odd = note.len() > NOTE_BYTES_MAX || note.chars().any(|letter| letter.is_control() && letter != '\n');
+        let split = note.rfind("\n\n").filter(|_| !is_odd).ok_or(BadNote::Form)?;
+        let (text, below) = (&note[..=split], &note[split + 2..]);
+        let lines = below.strip_suffix('\n').ok_or(BadNote::Form)?;
+        let signatures: Option<Vec<_>> = lines.split('\n').map(signature).collect();
+        let signatures = signatures.filter(|found| found.len() <= SIGNATURES_MAX).ok_or(BadNote::Form)?;
+        Ok(Self { text, signatures })
+    }
+
+    /// The text, if it is signed with this key.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn verify(&self, verifier: &Verifier) -> Result<&'n str, BadNote> {
+        let own = |(name, bytes): &&(&str, Vec<u8>)| *name == verifier.name && bytes.starts_with(&verifier.hash);
+        let (_, bytes) = self.signatures.iter().find(own).ok_or(BadNote::Unsigned)?;
+        let signature = Signature::from_slice(bytes.get(4..).unwrap_or_default()).map_err(|_| BadNote::False)?;
+        verifier.key.verify_strict(self.text.as_bytes(), &signature).map(|()| self.text).map_err(|_| BadNote::False)
+    }
+
+    /// The text, whoever signed it: for showing what a note says that cannot be trusted.
+    #[must_use]
+    pub fn unverified(&self) -> &'n str {
+        self.text
+    }
+}
+
+fn signature(line: &str) -> Option<(&str, Vec<u8>)> {
+    let (name, signature) = line.strip_prefix(DASH)?.split_once(' ')?;
+    let bytes = STANDARD.decode(signature).ok()?;
+    (is_name(name) && bytes.len() > 4).then_some((name, bytes))
+}

@@ -1,0 +1,176 @@
+//! Tiles: how a log lies in files (C2SP tlog-tiles). A tile has up to 256 hashes of one level of the tree, a bundle the entries below
+//! one tile of the lowest level. What is full never changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::hash::Hash;
+use crate::proof::Hashes;
+
+/// Hashes of a full tile.
+pub const TILE_WIDTH: u64 = 256;
+/// Levels of the tree that one tile spans.
+pub(crate) const TILE_LEVELS: u8 = 8;
+/// The length of an entry stands in two bytes.
+pub const ENTRY_BYTES_MAX: usize = u16::MAX as usize;
+
+/// A tile by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tile {
+    /// Tiles of level 0 have the hashes of entries, those of level 1 the roots over full tiles of level 0.
+    pub level: u8,
+    /// Which of its level.
+    pub index: u64,
+    /// How many hashes it has, 1 to 256.
+    pub width: u16,
+}
+
+impl Tile {
+    /// The tiles of a log of this size, the lowest level first.
+    pub fn all(size: u64) -> impl Iterator<Item = Self> {
+        Self::new_since(0, size)
+    }
+
+    /// The tiles that a log of the new size has and one of the old size had not, or not so wide.
+    pub fn new_since(old: u64, new: u64) -> impl Iterator<Item = Self> {
+        let levels = (0..TILE_LEVELS).take_while(move |level| hashes_at(*level, new) > 0);
+        levels.flat_map(move |level| {
+            let (had, has) = (hashes_at(level, old), hashes_at(level, new));
+            (had / TILE_WIDTH..has.div_ceil(TILE_WIDTH)).filter(move |_| has > had).map(move |index| Self::at(level, index, has))
+        })
+    }
+
+    /// The tile of this level and place, in a level that has so many hashes.
+    fn at(level: u8, index: u64, hashes: u64) -> Self {
+        let width = (hashes - index * TILE_WIDTH).min(TILE_WIDTH);
+        Self { level, index, width: width as u16 }
+    }
+
+    /// The file that it is in.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("tile/{}/{}", self.level, Place(self.index, self.width))
+    }
+
+    /// The file that the entries below it are in, for a tile of level 0.
+    #[must_use]
+    pub fn entries_path(&self) -> String {
+        format!("tile/entries/{}", Place(self.index, self.width))
+    }
+
+    /// Whether nothing can be added to it any more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        u64::from(self.width) == TILE_WIDTH
+    }
+}
+
+/// How many hashes tiles of a level have in all.
+fn hashes_at(level: u8, size: u64) -> u64 {
+    size.checked_shr(u32::from(level) * u32::from(TILE_LEVELS)).unwrap_or(0)
+}
+
+/// A number as directories of three digits each, and how wide it is where it is not full.
+struct Place(u64, u16);
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut groups = vec![self.0 % 1000];
+        let mut rest = self.0 / 1000;
+        while rest > 0 {
+            groups.push(rest % 1000);
+            rest /= 1000;
+        }
+        for group in groups.iter().skip(1).rev() {
+            write!(out, "x{group:03}/")?;
+        }
+        write!(out, "{:03}", groups[0])?;
+        if u64::from(self.1) == TILE_WIDTH { Ok(()) } else { write!(out, ".p/{}", self.1) }
+    }
+}
+
+/// Roots of complete subtrees, out of tiles that a function reads.
+pub struct TiledHashes<R> {
+    size: u64,
+    read: R,
+    known: BTreeMap<(u8, u64), Vec<Hash>>,
+}
+
+impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> TiledHashes<R> {
+    /// The hashes of a log of this size. The function gives exactly as many hashes as a tile is wide, or says why not.
+    pub fn new(size: u64, read: R) -> Self {
+        Self { size, read, known: BTreeMap::new() }
+    }
+
+    fn tile(&mut self, level: u8, index: u64) -> Result<&[Hash], E> {
+        let tile = Tile::at(level, index, hashes_at(level, self.size));
+        let entry = self.known.entry((level, index));
+        Ok(match entry {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(place) => place.insert((self.read)(tile)?),
+        })
+    }
+}
+
+impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> Hashes for TiledHashes<R> {
+    type Error = E;
+
+    fn hash(&mut self, level: u8, index: u64) -> Result<Hash, E> {
+        let (tile_level, above) = (level / TILE_LEVELS, level % TILE_LEVELS);
+        let first = index << above;
+        let tile = self.tile(tile_level, first / TILE_WIDTH)?;
+        let at = (first % TILE_WIDTH) as usize;
+        Ok(over(tile.get(at..at + (1 << above)).unwrap_or_default()))
+    }
+}
+
+/// The root over hashes of one level, as many as a power of two.
+fn over(hashes: &[Hash]) -> Hash {
+    match hashes {
+        [] => Hash::of_nothing(),
+        [one] => *one,
+        many => {
+            let (left, right) = many.split_at(many.len() / 2);
+            Hash::of_node(over(left), over(right))
+        }
+    }
+}
+
+/// A bundle that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the bundle ends in the middle of its entry {0}")]
+pub struct BadBundle(pub usize);
+
+/// Entries as one file has them: each with its length before it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundle(Vec<u8>);
+
+impl Bundle {
+    /// One entry more; false where it is too long.
+    pub fn push(&mut self, entry: &[u8]) -> bool {
+        let Ok(len) = u16::try_from(entry.len()) else { return false };
+        self.0.extend_from_slice(&len.to_be_bytes());
+        self.0.extend_from_slice(entry);
+        true
+    }
+
+    /// The bytes of the file.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// The entries of a bundle, in order, up to the first that is not whole.
+pub fn entries(bundle: &[u8]) -> impl Iterator<Item = Result<&[u8], BadBundle>> {
+    let mut rest = Some(bundle).filter(|bundle| !bundle.is_empty());
+    let mut number = 0;
+    std::iter::from_fn(move || {
+        let bytes = rest.take()?;
+        let entry = bytes.split_first_chunk::<2>().and_then(|(len, after)| after.split_at_checked(usize::from(u16::from_be_bytes(*len))));
+        let Some((entry, after)) = entry else { return Some(Err(BadBundle(number))) };
+        rest = Some(after).filter(|after| !after.is_empty());
+        number += 1;
+        Some(Ok(entry))
+    })
+}

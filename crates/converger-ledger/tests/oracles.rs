@@ -1,0 +1,272 @@
+//! Three implementations that nobody here wrote judge roots, proofs, tiles and notes.
+
+mod log;
+
+use std::convert::Infallible;
+
+use converger_ledger::{
+    BadCheckpoint, BadKey, BadNote, BadProof, Checkpoint, Hash, Note, Receipt, Signer, Tile, TiledHashes, Verifier, consistency, inclusion,
+    verify_consistency, verify_inclusion,
+};
+use ct_merkle::mem_backed_tree::MemoryBackedTree;
+use log::{ORIGIN, entry, grown, shelf, signer};
+use signed_note::{StandardVerifier, VerifierList};
+use tlog_tiles::{HashReader, TileHashReader, TileReader};
+
+/// Sizes around everything at which something changes.
+const SIZES: &[u64] = &[0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 32, 33, 255, 256, 257, 300, 511, 512, 513, 1000];
+
+fn theirs(hash: Hash) -> tlog_tiles::Hash {
+    tlog_tiles::Hash(hash.0)
+}
+
+/// Our files, read by their names for them: theirs have the height of tiles in the path.
+struct Reader(log::Shelf);
+
+impl TileReader for Reader {
+    fn height(&self) -> u8 {
+        8
+    }
+
+    fn read_tiles(&self, tiles: &[tlog_tiles::Tile]) -> Result<Vec<Vec<u8>>, tlog_tiles::Error> {
+        let read = |tile: &tlog_tiles::Tile| self.0.0.get(&tile.path().replacen("tile/8/", "tile/", 1)).cloned();
+        tiles.iter().map(|tile| read(tile).ok_or(tlog_tiles::Error::InvalidTile)).collect()
+    }
+
+    fn save_tiles(&self, _: &[tlog_tiles::Tile], _: &[Vec<u8>]) {}
+}
+
+#[test]
+fn roots_are_those_of_two_others() {
+    let mut other = MemoryBackedTree::<sha2_next::Sha256, Vec<u8>>::new();
+    for size in 0..600 {
+        let (tree, _) = grown(size);
+        assert_eq!(tree.size(), size);
+        if size > 0 {
+            other.push(entry(size - 1));
+            assert_eq!(tree.root().0[..], other.root().as_bytes()[..], "{size}");
+        }
+    }
+    assert_eq!(theirs(grown(0).0.root()), tlog_tiles::EMPTY_HASH);
+}
+
+#[test]
+fn a_tree_goes_on_from_its_peaks() {
+    let (mut tree, _) = grown(300);
+    let mut again = converger_ledger::Tree::of(300, tree.peaks().to_vec()).unwrap();
+    for number in 300..600 {
+        tree.append(Hash::of_leaf(&entry(number)), |_, _, _| {});
+        again.append(Hash::of_leaf(&entry(number)), |_, _, _| {});
+        assert_eq!(again.root(), tree.root());
+    }
+    assert_eq!(converger_ledger::Tree::of(300, tree.peaks()[1..].to_vec()), None, "so many peaks are not those of 300 entries");
+}
+
+#[test]
+fn tiles_are_authenticated_by_others() {
+    for size in [1, 2, 3, 31, 33, 255, 256, 257, 513] {
+        let (tree, subtrees) = grown(size);
+        let reader = Reader(shelf(size));
+        let hashes = TileHashReader::new(size, theirs(tree.root()), &reader);
+        for ((level, index), hash) in subtrees {
+            let stored = tlog_tiles::stored_hash_index(level, index);
+            assert_eq!(hashes.read_hashes(&[stored]).unwrap(), [theirs(hash)], "{size}: {level} {index}");
+        }
+    }
+}
+
+#[test]
+fn what_others_call_new_tiles_is_new() {
+    for (old, new) in [(0, 1), (0, 300), (1, 2), (255, 256), (256, 257), (300, 1000), (512, 512), (0, 70_000), (65_535, 65_537)] {
+        let mut own: Vec<String> = Tile::new_since(old, new).map(|tile| tile.path()).collect();
+        let other = tlog_tiles::Tile::new_tiles(8, old, new);
+        let mut other: Vec<String> = other.iter().map(|tile| tile.path().replacen("tile/8/", "tile/", 1)).collect();
+        own.sort();
+        other.sort();
+        assert_eq!(own, other, "{old} {new}");
+    }
+    let far = Tile { level: 0, index: 1_234_067, width: 256 };
+    assert_eq!(far.path(), "tile/0/x001/x234/067");
+    assert_eq!(Tile { width: 5, ..far }.entries_path(), "tile/entries/x001/x234/067.p/5");
+}
+
+fn hashes(size: u64, subtrees: &log::Subtrees) -> impl converger_ledger::Hashes<Error = Infallible> {
+    TiledHashes::new(size, move |tile: Tile| {
+        Ok(log::tile_bytes(tile, subtrees).as_chunks::<32>().0.iter().map(|hash| Hash(*hash)).collect())
+    })
+}
+
+#[test]
+fn inclusion_is_proven_to_others_and_nothing_else_is() {
+    for &size in SIZES.iter().filter(|size| **size > 0) {
+        let (tree, subtrees) = grown(size);
+        let root = tree.root();
+        for index in (0..size).filter(|index| size < 64 || index % 17 == 0 || index + 3 > size) {
+            let proof = inclusion(&mut hashes(size, &subtrees), index, size).unwrap().unwrap();
+            let leaf = Hash::of_leaf(&entry(index));
+            assert_eq!(verify_inclusion(index, leaf, size, root, &proof), Ok(()), "{index} of {size}");
+            let others: Vec<_> = proof.iter().map(|hash| theirs(*hash)).collect();
+            tlog_tiles::check_record(&others, size, theirs(root), index, theirs(leaf)).unwrap();
+            refuses(index, leaf, size, root, &proof);
+        }
+        assert_eq!(inclusion(&mut hashes(size, &subtrees), size, size), Ok(None));
+    }
+}
+
+fn refuses(index: u64, leaf: Hash, size: u64, root: Hash, proof: &[Hash]) {
+    let other = Hash::of_leaf(b"another");
+    assert_eq!(verify_inclusion(index, other, size, root, proof), Err(BadProof::Mismatch));
+    assert_eq!(verify_inclusion(index, leaf, size, other, proof), Err(BadProof::Mismatch));
+    assert_eq!(verify_inclusion(size, leaf, size, root, proof), Err(BadProof::OutOfRange));
+    assert_eq!(verify_inclusion(index, leaf, size, root, &[proof, &[other]].concat()), Err(BadProof::Length));
+    for at in 0..proof.len() {
+        let mut changed = proof.to_vec();
+        changed[at] = other;
+        assert_eq!(verify_inclusion(index, leaf, size, root, &changed), Err(BadProof::Mismatch));
+        changed.remove(at);
+        assert!(verify_inclusion(index, leaf, size, root, &changed).is_err());
+    }
+}
+
+#[test]
+fn consistency_is_proven_to_others_and_nothing_else_is() {
+    for &new in SIZES.iter().filter(|size| **size > 0) {
+        let (tree, subtrees) = grown(new);
+        for old in (1..=new).filter(|old| new < 64 || old % 13 == 0 || SIZES.contains(old)) {
+            let before = (old, grown(old).0.root());
+            let now = (new, tree.root());
+            let proof = consistency(&mut hashes(new, &subtrees), old, new).unwrap().unwrap();
+            assert_eq!(verify_consistency(before, now, &proof), Ok(()), "{old} to {new}");
+            let others: Vec<_> = proof.iter().map(|hash| theirs(*hash)).collect();
+            tlog_tiles::check_tree(&others, new, theirs(now.1), old, theirs(before.1)).unwrap();
+            let other = Hash::of_leaf(b"another");
+            assert!(verify_consistency((old, other), now, &proof).is_err(), "{old} to {new}: another beginning");
+            assert!(verify_consistency(before, (new, other), &proof).is_err(), "{old} to {new}: another end");
+            assert_eq!(verify_consistency(before, now, &[&proof[..], &[other]].concat()), Err(BadProof::Length));
+            for at in 0..proof.len() {
+                let mut changed = proof.clone();
+                changed[at] = other;
+                assert_eq!(verify_consistency(before, now, &changed), Err(BadProof::Mismatch), "{old} to {new}, hash {at}");
+                changed.remove(at);
+                assert!(verify_consistency(before, now, &changed).is_err(), "{old} to {new} without hash {at}");
+            }
+        }
+        assert_eq!(consistency(&mut hashes(new, &subtrees), new + 1, new), Ok(None));
+        assert_eq!(verify_consistency((new + 1, tree.root()), (new, tree.root()), &[]), Err(BadProof::OutOfRange));
+    }
+}
+
+#[test]
+fn a_log_of_nothing_is_the_beginning_of_every_log() {
+    let (tree, _) = grown(5);
+    let nothing = (0, Hash::of_nothing());
+    assert_eq!(verify_consistency(nothing, (5, tree.root()), &[]), Ok(()));
+    assert_eq!(verify_consistency((0, tree.root()), (5, tree.root()), &[]), Err(BadProof::Mismatch));
+    assert_eq!(verify_consistency(nothing, (5, tree.root()), &[tree.root()]), Err(BadProof::Length));
+}
+
+fn checkpoint(size: u64) -> Checkpoint {
+    Checkpoint { origin: ORIGIN.to_owned(), size, root: grown(size).0.root() }
+}
+
+#[test]
+fn others_accept_our_checkpoints_and_keys() {
+    let signed = checkpoint(300).sign(&signer());
+    let vkey = signer().verifier().to_string();
+    let list = || VerifierList::new(vec![Box::new(StandardVerifier::new(&vkey).unwrap())]);
+    let note = signed_note::Note::from_bytes(signed.as_bytes()).unwrap();
+    let (known, unknown) = note.verify(&list()).unwrap();
+    assert_eq!((known.len(), unknown.len()), (1, 0));
+    let other = tlog_tiles::Checkpoint::from_bytes(note.text()).unwrap();
+    assert_eq!((other.origin(), other.size(), *other.hash()), (ORIGIN, 300, theirs(checkpoint(300).root)));
+    let changed = signed.replacen("300", "301", 1);
+    assert!(signed_note::Note::from_bytes(changed.as_bytes()).unwrap().verify(&list()).is_err());
+}
+
+#[test]
+fn we_accept_what_others_sign() {
+    let key = ed25519_dalek::SigningKey::from_bytes(&[9; 32]);
+    let vkey = signed_note::new_ed25519_verifier_key(ORIGIN, &key.verifying_key());
+    let verifier = Verifier::parse(&vkey).unwrap();
+    assert_eq!(verifier.to_string(), vkey);
+    assert_eq!(Signer::new(ORIGIN, &[9; 32]).unwrap().verifier(), verifier);
+    let signed = checkpoint(3).sign(&Signer::new(ORIGIN, &[9; 32]).unwrap());
+    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint(3)));
+}
+
+#[test]
+fn every_changed_byte_of_a_checkpoint_is_noticed() {
+    let (signed, verifier) = (checkpoint(30).sign(&signer()), signer().verifier());
+    assert_eq!(Checkpoint::verify(signed.as_bytes(), &verifier), Ok(checkpoint(30)));
+    for at in 0..signed.len() {
+        for bit in 0..8 {
+            let mut changed = signed.clone().into_bytes();
+            changed[at] ^= 1 << bit;
+            assert!(Checkpoint::verify(&changed, &verifier).is_err(), "byte {at}, bit {bit}: {}", String::from_utf8_lossy(&changed));
+        }
+        assert!(Checkpoint::verify(&signed.as_bytes()[..at], &verifier).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn a_checkpoint_of_somebody_else_is_told_from_a_false_one() {
+    let verifier = signer().verifier();
+    let verify = |signed: &str| Checkpoint::verify(signed.as_bytes(), &verifier);
+    let stranger = Signer::new(ORIGIN, &[8; 32]).unwrap();
+    assert_eq!(verify(&checkpoint(3).sign(&stranger)), Err(BadCheckpoint::Note(BadNote::Unsigned)));
+    let other = Checkpoint { origin: "converger.test/other".to_owned(), ..checkpoint(3) };
+    assert_eq!(verify(&other.sign(&signer())), Err(BadCheckpoint::Origin));
+    let changed = checkpoint(3).sign(&signer()).replacen("\n3\n", "\n4\n", 1);
+    assert_eq!(verify(&changed), Err(BadCheckpoint::Note(BadNote::False)));
+    for text in ["", "\n", "a\n", "a\nb\n", "no signature\n\n", "a\n03\nx\n"] {
+        assert!(Checkpoint::unverified(text.as_bytes()).is_err(), "{text:?}");
+    }
+    let odd = signer().sign(&format!("{ORIGIN}\n03\n{}\n", checkpoint(3).root));
+    assert_eq!(verify(&odd), Err(BadCheckpoint::Form));
+}
+
+#[test]
+fn signatures_of_others_beside_ours_do_no_harm() {
+    let text = format!("{ORIGIN}\n3\n{}\n", checkpoint(3).root);
+    let witness = Signer::new("witness.test", &[5; 32]).unwrap();
+    let line = |note: String| note.rsplit_once("\n\n").unwrap().1.to_owned();
+    let both = format!("{text}\n{}{}", line(witness.sign(&text)), line(signer().sign(&text)));
+    assert_eq!(Checkpoint::verify(both.as_bytes(), &signer().verifier()), Ok(checkpoint(3)));
+    assert_eq!(Note::parse(both.as_bytes()).unwrap().verify(&witness.verifier()), Ok(text.as_str()));
+}
+
+#[test]
+fn keys_are_refused_by_what_is_wrong_with_them() {
+    let vkey = signer().verifier().to_string();
+    let check = |text: &str, bad: BadKey| assert_eq!(Verifier::parse(text), Err(bad), "{text}");
+    check("", BadKey::Form);
+    check("name only", BadKey::Form);
+    check(&vkey.replacen("converger.test/lab", "other", 1), BadKey::Hash);
+    check(&vkey.replacen("converger.test/lab", "two words", 1), BadKey::Name);
+    check("a+00000000+!!", BadKey::Form);
+    check("a+00000000+AgAA", BadKey::Kind);
+    assert_eq!(Signer::new("a+b", &[0; 32]).map(|_| ()), Err(BadKey::Name));
+    assert!(!format!("{:?}", signer()).contains("7, 7"), "a key does not show its secret");
+}
+
+#[test]
+fn a_receipt_stands_for_itself() {
+    let (_, subtrees) = grown(300);
+    let receipt = Receipt {
+        entry: entry(123),
+        index: 123,
+        proof: inclusion(&mut hashes(300, &subtrees), 123, 300).unwrap().unwrap(),
+        checkpoint: checkpoint(300).sign(&signer()),
+    };
+    let text = receipt.to_text();
+    assert_eq!(Receipt::parse(&text).as_ref(), Ok(&receipt));
+    assert_eq!(receipt.verify(&signer().verifier()), Ok(checkpoint(300)));
+    let verifier = signer().verifier();
+    let verify = |bytes: &[u8]| Receipt::parse(std::str::from_utf8(bytes).unwrap_or_default())?.verify(&verifier);
+    for at in 0..text.len() {
+        let mut changed = text.clone().into_bytes();
+        changed[at] ^= 1;
+        assert!(verify(&changed).is_err(), "byte {at}: {}", String::from_utf8_lossy(&changed));
+        assert!(verify(&text.as_bytes()[..at]).is_err(), "cut at {at}");
+    }
+}
