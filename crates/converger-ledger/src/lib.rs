@@ -8,6 +8,7 @@
 //! What never enters: guests, files, clocks, randomness (a key is made of bytes that are given), and what entries say.
 
 mod checkpoint;
+mod growth;
 mod hash;
 mod note;
 mod proof;
@@ -17,6 +18,7 @@ mod tree;
 mod walk;
 
 pub use checkpoint::{BadCheckpoint, Checkpoint};
+pub use growth::Growth;
 pub use hash::Hash;
 pub use note::{BadKey, BadNote, Note, Signer, Verifier};
 pub use proof::{BadProof, Hashes, consistency, inclusion, verify_consistency, verify_inclusion};

@@ -125,7 +125,7 @@ impl<E, R: FnMut(Tile) -> Result<Vec<Hash>, E>> Hashes for TiledHashes<R> {
 }
 
 /// The root over hashes of one level, as many as a power of two.
-fn over(hashes: &[Hash]) -> Hash {
+pub(crate) fn over(hashes: &[Hash]) -> Hash {
     match hashes {
         [] => Hash::of_nothing(),
         [one] => *one,

@@ -4,6 +4,7 @@
 //! thing that is wrong is told with its place.
 
 use crate::checkpoint::{BadCheckpoint, Checkpoint};
+use crate::growth::Growth;
 use crate::hash::Hash;
 use crate::note::Verifier;
 use crate::tile::{TILE_LEVELS, TILE_WIDTH, Tile, entries};
@@ -78,16 +79,17 @@ pub fn walk<F: Files>(files: &mut F, verifier: &Verifier, mut entry: impl FnMut(
         Ok(checkpoint) => checkpoint,
         Err(error) => return Ok(Err(Broken::Checkpoint(error))),
     };
-    let mut way = Way { files, read: 1, tree: Tree::default(), claimed: None, before: Tree::default(), waiting: Vec::new() };
+    let mut way = Way { files, read: 1, growth: Growth::default(), claimed: None, before: Tree::default(), due: Vec::new() };
     for tile in Tile::all(checkpoint.size).take_while(|tile| tile.level == 0) {
         if let Err(broken) = way.bundle(tile, &mut entry)? {
             return Ok(Err(broken));
         }
-        if let Err(broken) = way.tiles(|hashes| hashes == TILE_WIDTH)? {
+        if let Err(broken) = way.tiles()? {
             return Ok(Err(broken));
         }
     }
-    if let Err(broken) = way.tiles(|hashes| hashes > 0)? {
+    way.due = way.growth.partial().map(|(tile, hashes)| (tile, hashes.to_vec())).collect();
+    if let Err(broken) = way.tiles()? {
         return Ok(Err(broken));
     }
     Ok(way.judged(checkpoint))
@@ -97,13 +99,13 @@ pub fn walk<F: Files>(files: &mut F, verifier: &Verifier, mut entry: impl FnMut(
 struct Way<'f, F> {
     files: &'f mut F,
     read: u64,
-    tree: Tree,
+    growth: Growth,
     /// Where a tile differs from the entries below it: the first such place, and the tree as the tiles have it from there on.
     claimed: Option<(Part, Tree)>,
     /// The tree before the last bundle.
     before: Tree,
-    /// The hashes of each level that no tile was compared with yet.
-    waiting: Vec<Vec<Hash>>,
+    /// Tiles as they should be, which were not compared with those of the log yet.
+    due: Vec<(Tile, Vec<Hash>)>,
 }
 
 impl<F: Files> Way<'_, F> {
@@ -112,13 +114,14 @@ impl<F: Files> Way<'_, F> {
         let path = tile.entries_path();
         let Some(bytes) = self.files.read(&path)? else { return Ok(Err(Broken::Missing(self.part(path)))) };
         self.read += 1;
-        self.before.clone_from(&self.tree);
+        self.before.clone_from(self.growth.tree());
         let mut found = 0;
         for next in entries(&bytes) {
             match next {
                 Ok(bytes) if found < tile.width => {
-                    entry(self.tree.size(), bytes);
-                    self.append(Hash::of_leaf(bytes));
+                    entry(self.size(), bytes);
+                    let due = &mut self.due;
+                    self.growth.append(Hash::of_leaf(bytes), |tile, hashes, _| due.push((tile, hashes.to_vec())));
                     found += 1;
                 }
                 _ => return Ok(Err(Broken::Bundle(self.part(path)))),
@@ -127,32 +130,18 @@ impl<F: Files> Way<'_, F> {
         Ok(if found == tile.width { Ok(()) } else { Err(Broken::Bundle(self.part(path))) })
     }
 
+    fn size(&self) -> u64 {
+        self.growth.tree().size()
+    }
+
     /// A file, and the entry that would come next.
     fn part(&self, path: String) -> Part {
-        Part { path, index: Some(self.tree.size()) }
+        Part { path, index: Some(self.size()) }
     }
 
-    fn append(&mut self, leaf: Hash) {
-        let Self { tree, waiting, .. } = self;
-        tree.append(leaf, |level, _, hash| {
-            if level % TILE_LEVELS == 0 {
-                let level = usize::from(level / TILE_LEVELS);
-                waiting.resize_with(waiting.len().max(level + 1), Vec::new);
-                waiting[level].push(hash);
-            }
-        });
-    }
-
-    /// Compares each level with its tile, where enough of it waits.
-    fn tiles(&mut self, is_enough: impl Fn(u64) -> bool) -> Outcome<(), F::Error> {
-        for level in 0..self.waiting.len() {
-            if !is_enough(self.waiting[level].len() as u64) {
-                continue;
-            }
-            let own = std::mem::take(&mut self.waiting[level]);
-            // At most eight levels, and at most 256 hashes.
-            let index = ((self.tree.size() >> (usize::from(TILE_LEVELS) * level)) - 1) / TILE_WIDTH;
-            let tile = Tile { level: level as u8, index, width: own.len() as u16 };
+    /// Compares the tiles that became full with those of the log.
+    fn tiles(&mut self) -> Outcome<(), F::Error> {
+        for (tile, own) in std::mem::take(&mut self.due) {
             if let Err(broken) = self.tile(tile, &own)? {
                 return Ok(Err(broken));
             }
@@ -187,7 +176,7 @@ impl<F: Files> Way<'_, F> {
     }
 
     fn judged(&self, checkpoint: Checkpoint) -> Result<Walked, Broken> {
-        let (found, signed) = (self.tree.root(), checkpoint.root);
+        let (found, signed) = (self.growth.tree().root(), checkpoint.root);
         match &self.claimed {
             None if found == signed => Ok(Walked { checkpoint, files: self.read }),
             None => Err(Broken::Root { found, signed }),

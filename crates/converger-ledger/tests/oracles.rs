@@ -2,11 +2,12 @@
 
 mod log;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use converger_ledger::{
-    BadCheckpoint, BadKey, BadNote, BadProof, Checkpoint, Hash, Note, Receipt, Signer, Tile, TiledHashes, Verifier, consistency, inclusion,
-    verify_consistency, verify_inclusion,
+    BadCheckpoint, BadKey, BadNote, BadProof, Checkpoint, Growth, Hash, Note, Receipt, Signer, Tile, TiledHashes, Verifier, consistency,
+    inclusion, verify_consistency, verify_inclusion,
 };
 use ct_merkle::mem_backed_tree::MemoryBackedTree;
 use log::{ORIGIN, entry, grown, shelf, signer};
@@ -60,6 +61,35 @@ fn a_tree_goes_on_from_its_peaks() {
         assert_eq!(again.root(), tree.root());
     }
     assert_eq!(converger_ledger::Tree::of(300, tree.peaks()[1..].to_vec()), None, "so many peaks are not those of 300 entries");
+}
+
+/// What is kept of a log while it grows: full tiles with the roots over them.
+#[derive(Default)]
+struct Kept(BTreeMap<(u8, u64), (Vec<Hash>, Hash)>);
+
+#[test]
+fn a_log_is_resumed_from_its_full_tiles_and_grows_the_same_tiles() {
+    let (mut growth, mut kept) = (Growth::default(), Kept::default());
+    for size in 0..70_000 {
+        if size < 600 || size % 4_099 == 0 || size % 65_536 < 2 {
+            let again = Growth::resume(size, |level, index| {
+                Ok::<Hash, Infallible>(match level.checked_sub(1) {
+                    None => Hash::of_leaf(&entry(index)),
+                    Some(below) => kept.0[&(below, index)].1,
+                })
+            });
+            assert_eq!(again.as_ref(), Ok(&growth), "{size}");
+        }
+        growth.append(Hash::of_leaf(&entry(size)), |tile, hashes, root| {
+            assert!(tile.is_full());
+            let is_new = kept.0.insert((tile.level, tile.index), (hashes.to_vec(), root)).is_none();
+            assert!(is_new, "{tile:?} was full before");
+        });
+    }
+    let mut own: Vec<Tile> = kept.0.keys().map(|(level, index)| Tile { level: *level, index: *index, width: 256 }).collect();
+    own.extend(growth.partial().map(|(tile, _)| tile));
+    own.sort();
+    assert_eq!(own, Tile::all(70_000).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>());
 }
 
 #[test]

@@ -1,0 +1,79 @@
+//! A log as whoever keeps it sees it: the tree, and the hashes that do not fill a tile yet. What becomes full is handed out once, and
+//! never changes.
+
+use crate::hash::Hash;
+use crate::tile::{TILE_LEVELS, TILE_WIDTH, Tile, over};
+use crate::tree::Tree;
+
+/// A growing log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Growth {
+    tree: Tree,
+    /// By the level of tiles: hashes that no full tile has.
+    open: Vec<Vec<Hash>>,
+}
+
+impl Growth {
+    /// A log of this size, out of what is kept of it: `hash` gives one hash of a level of tiles, which is that of an entry on level 0, and the root over a
+    /// full tile of the level below on each other. It is asked for those that fill no tile, at most 255 on each level.
+    ///
+    /// # Errors
+    /// A hash cannot be read.
+    pub fn resume<E>(size: u64, mut hash: impl FnMut(u8, u64) -> Result<Hash, E>) -> Result<Self, E> {
+        let mut open = Vec::new();
+        let mut hashes = size;
+        while hashes > 0 {
+            let level = open.len() as u8;
+            let first = hashes - hashes % TILE_WIDTH;
+            open.push((first..hashes).map(|index| hash(level, index)).collect::<Result<Vec<_>, E>>()?);
+            hashes /= TILE_WIDTH;
+        }
+        let peaks = open.iter().rev().flat_map(|hashes| peaks(hashes)).collect();
+        // As many peaks as the size has bits: those of each level are the bits of its eighth of it.
+        Ok(Self { tree: Tree::of(size, peaks).unwrap_or_default(), open })
+    }
+
+    /// The tree over all entries.
+    #[must_use]
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// One entry more, by its hash. What is told about each tile that it fills: its place, its hashes, and the root over them.
+    pub fn append(&mut self, leaf: Hash, mut filled: impl FnMut(Tile, &[Hash], Hash)) {
+        let Self { tree, open } = self;
+        tree.append(leaf, |level, index, hash| {
+            if !level.is_multiple_of(TILE_LEVELS) {
+                return;
+            }
+            let level = level / TILE_LEVELS;
+            open.resize_with(open.len().max(usize::from(level) + 1), Vec::new);
+            // A tile of the level below is full when the root over it joins this one.
+            if let Some(below) = level.checked_sub(1) {
+                let full = std::mem::take(&mut open[usize::from(below)]);
+                filled(Tile { level: below, index, width: full.len() as u16 }, &full, hash);
+            }
+            open[usize::from(level)].push(hash);
+        });
+    }
+
+    /// The tiles that are not full, with their hashes.
+    pub fn partial(&self) -> impl Iterator<Item = (Tile, &[Hash])> {
+        let open = self.open.iter().enumerate().filter(|(_, hashes)| !hashes.is_empty());
+        open.map(|(level, hashes)| {
+            let index = (self.tree.size() >> (usize::from(TILE_LEVELS) * level)) / TILE_WIDTH;
+            (Tile { level: level as u8, index, width: hashes.len() as u16 }, hashes.as_slice())
+        })
+    }
+}
+
+/// The roots of the complete subtrees over hashes that do not fill a tile, the largest first.
+fn peaks(hashes: &[Hash]) -> Vec<Hash> {
+    let (mut peaks, mut rest) = (Vec::new(), hashes);
+    while let Some(levels) = rest.len().checked_ilog2() {
+        let (largest, after) = rest.split_at(1 << levels);
+        peaks.push(over(largest));
+        rest = after;
+    }
+    peaks
+}
