@@ -27,6 +27,7 @@ use crate::guest::{EnvironmentName, Vmid};
 pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
 pub use check::{Reliance, Terms};
 pub use decode::{Malformed, parse_operation, parse_outcome};
+pub(crate) use decode::{OperationFile, OutcomeFile, checked, evidence, list, number, one_of, parse, schema, vmid};
 pub use history::{History, Illegal, Progress, Resolved, Sending, is_remark, is_storable};
 pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
 pub use operation::{Guards, Operation, Source, Target};

@@ -34,6 +34,8 @@ pub mod approve;
 
 pub mod apply;
 
+pub mod evidence;
+
 pub mod adopt;
 
 pub mod failure;

@@ -31,6 +31,8 @@ pub enum Malformed {
     },
     /// It is damaged: all faults, with their places.
     Faults(Diagnostics),
+    /// It says something that is well-formed, in another form than the one that this program writes.
+    OtherForm,
 }
 
 impl fmt::Display for Malformed {
@@ -44,6 +46,7 @@ impl fmt::Display for Malformed {
                 let (at, message) = first.map_or((0, "it is not whole"), |fault| (fault.span.start, fault.message.as_str()));
                 write!(formatter, "at byte {at}: {message}")
             }
+            Self::OtherForm => formatter.write_str("it is not in the one form that this program writes, or has a key of another kind"),
         }
     }
 }
@@ -67,7 +70,7 @@ pub fn parse_outcome(bytes: &[u8]) -> Result<Outcome, Malformed> {
 }
 
 /// Another schema is said as such, whatever else was found: faults of a format that is not known say nothing.
-fn parse<T>(bytes: &[u8], known: &'static str, file: impl Decode<Option<T>>) -> Result<T, Malformed> {
+pub(crate) fn parse<T>(bytes: &[u8], known: &'static str, file: impl Decode<Option<T>>) -> Result<T, Malformed> {
     match decode(bytes, Notation::Json, file) {
         Ok(Some(value)) => Ok(value),
         // A decoder that has nothing to give has reported why.
@@ -92,14 +95,14 @@ impl Decode<Option<String>> for SchemaOnly {
     }
 }
 
-fn schema<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, known: &str) -> Result<(), Stop> {
+pub(crate) fn schema<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, known: &str) -> Result<(), Stop> {
     match reader.text("`schema`")? {
         Some((found, span)) if found != known => reader.report(Diagnostic::new(span, format!("the schema must be `{known}`"))),
         _ => Ok(()),
     }
 }
 
-struct OperationFile;
+pub(crate) struct OperationFile;
 
 const KEYS: [&str; 9] = ["environment", "guest", "id", "plan", "position", "run", "schema", "source", "step"];
 
@@ -158,7 +161,7 @@ impl Draft {
 }
 
 /// Text that a checked type accepts.
-fn checked<'t, S: Events<'t>, T>(reader: &mut Reader<'t, S>, what: &str, new: fn(&str) -> Option<T>) -> Result<Option<T>, Stop> {
+pub(crate) fn checked<'t, S: Events<'t>, T>(reader: &mut Reader<'t, S>, what: &str, new: fn(&str) -> Option<T>) -> Result<Option<T>, Stop> {
     let Some((text, span)) = reader.text(what)? else { return Ok(None) };
     match new(&text) {
         Some(value) => Ok(Some(value)),
@@ -166,16 +169,21 @@ fn checked<'t, S: Events<'t>, T>(reader: &mut Reader<'t, S>, what: &str, new: fn
     }
 }
 
-fn number<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<u32>, Stop> {
+pub(crate) fn number<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<u32>, Stop> {
     Ok(reader.integer(what, 0, u64::from(u32::MAX))?.and_then(|(number, _)| u32::try_from(number).ok()))
 }
 
-fn vmid<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vmid>, Stop> {
+pub(crate) fn vmid<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, what: &str) -> Result<Option<Vmid>, Stop> {
     Ok(reader.integer(what, u64::from(Vmid::MIN), u64::from(Vmid::MAX))?.and_then(|(number, _)| Vmid::new(number)))
 }
 
 /// One of a closed set, by its word.
-fn one_of<'t, S: Events<'t>, T: Copy>(reader: &mut Reader<'t, S>, what: &str, words: &[&str], all: &[T]) -> Result<Option<T>, Stop> {
+pub(crate) fn one_of<'t, S: Events<'t>, T: Copy>(
+    reader: &mut Reader<'t, S>,
+    what: &str,
+    words: &[&str],
+    all: &[T],
+) -> Result<Option<T>, Stop> {
     Ok(reader.word(what, words)?.and_then(|(index, _)| all.get(index).copied()))
 }
 
@@ -301,7 +309,7 @@ fn step<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<(Step, W
     }
 }
 
-fn list<'t, S: Events<'t>, T>(
+pub(crate) fn list<'t, S: Events<'t>, T>(
     reader: &mut Reader<'t, S>,
     what: &str,
     read: fn(&mut Reader<'t, S>) -> Result<Option<T>, Stop>,
@@ -397,7 +405,7 @@ fn value<'t, S: Events<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span
     })
 }
 
-struct OutcomeFile;
+pub(crate) struct OutcomeFile;
 
 const OUTCOME_KEYS: [&str; 6] = ["code", "end", "evidence", "observed", "release", "schema"];
 
@@ -438,7 +446,7 @@ fn outcome(end: End, code: Option<Word>, release: Option<Release>, findings: Fin
     })
 }
 
-fn evidence<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Evidence>, Stop> {
+pub(crate) fn evidence<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Evidence>, Stop> {
     let mut evidence = Evidence::default();
     let seen = reader.entries("the evidence", |reader, key, span| {
         let (word, fact) = (Word::new(key), fact(reader)?);

@@ -1,0 +1,242 @@
+//! What the ledger keeps: one entry for each decision, with all that it rests on, in canonical JSON.
+//!
+//! An entry is written in the transaction of what it evidences, and never changed. Whatever is too large for it (plans, readings, the declared
+//! state, the configuration) is kept beside it and named by its digest. An entry is evidence: nothing is ever done because one is there.
+//!
+//! What never enters: hashes of the log and its signatures, files, and text for people.
+
+mod read;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
+use crate::artifact::Digest;
+use crate::guest::{EnvironmentName, Vmid};
+
+pub use read::parse_entry;
+pub use write::write_entry;
+
+/// The schema id of an entry.
+pub const ENTRY_SCHEMA: &str = "converger.entry/1";
+
+/// An entry is shorter than this; larger evidence is named by its digest.
+pub const ENTRY_BYTES_MAX: usize = (64 << 10) - 1;
+
+/// One entry of the ledger. Times are milliseconds since 1970 and for people: the order of entries is that of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// From here on checkpoints are signed with this key.
+    Key {
+        /// Who can check them, as it is passed on.
+        verifier: Box<str>,
+        /// When.
+        at_ms: u64,
+    },
+    /// A run began.
+    RunStarted {
+        /// The run.
+        run: Run,
+        /// What it decides on.
+        inputs: Inputs,
+    },
+    /// A plan was made and judged.
+    PlanMade {
+        /// The run that it was made in.
+        run: RunId,
+        /// The digest of its body.
+        plan: Digest,
+        /// The digest of what it was held against, and what was found.
+        judgement: Digest,
+        /// When.
+        at_ms: u64,
+    },
+    /// Something was decided against.
+    Refused {
+        /// The run.
+        run: RunId,
+        /// The guest; none: the whole run.
+        guest: Option<Vmid>,
+        /// The stage that refused it.
+        stage: Word,
+        /// Why: a code of the table.
+        code: Word,
+        /// What that rests on.
+        evidence: Evidence,
+        /// When.
+        at_ms: u64,
+    },
+    /// Somebody agreed to a plan.
+    Approved {
+        /// The run.
+        run: RunId,
+        /// The plan, by the digest that the approval binds.
+        plan: Digest,
+        /// Who.
+        by: Box<str>,
+        /// How: by typing, or by giving the digest.
+        how: Word,
+        /// The names of guests that were typed.
+        names: Box<[Box<str>]>,
+        /// When.
+        at_ms: u64,
+    },
+    /// It was decided whether a plan may be carried out.
+    Admitted {
+        /// The run.
+        run: RunId,
+        /// The plan.
+        plan: Digest,
+        /// The digest of the evidence that was weighed.
+        bundle: Digest,
+        /// What came of it: a code of the table, or that it may be.
+        answer: Word,
+        /// When.
+        at_ms: u64,
+    },
+    /// A run found operations of an earlier one that had not ended, and finds out what became of them.
+    Recovery {
+        /// Their environment.
+        environment: EnvironmentName,
+        /// The operations.
+        operations: Box<[OperationId]>,
+        /// When.
+        at_ms: u64,
+    },
+    /// The journal took a record.
+    Record(Record),
+    /// A run ended.
+    RunEnded {
+        /// The run.
+        run: RunId,
+        /// How.
+        end: End,
+        /// When.
+        at_ms: u64,
+    },
+    /// A guest is left alone from now on.
+    Hold(Hold),
+    /// A guest is no longer held.
+    Release {
+        /// Its environment.
+        environment: EnvironmentName,
+        /// The guest.
+        guest: Vmid,
+        /// Who released it.
+        by: Box<str>,
+        /// When.
+        at_ms: u64,
+    },
+    /// Nothing is changed in an environment from now on.
+    Freeze(Freeze),
+    /// An environment is no longer frozen.
+    Thaw {
+        /// The environment.
+        environment: EnvironmentName,
+        /// Who thawed it.
+        by: Box<str>,
+        /// When.
+        at_ms: u64,
+    },
+    /// A person took the state directory back into service, after a witness had seen a longer log.
+    Resync {
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        reason: Box<str>,
+        /// How many entries the witness had seen.
+        size: u64,
+        /// When.
+        at_ms: u64,
+    },
+}
+
+/// What a run decides on, each named by its digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// The version of the program.
+    pub program: Box<str>,
+    /// The version of the planner.
+    pub planner: u32,
+    /// The configuration, as it was read.
+    pub config: Digest,
+    /// The declared state.
+    pub desired: Digest,
+    /// The reading.
+    pub observation: Digest,
+    /// The rules of protection and the table of fields.
+    pub rules: Digest,
+    /// The catalogue of actions.
+    pub catalogue: Digest,
+}
+
+impl Entry {
+    /// When it was made.
+    #[must_use]
+    pub fn at_ms(&self) -> u64 {
+        match self {
+            Self::RunStarted { run, .. } => run.at_ms,
+            Self::Record(record) => record.at_ms(),
+            Self::Hold(hold) => hold.at_ms,
+            Self::Freeze(freeze) => freeze.at_ms,
+            Self::Key { at_ms, .. }
+            | Self::PlanMade { at_ms, .. }
+            | Self::Refused { at_ms, .. }
+            | Self::Approved { at_ms, .. }
+            | Self::Admitted { at_ms, .. }
+            | Self::Recovery { at_ms, .. }
+            | Self::RunEnded { at_ms, .. }
+            | Self::Release { at_ms, .. }
+            | Self::Thaw { at_ms, .. }
+            | Self::Resync { at_ms, .. } => *at_ms,
+        }
+    }
+
+    /// The word for its kind.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Key { .. } => "key",
+            Self::RunStarted { .. } => "run-started",
+            Self::PlanMade { .. } => "plan",
+            Self::Refused { .. } => "refusal",
+            Self::Approved { .. } => "approval",
+            Self::Admitted { .. } => "admission",
+            Self::Recovery { .. } => "recovery",
+            Self::Record(Record::Intent { .. }) => "intent",
+            Self::Record(Record::Sending { .. }) => "sending",
+            Self::Record(Record::Tasked { .. }) => "task",
+            Self::Record(Record::Ended { .. }) => "outcome",
+            Self::Record(Record::Resolved { .. }) => "resolution",
+            Self::RunEnded { .. } => "run-ended",
+            Self::Hold(_) => "hold",
+            Self::Release { .. } => "release",
+            Self::Freeze(_) => "freeze",
+            Self::Thaw { .. } => "thaw",
+            Self::Resync { .. } => "resync",
+        }
+    }
+}
+
+/// The words for kinds.
+pub const KINDS: [&str; 18] = [
+    "key",
+    "run-started",
+    "plan",
+    "refusal",
+    "approval",
+    "admission",
+    "recovery",
+    "intent",
+    "sending",
+    "task",
+    "outcome",
+    "resolution",
+    "run-ended",
+    "hold",
+    "release",
+    "freeze",
+    "thaw",
+    "resync",
+];
