@@ -12,6 +12,7 @@ use std::future::Future;
 
 use crate::{Batch, Receipt, Refused, Store, StoreError};
 
+pub use crate::sqlite::teach;
 pub use sample::Sample;
 
 /// A place where stores are opened.

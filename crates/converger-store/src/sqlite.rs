@@ -9,6 +9,7 @@ mod glance;
 mod open;
 mod rows;
 mod schema;
+mod sums;
 mod tables;
 mod trouble;
 mod writer;
@@ -39,6 +40,8 @@ use writer::{Answer, Job, Syncs, Writer};
 
 pub use glance::{Remembered, glance};
 pub(crate) use open::{FILE, NO_LINK};
+#[cfg(feature = "conformance")]
+pub use sums::teach;
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
 pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;

@@ -14,7 +14,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
-use super::{open, snapshot};
+use super::{open, snapshot, sums};
 use crate::query::{Filter, LIST_MAX, Standing};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
@@ -44,6 +44,7 @@ pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) ->
     }
     let connection = connect(&place).map_err(|error| open::of_sql(place.clone(), error))?;
     open::no_stranger(&connection, &place)?;
+    open::undamaged(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
 }
@@ -78,6 +79,7 @@ fn connect(place: &Path) -> rusqlite::Result<Connection> {
     let uri = format!("file:{name}?mode=ro{}", if is_quiet { "&immutable=1" } else { "" });
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let connection = Connection::open_with_flags(uri, flags)?;
+    sums::teach(&connection)?;
     connection.busy_timeout(Duration::ZERO)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
 use super::Settings;
 use super::schema::{self, Found};
+use super::sums;
 use crate::OpenError;
 
 /// The name of the file in the state directory.
@@ -57,6 +58,7 @@ pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<Opened, Op
 pub(super) fn reader(place: &Path, patience: Duration) -> Result<Connection, OpenError> {
     let open = || {
         let connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+        sums::teach(&connection)?;
         connection.busy_timeout(patience)?;
         connection.pragma_update(None, "query_only", true)?;
         Ok(connection)
@@ -139,6 +141,7 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     // Closing brings the log into the file and syncs both, also after a sync that failed, and tells nobody how it went.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    sums::teach(&connection)?;
     connection.busy_timeout(settings.patience)?;
     connection.set_prepared_statement_cache_capacity(64);
     schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
@@ -162,6 +165,12 @@ pub(super) fn no_stranger(connection: &Connection, place: &Path) -> Result<(), O
     }
 }
 
+/// Whether what decides about guests is as it was written.
+pub(super) fn undamaged(connection: &Connection, place: &Path) -> Result<(), OpenError> {
+    // Of any file only that: a glance is short.
+    check(connection, u64::MAX).map_err(|trouble| trouble.of(place))
+}
+
 fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode != "wal" {
@@ -180,13 +189,40 @@ fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Looks for damage: through everything, or in a large file through what says which operations are open.
+/// Looks for damage: through everything, or in a large file through what decides whether a guest may be touched.
 fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
+    let found = damage(connection, length).or_else(|error| match error.sqlite_error_code() {
+        // A schema that cannot be read any more is a damaged one.
+        Some(ErrorCode::Unknown) => Ok(Some(error.to_string())),
+        _ => Err(error),
+    })?;
+    found.map_or(Ok(()), |found| Err(Trouble::Damaged(found)))
+}
+
+/// What decides whether a guest may be touched.
+const DECIDING: [&str; 3] = ["occupants", "holds", "freezes"];
+
+/// What is damaged in a file of this length: its order, its sums, what an index says that its table does not, and rows that belong to none.
+pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<Option<String>> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'occupants'";
     let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
-    let sql = if length <= WHOLE_CHECK_BYTES_MAX || is_empty { "PRAGMA quick_check(1)" } else { "PRAGMA quick_check('occupants')" };
+    if length > WHOLE_CHECK_BYTES_MAX && !is_empty {
+        return DECIDING
+            .iter()
+            .find_map(|table| damaged(connection, &format!("PRAGMA integrity_check('{table}')")).transpose())
+            .transpose();
+    }
+    let found = damaged(connection, "PRAGMA integrity_check(1)")?;
+    let orphan = || connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional();
+    Ok(match found {
+        Some(found) => Some(found),
+        None => orphan()?.map(|table| format!("a row of {table} belongs to nothing")),
+    })
+}
+
+fn damaged(connection: &Connection, sql: &str) -> rusqlite::Result<Option<String>> {
     let found: String = connection.query_row(sql, [], |row| row.get(0))?;
-    if found == "ok" { Ok(()) } else { Err(Trouble::Damaged(found.replace('\n', " "))) }
+    Ok((found != "ok").then(|| found.replace('\n', " ")))
 }
 
 /// Whether all of the log is in the file.

@@ -90,6 +90,7 @@ fn look(connection: &Connection, versions: &[&str]) -> rusqlite::Result<Look> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::sums;
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
@@ -97,8 +98,14 @@ mod tests {
     const FIXTURES: &[&str] = &[V1];
     const V2: &str = "ALTER TABLE runs ADD COLUMN note TEXT; CREATE TABLE later (x INTEGER) STRICT;";
 
-    fn v1() -> Connection {
+    fn in_memory() -> Connection {
         let connection = Connection::open_in_memory().expect("opens");
+        sums::teach(&connection).expect("taught");
+        connection
+    }
+
+    fn v1() -> Connection {
+        let connection = in_memory();
         connection.execute_batch(V1).expect("the fixture is SQL");
         connection
     }
@@ -127,10 +134,10 @@ mod tests {
     #[test]
     fn every_version_that_was_ever_written_comes_to_the_tables_of_today() {
         assert_eq!(FIXTURES.len(), VERSIONS.len(), "each version has a store that it wrote");
-        let mut new = Connection::open_in_memory().expect("opens");
+        let mut new = in_memory();
         assert_eq!(migrate(&mut new), Ok(Found::Current));
         for (number, fixture) in (1..).zip(FIXTURES) {
-            let mut old = Connection::open_in_memory().expect("opens");
+            let mut old = in_memory();
             old.execute_batch(fixture).expect("the fixture is SQL");
             assert_eq!(version(&old), number, "the fixture is of its version");
             let rows = |connection: &Connection| {
@@ -156,7 +163,7 @@ mod tests {
         newer.pragma_update(None, "user_version", 7).expect("set");
         assert_eq!(migrate(&mut newer), Ok(Found::Newer(7)));
         for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
-            let mut stranger = Connection::open_in_memory().expect("opens");
+            let mut stranger = in_memory();
             stranger.execute_batch(table).expect("SQL");
             stranger.pragma_update(None, "application_id", application).expect("set");
             stranger.pragma_update(None, "user_version", version).expect("set");
@@ -168,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_new_has_the_tables_of_the_fixture() {
-        let mut new = Connection::open_in_memory().expect("opens");
+        let mut new = in_memory();
         assert_eq!(migrate(&mut new), Ok(Found::Current));
         assert_eq!(migrate(&mut new), Ok(Found::Current), "a second time changes nothing");
         // While version 1 is the latest, the fixture must be what it makes: a released version is never edited.

@@ -70,20 +70,23 @@ impl Tables<'_> {
     }
 }
 
-const INTENT: &str = "INSERT INTO operations (id, run, environment, vmid, at_ms, body) \
-    SELECT ?1, seq, ?3, ?4, ?5, ?6 FROM runs WHERE id = ?2";
-const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation) VALUES (?1, ?2, ?3)";
+const INTENT: &str = "INSERT INTO operations (id, run, environment, vmid, at_ms, body, sum) \
+    SELECT ?1, seq, ?3, ?4, ?5, ?6, row_sum(?1, seq, ?3, ?4, ?5, ?6) FROM runs WHERE id = ?2";
+const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation, sum) VALUES (?1, ?2, ?3, row_sum(?1, ?2, ?3))";
 const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
     (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
 const CHANGED: &str = "SELECT vmid FROM occupants WHERE environment = ?1 \
     UNION SELECT o.vmid FROM ends e JOIN operations o ON o.seq = e.operation WHERE e.at_ms >= ?2 AND o.environment = ?1 \
     UNION SELECT o.vmid FROM resolutions r JOIN operations o ON o.seq = r.operation WHERE r.at_ms >= ?2 AND o.environment = ?1";
-const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation) VALUES (?1, ?2, ?3, ?4)";
-const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
-const TASK: &str = "INSERT INTO tasks (operation, task, at_ms) SELECT seq, ?2, ?3 FROM operations WHERE id = ?1";
-const END: &str = "INSERT INTO ends (operation, ending, at_ms, body) SELECT seq, ?2, ?3, ?4 FROM operations WHERE id = ?1";
-const RESOLVE: &str = "INSERT INTO resolutions (operation, resolution, who, reason, at_ms) \
-    SELECT seq, ?2, ?3, ?4, ?5 FROM operations WHERE id = ?1";
+const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
+    VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms, sum) \
+    SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1";
+const TASK: &str = "INSERT INTO tasks (operation, task, at_ms, sum) SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1";
+const END: &str = "INSERT INTO ends (operation, ending, at_ms, body, sum) \
+    SELECT seq, ?2, ?3, ?4, row_sum(seq, ?2, ?3, ?4) FROM operations WHERE id = ?1";
+const RESOLVE: &str = "INSERT INTO resolutions (operation, resolution, who, reason, at_ms, sum) \
+    SELECT seq, ?2, ?3, ?4, ?5, row_sum(seq, ?2, ?3, ?4, ?5) FROM operations WHERE id = ?1";
 
 /// SQLite's integers are signed; the judge has bounded all of ours far below that.
 fn integer(number: u64) -> i64 {
@@ -221,37 +224,42 @@ impl Put for Tables<'_> {
     }
 
     fn put_run(&mut self, run: Run) -> Done<()> {
-        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms, boot) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms, boot, sum) \
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, row_sum(?1, ?2, ?3, ?4, ?5, ?6))";
         let Run { id, environment, plan, by, at_ms, boot } = run;
         let boot = boot.as_ref().map(BootId::as_str);
         self.change(id.as_str(), sql, params![id.as_str(), environment.as_str(), plan.to_string(), by, integer(at_ms), boot])
     }
 
     fn put_run_end(&mut self, id: &RunId, end: End, at_ms: u64) -> Done<()> {
-        let sql = "INSERT INTO run_ends (run, ending, at_ms) SELECT seq, ?2, ?3 FROM runs WHERE id = ?1";
+        let sql = "INSERT INTO run_ends (run, ending, at_ms, sum) SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM runs WHERE id = ?1";
         self.change(id.as_str(), sql, params![id.as_str(), end.word(), integer(at_ms)])
     }
 
     fn put_hold(&mut self, hold: Hold) -> Done<()> {
-        let sql = "INSERT INTO holds (environment, vmid, who, reason, at_ms) VALUES (?1, ?2, ?3, ?4, ?5)";
+        let sql = "INSERT INTO holds (environment, vmid, who, reason, at_ms, sum) \
+            VALUES (?1, ?2, ?3, ?4, ?5, row_sum(?1, ?2, ?3, ?4, ?5, NULL, NULL))";
         let Hold { environment, vmid, by, reason, at_ms } = hold;
         self.change("hold", sql, params![environment.as_str(), vmid.get(), by, reason, integer(at_ms)])
     }
 
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Done<()> {
-        let sql = "UPDATE holds SET released_by = ?3, released_at_ms = ?4 \
+        let sql = "UPDATE holds SET released_by = ?3, released_at_ms = ?4, \
+            sum = row_sum(environment, vmid, who, reason, at_ms, ?3, ?4) \
             WHERE environment = ?1 AND vmid = ?2 AND released_at_ms IS NULL";
         self.change("hold", sql, params![environment.as_str(), vmid.get(), by, integer(at_ms)])
     }
 
     fn put_freeze(&mut self, freeze: Freeze) -> Done<()> {
-        let sql = "INSERT INTO freezes (environment, who, reason, at_ms) VALUES (?1, ?2, ?3, ?4)";
+        let sql = "INSERT INTO freezes (environment, who, reason, at_ms, sum) \
+            VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4, NULL, NULL))";
         let Freeze { environment, by, reason, at_ms } = freeze;
         self.change("freeze", sql, params![environment.as_str(), by, reason, integer(at_ms)])
     }
 
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Done<()> {
-        let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3 WHERE environment = ?1 AND thawed_at_ms IS NULL";
+        let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3, sum = row_sum(environment, who, reason, at_ms, ?2, ?3) \
+            WHERE environment = ?1 AND thawed_at_ms IS NULL";
         self.change("freeze", sql, params![environment.as_str(), by, integer(at_ms)])
     }
 }

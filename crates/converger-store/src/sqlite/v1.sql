@@ -2,6 +2,9 @@
 --
 -- What happened is only added (runs, run_ends, operations, sendings, tasks, ends, resolutions, plans). Two tables are derived and
 -- change: `occupants` is who has a guest now, and a hold or freeze is closed by filling in who ended it.
+--
+-- `sum` is over all else in a row, by a function of the program (`sums`). SQLite looks whether it fits when a row is written and when the
+-- file is looked through; a plan has its digest.
 
 CREATE TABLE plans (
     digest TEXT NOT NULL PRIMARY KEY,
@@ -15,13 +18,15 @@ CREATE TABLE runs (
     plan TEXT NOT NULL,
     who TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    boot TEXT
+    boot TEXT,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(id, environment, plan, who, at_ms, boot))
 ) STRICT;
 
 CREATE TABLE run_ends (
     run INTEGER PRIMARY KEY REFERENCES runs (seq),
     ending TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(run, ending, at_ms))
 ) STRICT;
 
 CREATE TABLE operations (
@@ -31,7 +36,8 @@ CREATE TABLE operations (
     environment TEXT NOT NULL,
     vmid INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(id, run, environment, vmid, at_ms, body))
 ) STRICT;
 
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
@@ -39,13 +45,15 @@ CREATE INDEX operations_by_guest ON operations (environment, vmid);
 CREATE TABLE sendings (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     at_ms INTEGER NOT NULL,
-    up_ms INTEGER NOT NULL
+    up_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, at_ms, up_ms))
 ) STRICT;
 
 CREATE TABLE tasks (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     task TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, task, at_ms))
 ) STRICT;
 
 -- Whose a task is: it carries out one operation.
@@ -55,7 +63,8 @@ CREATE TABLE ends (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     ending TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, ending, at_ms, body))
 ) STRICT;
 
 -- What was changed of late is found without walking through all that ever was.
@@ -66,7 +75,8 @@ CREATE TABLE resolutions (
     resolution TEXT NOT NULL,
     who TEXT NOT NULL,
     reason TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, resolution, who, reason, at_ms))
 ) STRICT;
 
 -- The primary key is the guarantee: two operations cannot have one guest.
@@ -74,6 +84,7 @@ CREATE TABLE occupants (
     environment TEXT NOT NULL,
     vmid INTEGER NOT NULL,
     operation INTEGER NOT NULL REFERENCES operations (seq),
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, operation)),
     PRIMARY KEY (environment, vmid)
 ) STRICT, WITHOUT ROWID;
 
@@ -82,6 +93,7 @@ CREATE TABLE idempotency_keys (
     name TEXT NOT NULL,
     request TEXT NOT NULL,
     operation INTEGER NOT NULL REFERENCES operations (seq),
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, name, request, operation)),
     PRIMARY KEY (environment, name)
 ) STRICT, WITHOUT ROWID;
 
@@ -93,7 +105,8 @@ CREATE TABLE holds (
     reason TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     released_by TEXT,
-    released_at_ms INTEGER
+    released_at_ms INTEGER,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, who, reason, at_ms, released_by, released_at_ms))
 ) STRICT;
 
 CREATE UNIQUE INDEX holds_in_force ON holds (environment, vmid) WHERE released_at_ms IS NULL;
@@ -105,7 +118,8 @@ CREATE TABLE freezes (
     reason TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     thawed_by TEXT,
-    thawed_at_ms INTEGER
+    thawed_at_ms INTEGER,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, who, reason, at_ms, thawed_by, thawed_at_ms))
 ) STRICT;
 
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;

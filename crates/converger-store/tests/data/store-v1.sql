@@ -13,15 +13,17 @@ CREATE TABLE runs (
     plan TEXT NOT NULL,
     who TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    boot TEXT
+    boot TEXT,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(id, environment, plan, who, at_ms, boot))
 ) STRICT;
-INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1, 'boot-1');
+INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1, 'boot-1', -8398858425961848317);
 CREATE TABLE run_ends (
     run INTEGER PRIMARY KEY REFERENCES runs (seq),
     ending TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(run, ending, at_ms))
 ) STRICT;
-INSERT INTO run_ends VALUES (1, 'held', 7);
+INSERT INTO run_ends VALUES (1, 'held', 7, -1614674504370030189);
 CREATE TABLE operations (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -29,57 +31,64 @@ CREATE TABLE operations (
     environment TEXT NOT NULL,
     vmid INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(id, run, environment, vmid, at_ms, body))
 ) STRICT;
-INSERT INTO operations VALUES (1, 'op-1', 1, 'lab', 1001, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1001},"id":"op-1","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"key":"key-1","kind":"one-shot","request":"sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB));
-INSERT INTO operations VALUES (2, 'op-2', 1, 'lab', 1002, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB));
-INSERT INTO operations VALUES (3, 'op-3', 1, 'lab', 1003, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB));
+INSERT INTO operations VALUES (1, 'op-1', 1, 'lab', 1001, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1001},"id":"op-1","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"key":"key-1","kind":"one-shot","request":"sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), 1687015259171350029);
+INSERT INTO operations VALUES (2, 'op-2', 1, 'lab', 1002, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), 8858909863175775269);
+INSERT INTO operations VALUES (3, 'op-3', 1, 'lab', 1003, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), -7782464683517684565);
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
 CREATE TABLE sendings (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     at_ms INTEGER NOT NULL,
-    up_ms INTEGER NOT NULL
+    up_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, at_ms, up_ms))
 ) STRICT;
-INSERT INTO sendings VALUES (3, 11, 7);
+INSERT INTO sendings VALUES (3, 11, 7, -7562924691017516513);
 CREATE TABLE tasks (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     task TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, task, at_ms))
 ) STRICT;
-INSERT INTO tasks VALUES (1, 'UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:1001:root@pam!op-1:', 11);
+INSERT INTO tasks VALUES (1, 'UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:1001:root@pam!op-1:', 11, -2398943411210287542);
 CREATE INDEX tasks_by_name ON tasks (task);
 CREATE TABLE ends (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     ending TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
-    body BLOB NOT NULL
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, ending, at_ms, body))
 ) STRICT;
-INSERT INTO ends VALUES (2, 'done', 12, X'7b22656e64223a22646f6e65222c2265766964656e6365223a7b22737461747573223a22e280ae676e702e312d626577222c2274616773223a5b222d70726f642d6462225d7d2c226f62736572766564223a7b7d2c22736368656d61223a22636f6e7665726765722e6f7574636f6d652f31227d');
-INSERT INTO ends VALUES (3, 'held', 12, CAST('{"code":"guest-locked","end":"held","evidence":{"tags":["web-1\u001b[2J\u001b[31mPROD"]},"observed":{"seen.at":"converger-hold "},"release":"reading","schema":"converger.outcome/1"}' AS BLOB));
+INSERT INTO ends VALUES (2, 'done', 12, X'7b22656e64223a22646f6e65222c2265766964656e6365223a7b22737461747573223a22e280ae676e702e312d626577222c2274616773223a5b222d70726f642d6462225d7d2c226f62736572766564223a7b7d2c22736368656d61223a22636f6e7665726765722e6f7574636f6d652f31227d', -2563227701643610051);
+INSERT INTO ends VALUES (3, 'held', 12, CAST('{"code":"guest-locked","end":"held","evidence":{"tags":["web-1\u001b[2J\u001b[31mPROD"]},"observed":{"seen.at":"converger-hold "},"release":"reading","schema":"converger.outcome/1"}' AS BLOB), 3762249475970633711);
 CREATE INDEX ends_by_time ON ends (at_ms);
 CREATE TABLE resolutions (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
     resolution TEXT NOT NULL,
     who TEXT NOT NULL,
     reason TEXT NOT NULL,
-    at_ms INTEGER NOT NULL
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(operation, resolution, who, reason, at_ms))
 ) STRICT;
-INSERT INTO resolutions VALUES (3, 'not-run', 'bob', 'the log says so', 13);
+INSERT INTO resolutions VALUES (3, 'not-run', 'bob', 'the log says so', 13, -3281620168657882166);
 CREATE TABLE occupants (
     environment TEXT NOT NULL,
     vmid INTEGER NOT NULL,
     operation INTEGER NOT NULL REFERENCES operations (seq),
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, operation)),
     PRIMARY KEY (environment, vmid)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO occupants VALUES ('lab', 1001, 1);
+INSERT INTO occupants VALUES ('lab', 1001, 1, 8803027519212443611);
 CREATE TABLE idempotency_keys (
     environment TEXT NOT NULL,
     name TEXT NOT NULL,
     request TEXT NOT NULL,
     operation INTEGER NOT NULL REFERENCES operations (seq),
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, name, request, operation)),
     PRIMARY KEY (environment, name)
 ) STRICT, WITHOUT ROWID;
-INSERT INTO idempotency_keys VALUES ('lab', 'key-1', 'sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153', 1);
+INSERT INTO idempotency_keys VALUES ('lab', 'key-1', 'sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153', 1, 8761863591675453708);
 CREATE TABLE holds (
     seq INTEGER PRIMARY KEY,
     environment TEXT NOT NULL,
@@ -88,10 +97,11 @@ CREATE TABLE holds (
     reason TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     released_by TEXT,
-    released_at_ms INTEGER
+    released_at_ms INTEGER,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, who, reason, at_ms, released_by, released_at_ms))
 ) STRICT;
-INSERT INTO holds VALUES (1, 'lab', 1009, 'ann', 'it''s being moved', 5, 'bob', 8);
-INSERT INTO holds VALUES (2, 'lab', 1009, 'ann', 'it''s being moved', 5, NULL, NULL);
+INSERT INTO holds VALUES (1, 'lab', 1009, 'ann', 'it''s being moved', 5, 'bob', 8, -249333144011474762);
+INSERT INTO holds VALUES (2, 'lab', 1009, 'ann', 'it''s being moved', 5, NULL, NULL, -6077948694304261830);
 CREATE UNIQUE INDEX holds_in_force ON holds (environment, vmid) WHERE released_at_ms IS NULL;
 CREATE TABLE freezes (
     seq INTEGER PRIMARY KEY,
@@ -100,8 +110,9 @@ CREATE TABLE freezes (
     reason TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     thawed_by TEXT,
-    thawed_at_ms INTEGER
+    thawed_at_ms INTEGER,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, who, reason, at_ms, thawed_by, thawed_at_ms))
 ) STRICT;
-INSERT INTO freezes VALUES (1, 'lab', 'ann', 'audit', 6, 'bob', 9);
-INSERT INTO freezes VALUES (2, 'lab', 'ann', 'audit', 6, NULL, NULL);
+INSERT INTO freezes VALUES (1, 'lab', 'ann', 'audit', 6, 'bob', 9, -3940355370651444340);
+INSERT INTO freezes VALUES (2, 'lab', 'ann', 'audit', 6, NULL, NULL, -3936062668586532289);
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;

@@ -1,5 +1,6 @@
 //! The store in a file: what it refuses to open, what it survives, and that it says the same as its twin.
 
+mod flips;
 mod glance;
 mod gone;
 mod groups;
@@ -28,6 +29,14 @@ fn settings() -> Settings {
 
 fn open(directory: &Path) -> SqliteStore {
     SqliteStore::open(directory, settings()).expect("opens")
+}
+
+/// Somebody who writes into the file as they like.
+fn other(path: &Path) -> rusqlite::Connection {
+    let connection = rusqlite::Connection::open(path).expect("opens");
+    converger_store::conformance::teach(&connection).expect("taught");
+    connection.pragma_update(None, "ignore_check_constraints", true).expect("set");
+    connection
 }
 
 fn commit(store: &impl Store, batch: impl Into<converger_store::Batch>) -> Result<Receipt, StoreError> {

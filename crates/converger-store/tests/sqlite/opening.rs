@@ -9,7 +9,7 @@ use converger_store::conformance::{Sample, now};
 use converger_store::{Filter, OpenError, SqliteStore, Store};
 use rusqlite::Connection;
 
-use super::{open, place, settings, write};
+use super::{open, other, place, settings, write};
 
 fn refusal(directory: &Path) -> OpenError {
     SqliteStore::open(directory, settings()).map(|_| ()).expect_err("refused")
@@ -189,7 +189,7 @@ fn what_a_process_left_that_died_at_its_first_start_is_opened() {
 fn a_store_of_version_1_is_read() {
     let (_above, directory) = place();
     private(&directory);
-    let connection = Connection::open(directory.join("converger.db")).expect("opens");
+    let connection = other(&directory.join("converger.db"));
     connection.execute_batch(include_str!("../data/store-v1.sql")).expect("SQL");
     drop(connection);
     let (store, sample) = (open(&directory), Sample::new(100));

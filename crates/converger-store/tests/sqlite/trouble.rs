@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use converger_core::apply::{Freeze, OperationId};
+use converger_core::apply::{Freeze, Hold, OperationId};
 use converger_core::artifact::Digest;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, Refused, Settings, SqliteStore, Store, StoreError, Write};
+use converger_store::{Batch, Filter, OpenError, Refused, Settings, SqliteStore, Store, StoreError, Write};
 use rusqlite::Connection;
 
-use super::{commit, open, place, settings, write};
+use super::{commit, open, other, place, settings, write};
 
 fn plan(size: usize, fill: u8) -> Write {
     let body: Arc<[u8]> = vec![fill; size].into();
@@ -83,18 +83,46 @@ fn a_row_that_rots_is_named_and_never_left_out() {
         ("UPDATE operations SET body = CAST(replace(CAST(body AS TEXT), 'operation/1', 'operation/2') AS BLOB)", "converger.operation/2"),
         ("UPDATE operations SET id = 'op-9'", "its body is of operation `op-1`"),
         ("UPDATE operations SET at_ms = -1", "below zero"),
-        ("INSERT INTO tasks VALUES (1, 'a b', 1)", "not a well-formed task"),
+        ("INSERT INTO tasks VALUES (1, 'a b', 1, 0)", "not a well-formed task"),
     ];
     for (sql, part) in rots {
         let (_above, directory) = place();
         let (store, sample) = (open(&directory), Sample::new(1));
         write(&store, Batch::from(sample.start()).with(sample.intent(&sample.operation(1, 1))));
-        Connection::open(store.place()).expect("opens").execute_batch(sql).expect("SQL");
+        other(store.place()).execute_batch(sql).expect("SQL");
         let listed = now(store.operations(Filter::default(), 9)).map(|_| ());
         let open = now(store.open_operations(sample.environment())).map(|_| ());
         for answer in [listed, open] {
             assert!(matches!(&answer, Err(error @ StoreError::Malformed { .. }) if error.to_string().contains(part)), "{sql}: {answer:?}");
         }
+    }
+}
+
+/// Whatever is written past the program: the next start finds it, and says in which table.
+#[test]
+fn a_row_that_was_changed_past_the_program_is_found_at_the_next_start() {
+    let changes = [
+        ("UPDATE holds SET released_at_ms = 9", "holds"),
+        ("UPDATE holds SET vmid = vmid + 1", "holds"),
+        ("UPDATE freezes SET environment = 'la'", "freezes"),
+        ("UPDATE occupants SET operation = 2", "occupants"),
+        ("UPDATE operations SET at_ms = at_ms + 1", "operations"),
+        ("UPDATE sendings SET up_ms = 0", "sendings"),
+        ("UPDATE runs SET boot = NULL", "runs"),
+        ("PRAGMA foreign_keys = OFF; UPDATE operations SET seq = seq + 10", "belongs to nothing"),
+    ];
+    for (sql, part) in changes {
+        let (_above, directory) = place();
+        let (store, sample) = (open(&directory), Sample::new(1));
+        let (environment, vmid, by, reason) = (sample.environment(), sample.guest(9), Box::from("ann"), Box::from("a disk"));
+        let hold = Write::Hold(Hold { environment: environment.clone(), vmid, by, reason, at_ms: 1 });
+        let [first, second] = [1, 2].map(|number| sample.operation(number, number));
+        write(&store, Batch::from(sample.start()).with(sample.intent(&first)).with(sample.intent(&second)).with(sample.sending(&first)));
+        write(&store, Batch::from(hold).with(Write::Freeze(Freeze { environment, by: "ann".into(), reason: "audit".into(), at_ms: 1 })));
+        drop(store);
+        other(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
+        let error = SqliteStore::open(&directory, settings()).map(drop).expect_err(sql);
+        assert!(matches!(&error, OpenError::Damaged { .. }) && error.to_string().contains(part), "{sql}: {error}");
     }
 }
 

@@ -1,0 +1,115 @@
+//! A byte of the file is another one than was written: it is found, or nothing that is read is another.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use converger_core::apply::{End, Freeze, Hold, IdempotencyKey, Resolution};
+use converger_core::artifact::Digest;
+use converger_core::testing::Rng;
+use converger_store::conformance::{Sample, now};
+use converger_store::{Batch, Filter, SqliteStore, Store, StoreError, Write, glance};
+
+use super::{open, place, settings, write};
+
+const FLIPS: u64 = 2_000;
+
+/// Something in every table: operations in every standing, holds and freezes that are in force and that are not.
+fn content() -> Batch {
+    let mut sample = Sample::new(7);
+    let body: Arc<[u8]> = Arc::from(*b"{\"planner\":1}");
+    let mut batch = Batch::from(Write::Plan { digest: Digest::of_bytes(&body), body }).with(sample.start());
+    for number in 0..12 {
+        let operation = sample.one_shot(number, number, &format!("key-{number}"), "it");
+        batch = batch.with(sample.intent(&operation));
+        batch = if number > 1 { batch.with(sample.sending(&operation)) } else { batch };
+        batch = if number > 2 { batch.with(sample.tasked(&operation)) } else { batch };
+        if let Some(end) = End::ALL.get(usize::try_from(number % 7).expect("small")).filter(|_| number > 3) {
+            batch = batch.with(sample.ended(&operation, *end));
+            batch = if *end == End::Held { batch.with(sample.resolved(&operation, Resolution::Done)) } else { batch };
+        }
+    }
+    let environment = sample.environment();
+    let hold = |vmid, reason: &str| {
+        Write::Hold(Hold { environment: environment.clone(), vmid: sample.guest(vmid), by: "ann".into(), reason: reason.into(), at_ms: 5 })
+    };
+    let freeze = || Write::Freeze(Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 });
+    let release = Write::Release { environment: environment.clone(), vmid: sample.guest(20), by: "bob".into(), at_ms: 8 };
+    let thaw = Write::Thaw { environment: environment.clone(), by: "bob".into(), at_ms: 9 };
+    let said = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
+    said.into_iter().fold(batch, Batch::with).with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
+}
+
+/// All that anybody can read, in words.
+fn told(directory: &Path) -> Result<String, String> {
+    let sample = Sample::new(7);
+    let glanced = glance(directory, &sample.environment(), 0).map_err(|error| error.to_string())?;
+    let store = SqliteStore::open(directory, settings()).map_err(|error| error.to_string())?;
+    let read = || {
+        let environment = || sample.environment();
+        let keyed: Result<Vec<_>, StoreError> =
+            (0..12).map(|number| now(store.keyed(environment(), IdempotencyKey::new(&format!("key-{number}")).expect("a key")))).collect();
+        let lists = (now(store.operations(Filter::default(), 99))?, now(store.open_operations(environment()))?, keyed?);
+        let said = (now(store.holds(environment()))?, now(store.freeze(environment()))?);
+        Ok::<_, StoreError>(format!("{lists:?} {said:?} {:?} {:?}", now(store.runs(environment(), 9))?, now(store.plan(plan()))?))
+    };
+    read().map(|read| format!("{glanced:?} {read}")).map_err(|error| error.to_string())
+}
+
+fn plan() -> Digest {
+    Digest::of_bytes(b"{\"planner\":1}")
+}
+
+#[test]
+fn a_flipped_byte_is_found_or_changes_nothing_that_is_read() {
+    let (_above, directory) = place();
+    let store = open(&directory);
+    write(&store, content());
+    drop(store);
+    let path = directory.join("converger.db");
+    let whole = fs::read(&path).expect("there");
+    let wanted = told(&directory).expect("whole");
+    let mut rng = Rng::new(20_261_116);
+    // Most of a small file is room that nothing is in.
+    let used: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] != 0).collect();
+    let (mut found, mut same) = (0, 0);
+    for flip in 0..FLIPS {
+        let at = if flip % 8 == 0 { rng.index(whole.len()) } else { used[rng.index(used.len())] };
+        let with = 1 + u8::try_from(rng.below(255)).expect("a byte");
+        let mut flipped = whole.clone();
+        flipped[at] ^= with;
+        for file in ["converger.db-wal", "converger.db-shm"] {
+            let _ = fs::remove_file(directory.join(file));
+        }
+        fs::write(&path, flipped).expect("written");
+        match told(&directory) {
+            Err(_) => found += 1,
+            Ok(told) => {
+                assert_eq!(told, wanted, "flip {flip}: byte {at} (page {}, {}) by {with:#x}", at / 4096 + 1, at % 4096);
+                same += 1;
+            }
+        }
+    }
+    println!("{FLIPS} flips in {} bytes: {found} found, {same} without effect", whole.len());
+    assert!(found > 1_000 && same > 300, "{found} {same}");
+}
+
+/// What a person said does not vanish, wherever its row is damaged.
+#[test]
+fn every_byte_of_a_hold_counts() {
+    let (_above, directory) = place();
+    let store = open(&directory);
+    write(&store, content());
+    drop(store);
+    let path = directory.join("converger.db");
+    let whole = fs::read(&path).expect("there");
+    let text = b"it's being moved";
+    let at = whole.windows(text.len()).position(|bytes| bytes == text).expect("the hold is there");
+    for byte in at - 20..at + text.len() + 12 {
+        let mut flipped = whole.clone();
+        flipped[byte] ^= 1;
+        fs::write(&path, flipped).expect("written");
+        let told = told(&directory).expect_err("it is found");
+        assert!(told.contains("damaged") || told.contains("malformed"), "byte {byte}: {told}");
+    }
+}
