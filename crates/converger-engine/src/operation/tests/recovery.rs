@@ -183,7 +183,7 @@ fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out()
     assert_eq!(looked(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
     assert_eq!(looked(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
     assert_eq!(looked(&|| of_others(false), "running"), "done");
-    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..over("T1", 60) }]), "stopped"), "failed not-carried-out");
+    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..over("T1", 120) }]), "stopped"), "failed not-carried-out");
     let both = tasks(&[TaskSeen { is_ours: false, ..at_work("T1") }, at_work("T2")]);
     let state = check_recovery(open("start", None), &[both, ended(), status("running"), config(2)], RECOVERED, "done");
     assert_eq!(state.task(), Some(&task_id("T2")), "what is provably ours is adopted");
