@@ -148,6 +148,9 @@ impl Sagas {
         let tell = |harms: &[(Kind, u64)]| tell_there_and_back(scene::single(kind, step), scene::single(kind, back), harms);
         let calm = tell(&[]);
         self.add_undone(&saga, "", &calm);
+        if calm.commands == 0 {
+            self.wrong.push(format!("{saga}, undone: nothing was done on the way back before everything healed"));
+        }
         for at in 1..=calm.commands {
             for death in [Kind::CrashBefore, Kind::CrashAfter] {
                 self.add_undone(&saga, &format!(": {death:?} {at}"), &tell(&[(death, at)]));
