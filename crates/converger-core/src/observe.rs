@@ -160,6 +160,9 @@ pub struct ObservedGuest {
     pub tags: Reading<Words>,
     /// Its birth marks.
     pub identity: Reading<Box<Identity>>,
+    /// The hardware addresses of all its network devices, in upper case. They are read with the birth marks, and count only where those do:
+    /// devices come and go, so that an address tells whose machine this is, and not whether it is the same guest.
+    pub macs: Words,
     /// The values in effect; read whole or not at all, so that a key that it lacks has its default.
     pub config: Reading<Config>,
     /// What waits for the next start.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::desired::DesiredGuest;
 use crate::guest::{Identity, Vmid};
-use crate::normalize::Value;
+use crate::normalize::{Value, Words};
 use crate::observe::{ObservedGuest, Reading};
 use crate::refusal::Refusal;
 
@@ -22,8 +22,9 @@ pub struct Rules {
     ids: Vec<Vmid>,
     names: Vec<String>,
     tags: Vec<String>,
-    /// Left out where it is not known, so that a recording is planned alike on every machine.
-    #[serde(skip_serializing_if = "Host::is_unknown")]
+    /// Not part of what is stored: what it leads to is, as a refusal. Links of containers come and go on a machine, and a plan that was approved
+    /// on one machine may be carried out from another.
+    #[serde(skip)]
     host: Host,
     /// Left out where there are none, so that a plan does not depend on whether anything is remembered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -65,10 +66,44 @@ impl Grip {
 }
 
 /// Marks of the machine that this program runs on, by which its own guest is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     macs: Vec<String>,
     uuids: Vec<String>,
+    /// Whether one of the addresses belongs to a device of this machine: inside of a container all may be made up.
+    has_device: bool,
+    unread: Vec<Mark>,
+}
+
+/// A kind of mark that a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mark {
+    /// The UUID that the firmware gives, which a virtual machine has from its config.
+    FirmwareUuid,
+    /// The addresses of the network devices.
+    HardwareAddresses,
+}
+
+impl Mark {
+    /// The word for it.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::FirmwareUuid => "firmware-uuid",
+            Self::HardwareAddresses => "hardware-addresses",
+        }
+    }
+}
+
+/// Whether a guest is the one that this program runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Own {
+    /// It is.
+    Yes,
+    /// It is not.
+    No,
+    /// The machine has marks that may not be read, and no others tell the two apart.
+    Untold,
 }
 
 impl Host {
@@ -79,21 +114,57 @@ impl Host {
     pub fn new(macs: impl IntoIterator<Item = String>, uuids: impl IntoIterator<Item = String>) -> Self {
         let macs = macs.into_iter().map(|mac| mac.to_ascii_uppercase()).collect();
         let both = |uuid: String| [turned(&uuid), Some(uuid)].into_iter().flatten().map(|uuid| uuid.to_ascii_lowercase());
-        Self { macs: sorted(macs), uuids: sorted(uuids.into_iter().flat_map(both).collect()) }
+        Self { macs: sorted(macs), uuids: sorted(uuids.into_iter().flat_map(both).collect()), ..Self::default() }
+    }
+
+    /// The same, where one of the addresses is that of a device and not of a link inside of a machine.
+    #[must_use]
+    pub fn with_device(self) -> Self {
+        Self { has_device: true, ..self }
+    }
+
+    /// The same, with marks that are there and may not be read.
+    #[must_use]
+    pub fn without(self, unread: impl IntoIterator<Item = Mark>) -> Self {
+        Self { unread: sorted(unread.into_iter().collect()), ..self }
     }
 
     fn is_unknown(&self) -> bool {
-        self.macs.is_empty() && self.uuids.is_empty()
+        self.macs.is_empty() && self.uuids.is_empty() && self.unread.is_empty()
     }
 
-    /// Whether a guest with these marks is this machine.
+    /// The marks that may not be read, in words.
     #[must_use]
-    pub fn is(&self, identity: &Identity) -> bool {
+    pub fn unread(&self) -> Vec<String> {
+        self.unread.iter().map(|mark| mark.word().to_owned()).collect()
+    }
+
+    /// Whether a guest with these marks and hardware addresses is this machine.
+    #[must_use]
+    pub fn is(&self, identity: &Identity, macs: &Words) -> Own {
         let among = |list: &[String], mark: &Option<Box<str>>| mark.as_deref().is_some_and(|mark| list.iter().any(|own| own == mark));
-        match identity {
-            Identity::Qemu { uuid, .. } => among(&self.uuids, uuid),
-            Identity::Lxc { mac, .. } => among(&self.macs, mac),
+        let is_linked = macs.iter().any(|mac| self.macs.iter().any(|own| own == mac));
+        let (is_marked, is_told) = match identity {
+            Identity::Qemu { uuid, .. } => (among(&self.uuids, uuid), self.tells_qemu(uuid.is_some(), macs)),
+            Identity::Lxc { mac, .. } => (among(&self.macs, mac), !self.lacks(Mark::HardwareAddresses)),
+        };
+        match (is_marked || is_linked, is_told) {
+            (true, _) => Own::Yes,
+            (false, true) => Own::No,
+            (false, false) => Own::Untold,
         }
+    }
+
+    fn lacks(&self, mark: Mark) -> bool {
+        self.unread.contains(&mark)
+    }
+
+    /// Whether a virtual machine that shares no mark is another one: by its UUID, or else by its addresses, of which a virtual machine's
+    /// own are those of devices.
+    fn tells_qemu(&self, has_uuid: bool, macs: &Words) -> bool {
+        let by_uuid = !self.lacks(Mark::FirmwareUuid) && (self.uuids.is_empty() || has_uuid);
+        let by_macs = !self.lacks(Mark::HardwareAddresses) && self.has_device && !macs.is_empty();
+        self.unread.is_empty() || by_uuid || by_macs
     }
 }
 
@@ -173,12 +244,12 @@ impl Rules {
             grounds.push("desired-name".to_owned());
         }
         let tags: Vec<&str> = observed.tags_carried().collect();
-        let identity = match &observed.identity {
-            Reading::Read(identity) => Some(&**identity),
+        let marks = match &observed.identity {
+            Reading::Read(identity) => Some((&**identity, &observed.macs)),
             Reading::Unread => None,
         };
         let flag = observed.protection == Reading::Read(true);
-        let mut seen = self.grounds_of(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, identity);
+        let mut seen = self.grounds_of(desired.vmid, observed.name.as_deref().unwrap_or(""), &tags, flag, marks);
         // What is declared to be protected is, from the moment on that it is declared. Names stand before tags.
         let names = usize::from(seen.first().is_some_and(|ground| ground == "observed-name"));
         seen.splice(names..names, declared_tags(desired).filter(|tag| self.is_protecting_tag(tag)).map(|tag| format!("desired-tag:{tag}")));
@@ -188,7 +259,7 @@ impl Rules {
 
     /// What protects a guest that was found like this, in words.
     #[must_use]
-    pub fn grounds_of(&self, vmid: Vmid, name: &str, tags: &[&str], protection: bool, identity: Option<&Identity>) -> Vec<String> {
+    pub fn grounds_of(&self, vmid: Vmid, name: &str, tags: &[&str], protection: bool, marks: Option<(&Identity, &Words)>) -> Vec<String> {
         let mut grounds = Vec::new();
         if self.is_protected_name(name) {
             grounds.push("observed-name".to_owned());
@@ -200,7 +271,7 @@ impl Rules {
         if self.ids.binary_search(&vmid).is_ok() {
             grounds.push("listed-id".to_owned());
         }
-        if identity.is_some_and(|identity| self.host.is(identity)) {
+        if marks.is_some_and(|(identity, macs)| self.host.is(identity, macs) == Own::Yes) {
             grounds.push("runs-this-program".to_owned());
         }
         grounds
@@ -284,11 +355,37 @@ mod tests {
     #[test]
     fn a_machine_knows_its_own_guest_in_both_forms_of_its_uuid() {
         let host = Host::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
-        let qemu = |uuid: &str| host.is(&Identity::Qemu { uuid: Some(uuid.into()), ctime: None });
+        let is = |identity: &Identity| host.is(identity, &Words::default()) == Own::Yes;
+        let qemu = |uuid: &str| is(&Identity::Qemu { uuid: Some(uuid.into()), ctime: None });
         assert!(qemu("00112233-4455-6677-8899-aabbccddeeff") && qemu("33221100-5544-7766-8899-aabbccddeeff"));
         assert!(!qemu("00112233-4455-6677-8899-aabbccddeefe"));
-        assert!(host.is(&Identity::Lxc { rootfs: None, mac: Some("BC:24:11:00:00:01".into()) }));
-        assert!(!host.is(&Identity::Lxc { rootfs: None, mac: None }) && !host.is(&Identity::Qemu { uuid: None, ctime: Some(1) }));
+        assert!(is(&Identity::Lxc { rootfs: None, mac: Some("BC:24:11:00:00:01".into()) }));
+        assert!(!is(&Identity::Lxc { rootfs: None, mac: None }) && !is(&Identity::Qemu { uuid: None, ctime: Some(1) }));
+    }
+
+    /// A virtual machine with this UUID, and a container, each with these addresses.
+    fn owned(host: &Host, uuid: Option<&str>, macs: &[&str]) -> (Own, Own) {
+        let macs = Words::new(macs.iter().map(|mac| (*mac).into()).collect());
+        let qemu = Identity::Qemu { uuid: uuid.map(Into::into), ctime: None };
+        (host.is(&qemu, &macs), host.is(&Identity::Lxc { rootfs: None, mac: None }, &macs))
+    }
+
+    #[test]
+    fn a_mark_that_may_not_be_read_is_not_one_that_differs() {
+        let linked = || Host::new(["bc:24:11:00:00:01".into()], []);
+        let hidden = linked().with_device().without([Mark::FirmwareUuid]);
+        assert_eq!(owned(&hidden, Some("a"), &["BC:24:11:00:00:01"]), (Own::Yes, Own::Yes));
+        assert_eq!(owned(&hidden, Some("a"), &["BC:24:11:00:00:02"]), (Own::No, Own::No));
+        assert_eq!(owned(&hidden, Some("a"), &[]), (Own::Untold, Own::No));
+        // Inside of a container in a virtual machine the addresses are not those of the virtual machine.
+        assert_eq!(owned(&linked().without([Mark::FirmwareUuid]), Some("a"), &["BC:24:11:00:00:02"]), (Own::Untold, Own::No));
+        let blind = Host::new([], ["b".into()]).without([Mark::HardwareAddresses]);
+        assert_eq!(owned(&blind, Some("a"), &["BC:24:11:00:00:02"]), (Own::No, Own::Untold));
+        assert_eq!(owned(&blind, None, &["BC:24:11:00:00:02"]), (Own::Untold, Own::Untold));
+        let both = Host::default().without([Mark::HardwareAddresses, Mark::FirmwareUuid]);
+        assert_eq!(owned(&both, Some("a"), &["BC:24:11:00:00:02"]), (Own::Untold, Own::Untold));
+        assert_eq!(owned(&Host::default(), None, &[]), (Own::No, Own::No));
+        assert!(Rules::default().with_host(both).host().is_some());
     }
 
     #[test]

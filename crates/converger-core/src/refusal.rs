@@ -36,6 +36,7 @@ pub enum Code {
     ConfigPending,
     UnsupportedChange,
     ProtectedGuest,
+    OwnGuestUntold,
     ProtectionChange,
     DependencyRefused,
     DependencyNotRunning,
@@ -252,6 +253,10 @@ impl Refusal {
 
     pub(crate) fn protected_guest(by: Vec<String>, changes: Vec<String>) -> Self {
         Self::bare(Code::ProtectedGuest).with("by", Datum::Words(by)).with("changes", Datum::Words(changes))
+    }
+
+    pub(crate) fn own_guest_untold(unread: Vec<String>, changes: Vec<String>) -> Self {
+        Self::bare(Code::OwnGuestUntold).with("changes", Datum::Words(changes)).with("unread", Datum::Words(unread))
     }
 
     pub(crate) fn protection_change(tags: Vec<String>) -> Self {

@@ -102,6 +102,7 @@ pub(crate) fn config_read(cores: u32) -> ConfigRead {
     ConfigRead {
         name: "web".into(),
         identity: Identity::Qemu { uuid: Some(UUID.into()), ctime: None },
+        macs: Words::default(),
         values: Config::new(vec![(Field::Cores, Value::Count(cores))]),
         pending: Box::new([]),
         tags: Words::default(),

@@ -155,6 +155,8 @@ pub struct ConfigRead {
     pub name: Box<str>,
     /// The birth marks.
     pub identity: Identity,
+    /// The hardware addresses of its network devices, in upper case.
+    pub macs: Words,
     /// The values in effect.
     pub values: Config,
     /// What waits for the next start.

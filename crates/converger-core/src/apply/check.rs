@@ -16,7 +16,7 @@ use crate::desired::{DesiredGuest, Setting};
 use crate::guest::{Identity, NodeName, RunState};
 use crate::normalize::{self, Field, Value, Words};
 use crate::observe::{CAUSE_NOT_GIVEN, CAUSE_NOT_LISTED, Pending, Status};
-use crate::policy::{HOLD_TAG, Rules};
+use crate::policy::{HOLD_TAG, Own, Rules};
 use crate::refusal::Refusal;
 
 /// What a step is held against beyond what its operation records: the rules of protection, and what is declared of the guest.
@@ -283,9 +283,14 @@ fn protected(operation: &Operation, terms: &Terms, config: &ConfigRead) -> Optio
     let step = &operation.step;
     if step.interrupts() {
         let tags: Vec<&str> = tags_carried(config).collect();
-        let grounds = terms.rules.grounds_of(operation.guest.vmid, &config.name, &tags, config.protection, Some(&config.identity));
+        let grounds =
+            terms.rules.grounds_of(operation.guest.vmid, &config.name, &tags, config.protection, Some((&config.identity, &config.macs)));
+        let changes = || vec![step.change.word().to_owned()];
         if !grounds.is_empty() {
-            return Some(Refusal::protected_guest(grounds, vec![step.change.word().to_owned()]));
+            return Some(Refusal::protected_guest(grounds, changes()));
+        }
+        if let Some(host) = terms.rules.host().filter(|host| host.is(&config.identity, &config.macs) == Own::Untold) {
+            return Some(Refusal::own_guest_untold(host.unread(), changes()));
         }
     }
     let written = match &step.change {

@@ -14,7 +14,7 @@ const KEYS: [&str; 11] =
     ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
 const NODE_KEYS: [&str; 2] = ["name", "online"];
-const GUEST_KEYS: [&str; 19] = [
+const GUEST_KEYS: [&str; 20] = [
     "cause",
     "config",
     "cpus",
@@ -23,6 +23,7 @@ const GUEST_KEYS: [&str; 19] = [
     "identity",
     "kind",
     "lock",
+    "macs",
     "maxmem",
     "name",
     "node",
@@ -36,7 +37,7 @@ const GUEST_KEYS: [&str; 19] = [
     "vmid",
 ];
 const STATUS_WORDS: [&str; 3] = ["running", "stopped", "unknown"];
-const GUEST_REQUIRED: [usize; 4] = [6, 10, 15, 18];
+const GUEST_REQUIRED: [usize; 4] = [6, 11, 16, 19];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
     let draft = decode(bytes, notation, File)?;
@@ -178,6 +179,7 @@ struct Row<'t> {
     protection: Option<bool>,
     tags: Option<Words>,
     identity: Option<Marks>,
+    macs: Words,
     has_config: bool,
     pending: Option<Vec<PendingDraft<'t>>>,
     digest: Option<Box<str>>,
@@ -214,16 +216,17 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
         5 => row.identity = marks::read(reader)?,
         6 => row.kind = reader.word("`kind`", &Kind::WORDS)?.and_then(|(index, _)| Kind::ALL.get(index).copied()),
         7 => row.lock = or_null(reader, |reader| text(reader, "`lock`"))?,
-        8 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
-        9 => row.name = text(reader, "`name`")?,
-        10 => row.node = reader.text("`node`")?,
-        11 => row.pending = pending(reader)?,
-        12 => row.protection = reader.flag("`protection`")?,
-        13 => row.run_state = text(reader, "`run_state`")?,
-        14 => row.source = text(reader, "`source`")?,
-        15 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
-        16 => row.tags = tags(reader, &mut scratch.tags)?,
-        17 => row.template = reader.flag("`template`")?,
+        8 => row.macs = macs(reader)?,
+        9 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
+        10 => row.name = text(reader, "`name`")?,
+        11 => row.node = reader.text("`node`")?,
+        12 => row.pending = pending(reader)?,
+        13 => row.protection = reader.flag("`protection`")?,
+        14 => row.run_state = text(reader, "`run_state`")?,
+        15 => row.source = text(reader, "`source`")?,
+        16 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
+        17 => row.tags = tags(reader, &mut scratch.tags)?,
+        18 => row.template = reader.flag("`template`")?,
         _ => row.vmid = vmid(reader)?,
     }
     Ok(())
@@ -259,11 +262,11 @@ pub(super) fn cause<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Opt
 
 fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, row: &Row<'_>) -> Result<(), End> {
     let known = matches!(row.status, Some(0 | 1));
-    if known && row.name.is_none() && seen.key(9).is_none() {
+    if known && row.name.is_none() && seen.key(10).is_none() {
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
     }
     let raw = row.run_state.as_deref();
-    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(13))
+    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(14))
         && STATUS_WORDS.get(status) != Some(&word)
     {
         let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quoted(word)));
@@ -314,6 +317,7 @@ fn finish<'t, S: Source<'t>>(
         protection: reading(row.protection),
         tags: reading(row.tags),
         identity,
+        macs: row.macs,
         config: if row.has_config { Reading::Read(config) } else { Reading::Unread },
         pending,
         digest: row.digest,
@@ -384,6 +388,16 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, tags: &mut Vec<Box<str>>)
         Ok(())
     })?;
     Ok(list.map(|_| Words::new(tags.drain(..).collect())))
+}
+
+/// Hardware addresses are compared in upper case, as birth marks are.
+fn macs<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Words, End> {
+    let mut macs = Vec::new();
+    reader.items("`macs`", |reader| {
+        macs.extend(text(reader, "a hardware address")?.map(|mac| mac.to_ascii_uppercase().into_boxed_str()));
+        Ok(())
+    })?;
+    Ok(Words::new(macs))
 }
 
 /// The config; whether there was one.

@@ -116,6 +116,8 @@ impl Serialize for Row<'_> {
         entry_read(&mut map, "identity", &guest.identity)?;
         map.serialize_entry("kind", &guest.kind)?;
         entry_read(&mut map, "lock", &guest.lock)?;
+        // Most rows have none, and none read is none that counts.
+        entry_some(&mut map, "macs", Some(&guest.macs).filter(|macs| !macs.is_empty()))?;
         entry_some(&mut map, "maxmem", guest.maxmem.as_ref())?;
         entry_some(&mut map, "name", guest.name.as_ref())?;
         map.serialize_entry("node", &observation.node_of(guest).map(|node| &node.name))?;

@@ -7,7 +7,7 @@ use crate::desired::{DesiredGuest, Restart, Stop};
 use crate::guest::{Kind, RunState};
 use crate::normalize::Field;
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
-use crate::policy::{Grip, HOLD_TAG, Rules};
+use crate::policy::{Grip, HOLD_TAG, Own, Rules};
 use crate::refusal::Refusal;
 
 pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, observation: &Scoped, rules: &Rules) -> Verdict {
@@ -155,6 +155,7 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
     }
     refusals.extend(config::unsupported(row, steps));
     refusals.extend(protected(guest, row, steps, rules));
+    refusals.extend(untold(row, steps, rules));
     refusals.extend(unprotecting(row, steps, rules));
     refusals
 }
@@ -191,12 +192,24 @@ fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest) -> Vec<String> {
 }
 
 fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
-    let interrupting: Vec<String> = steps.iter().filter(|step| step.interrupts()).map(|step| step.change.word().to_owned()).collect();
+    let interrupting = interrupting(steps);
     if interrupting.is_empty() {
         return None;
     }
     let grounds = rules.grounds(guest, row);
     (!grounds.is_empty()).then(|| Refusal::protected_guest(grounds, interrupting))
+}
+
+fn interrupting(steps: &[Step]) -> Vec<String> {
+    steps.iter().filter(|step| step.interrupts()).map(|step| step.change.word().to_owned()).collect()
+}
+
+/// The guest may be the one that this program runs in: neither it nor another could be told.
+fn untold(row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {
+    let Reading::Read(identity) = &row.identity else { return None };
+    let host = rules.host().filter(|host| host.is(identity, &row.macs) == Own::Untold)?;
+    let changes = interrupting(steps);
+    (!changes.is_empty()).then(|| Refusal::own_guest_untold(host.unread(), changes))
 }
 
 /// Protecting tags that a step would take away, by writing others or by applying what is pending.

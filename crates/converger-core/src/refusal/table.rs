@@ -37,7 +37,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 31] = [
+pub static TABLE: [Entry; 32] = [
     entry(
         Code::NotQuorate,
         "not-quorate",
@@ -190,6 +190,15 @@ pub static TABLE: [Entry; 31] = [
         "the guest is protected from interruption",
         "A step would reboot or stop a guest that is protected by its declared or observed name, a tag, Proxmox's own protection or the list of ids. No approval and no flag lifts this.",
         "Do it by hand if it must be done. The evidence says what protects it: a name, a tag or the flag is changed on the guest, a listed id in converger.toml.",
+    ),
+    entry(
+        Code::OwnGuestUntold,
+        "own-guest-untold",
+        Stage::Plan,
+        Reach::Guest,
+        "it cannot be told whether this program runs in the guest",
+        "A step would reboot or stop the guest, and a program that stops its own guest leaves everything half done. This machine has marks by which its guest would be known, but they may not be read here: `firmware-uuid` is /sys/class/dmi/id/product_uuid, `hardware-addresses` are those under /sys/class/net.",
+        "Make the marks in the evidence readable to this user (a firmware UUID usually is for root only: `chgrp` and `chmod g+r` at boot, or run as root), or run the program outside of the environment.",
     ),
     entry(
         Code::ProtectionChange,

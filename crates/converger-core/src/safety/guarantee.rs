@@ -8,7 +8,7 @@ use crate::guest::{RunState, Vmid};
 use crate::normalize::{Field, Value};
 use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
 use crate::plan::{Plan, Step, Verdict};
-use crate::policy::{HOLD_TAG, Rules};
+use crate::policy::{HOLD_TAG, Own, Rules};
 use crate::refusal::Refusal;
 
 /// A guarantee that a step of a guest can break.
@@ -96,7 +96,7 @@ impl Case<'_> {
             let tagged = row.tags_carried().any(|tag| rules.is_protecting_tag(tag));
             // An unread identity may be that of the guest that this program runs in.
             let ours = rules.host().is_some_and(|host| match &row.identity {
-                Reading::Read(identity) => host.is(identity),
+                Reading::Read(identity) => host.is(identity, &row.macs) != Own::No,
                 Reading::Unread => true,
             });
             row.name.as_deref().is_some_and(begins) || tagged || row.protection == Reading::Read(true) || ours
@@ -160,7 +160,7 @@ mod tests {
     use crate::guest::RunState;
     use crate::normalize::{Effect, Words};
     use crate::plan::Reason;
-    use crate::policy::{Host, Rules};
+    use crate::policy::{Host, Mark, Rules};
     use crate::refusal::{Code, Datum};
     use crate::testing::World;
 
@@ -291,6 +291,11 @@ mod tests {
         ours.rules = Rules::default().with_host(host.clone());
         let mut perhaps_ours = world();
         perhaps_ours.rules = Rules::default().with_host(host);
+        let mut untold = seen("identity", json!({ "uuid": "another" }));
+        untold.rules = Rules::default().with_host(Host::default().without([Mark::FirmwareUuid]));
+        let mut linked = seen("identity", json!({ "uuid": "another" }));
+        linked.observation["guests"][0]["macs"] = json!(["bc:24:11:00:00:01"]);
+        linked.rules = Rules::default().with_host(Host::new(["bc:24:11:00:00:01".into()], []));
         let mut to_be_tagged = world();
         to_be_tagged.desired["guests"][0]["config"] = json!({ "tags": ["edge", "prod"] });
         let worlds = [
@@ -303,6 +308,8 @@ mod tests {
             renamed,
             ours,
             perhaps_ours,
+            untold,
+            linked,
             to_be_tagged,
         ];
         for world in worlds {

@@ -9,7 +9,7 @@ use super::values::{HOSTILE, declared, default_of, observed_values, wanted_value
 use super::{Rng, World};
 use crate::guest::{Kind, Vmid};
 use crate::normalize::{Field, Role, TABLE};
-use crate::policy::{Host, Rules};
+use crate::policy::{Host, Mark, Rules};
 
 type Tree = Map<String, Value>;
 
@@ -82,7 +82,11 @@ fn rules(rng: &mut Rng, ids: &[u32]) -> Rules {
     let tags = if rng.one_in(2) { vec!["keep".to_owned()] } else { vec![] };
     let rules = Rules::new(listed, names, tags);
     match rng.pick(ids) {
-        Some(vmid) if rng.one_in(3) => rules.with_host(Host::new([], [uuid(*vmid)])),
+        // A machine that knows itself, and one that may not read who it is.
+        Some(vmid) if rng.one_in(3) => rules.with_host(match vmid % 3 {
+            0 => Host::default().without([Mark::FirmwareUuid]),
+            _ => Host::new([], [uuid(*vmid)]),
+        }),
         _ => rules,
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use converger_core::guest::Vmid;
-use converger_core::policy::{Circumstances, Host, Limits, Rules};
+use converger_core::policy::{Circumstances, Host, Limits, Mark, Rules};
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::World;
 
@@ -63,6 +63,33 @@ fn g3_no_plan_interrupts_the_guest_that_this_program_runs_in() {
         unread.observation["guests"][0].as_object_mut().expect("a row").remove("identity");
         check(&unread, 100, "refused: guard-unread");
     }
+}
+
+#[test]
+fn g3_no_plan_interrupts_a_guest_that_this_program_may_run_in() {
+    let marks = json!({ "identity": { "uuid": "another" }, "macs": ["BC:24:11:00:00:01"] });
+    let own = || Host::new(["bc:24:11:00:00:01".into()], []).with_device();
+    check_protected("web", &marks, &Rules::default().with_host(own()));
+    for (declared, seen, free) in interruptions() {
+        let verdict = |host: Host, marks: Value, expected: &str| {
+            let seen = crate::merged(seen.clone(), marks);
+            let world = scene(json!([guest(100, "web", declared.clone())]), json!([row(100, "web", "running", seen)]));
+            check(&World { rules: Rules::default().with_host(host), ..world }, 100, expected);
+        };
+        let bare = json!({ "identity": { "uuid": "another" } });
+        let other = json!({ "identity": { "uuid": "another" }, "macs": ["BC:24:11:00:00:02"] });
+        verdict(own().without([Mark::FirmwareUuid]), other.clone(), free);
+        verdict(own().without([Mark::FirmwareUuid]), bare.clone(), "refused: own-guest-untold");
+        verdict(Host::default().without([Mark::FirmwareUuid, Mark::HardwareAddresses]), other, "refused: own-guest-untold");
+        verdict(Host::new([], ["b".into()]).without([Mark::HardwareAddresses]), bare, free);
+    }
+}
+
+/// Links of containers come and go: they are no part of what is approved.
+#[test]
+fn g6_the_machine_is_not_part_of_the_rules_that_are_stored() {
+    let rules = |host: Host| serde_json::to_string(&Rules::default().with_host(host)).expect("written");
+    assert_eq!(rules(Host::new(["02:42:00:00:00:01".into()], [])), rules(Host::default()));
 }
 
 #[test]

@@ -142,7 +142,7 @@ fn observation() -> Json {
             "vmid": vmid(), "kind": words(&Kind::WORDS), "node": text(), "name": text(),
             "status": words(&["running", "stopped", "unknown"]), "cause": cause(),
             "run_state": text(), "cpus": { "type": "integer" }, "maxmem": { "type": "integer" }, "source": text(),
-            "lock": or_null(text()), "ha": or_null(object(&[], json!({ "state": or_null(text()) }))),
+            "lock": or_null(text()), "macs": list(text()), "ha": or_null(object(&[], json!({ "state": or_null(text()) }))),
             "template": { "type": "boolean" }, "protection": { "type": "boolean" }, "tags": list(text()), "identity": identity(),
             "config": { "type": "object", "additionalProperties": false, "properties": config },
             "pending": list(object(&["key"], json!({ "key": text(), "value": {}, "delete": { "type": "boolean" } }))),

@@ -86,6 +86,8 @@ fn the_scenarios_are_many_and_show_every_refusal_code() {
     let wanted = TABLE.iter().filter(|entry| entry.code != Code::GuaranteeBroken);
     // A reading that is a quarter of an hour old needs a clock of this machine that jumps; core shows that one.
     let wanted = wanted.filter(|entry| entry.code != Code::ObservationStale);
+    // Marks that may not be read need another machine; core shows what follows from them, and `host` when they are.
+    let wanted = wanted.filter(|entry| entry.code != Code::OwnGuestUntold);
     let lacking: Vec<&str> = wanted.map(|entry| entry.word).filter(|word| !shown.contains(*word)).collect();
     assert!(lacking.is_empty(), "no scenario shows {}", lacking.join(", "));
 }

@@ -29,6 +29,8 @@ pub struct GuestConfig {
     pub pending: Box<[Pending]>,
     /// The birth marks.
     pub identity: Identity,
+    /// The hardware addresses of the network devices, in upper case.
+    pub macs: Words,
     /// The lock.
     pub lock: Option<Box<str>>,
     /// Whether it is a template.
@@ -154,6 +156,7 @@ fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestC
         config,
         pending,
         identity,
+        macs: macs(kind, values),
         lock: text("lock").map(Into::into),
         template: is_on("template"),
         protection: is_on("protection"),
@@ -196,6 +199,22 @@ fn identity(kind: Kind, values: &Values<'_>) -> Result<Identity, Box<str>> {
             Identity::Lxc { rootfs, mac: mac.map(|mac| mac.to_ascii_uppercase().into()) }
         }
     })
+}
+
+/// The addresses of all network devices: of a virtual machine under the name of the model (`virtio=BC:24:11:..`), of a container under `hwaddr`.
+fn macs(kind: Kind, values: &Values<'_>) -> Words {
+    let devices = values.iter().filter(|(key, _)| net_number(key).is_some());
+    let addresses = devices.flat_map(|(_, text)| {
+        let properties = Properties::parse(text, "model");
+        let models = properties.iter().filter(|(name, _)| kind == Kind::Qemu || *name == "hwaddr");
+        models.map(|(_, value)| value.to_ascii_uppercase()).filter(|value| is_mac(value)).collect::<Vec<_>>()
+    });
+    Words::new(addresses.map(String::into_boxed_str).collect())
+}
+
+fn is_mac(text: &str) -> bool {
+    let is_byte = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    text.split(':').count() == 6 && text.split(':').all(is_byte)
 }
 
 /// A guest that never had a mark.
@@ -283,6 +302,14 @@ mod tests {
         assert_eq!((config.get(Field::Agent), config.get(Field::Sockets)), (None, None), "not fields of containers");
         let marks = Identity::Lxc { rootfs: Some("dir1:200/vm-200-disk-0.raw".into()), mac: Some("BC:24:11:AE:29:F0".into()) };
         assert_eq!(guest.identity, marks);
+        assert_eq!(guest.macs.iter().collect::<Vec<_>>(), ["BC:24:11:00:00:01", "BC:24:11:AE:29:F0"]);
+    }
+
+    #[test]
+    fn g3_every_network_device_of_a_virtual_machine_has_its_address() {
+        let nets = r#"{"net0": "virtio=bc:24:11:00:00:01,bridge=vmbr0,tag=5", "net12": "model=e1000,macaddr=BC:24:11:00:00:02", "net1": "virtio,bridge=vmbr0",
+            "netx": "virtio=BC:24:11:00:00:03", "smbios1": "uuid=a,serial=BC:24:11:00:00:04"}"#;
+        assert_eq!(of_map(Kind::Qemu, nets).macs.iter().collect::<Vec<_>>(), ["BC:24:11:00:00:01", "BC:24:11:00:00:02"]);
     }
 
     #[test]

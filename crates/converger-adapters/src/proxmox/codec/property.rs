@@ -17,6 +17,10 @@ impl<'t> Properties<'t> {
         self.0.iter().find(|(own, _)| *own == key).map(|(_, value)| *value)
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&'t str, &'t str)> {
+        self.0.iter().copied()
+    }
+
     /// Whether there is any key besides these.
     pub(super) fn has_others(&self, keys: &[&str]) -> bool {
         self.0.iter().any(|(own, _)| !keys.contains(own))

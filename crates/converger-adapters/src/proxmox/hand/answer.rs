@@ -120,6 +120,7 @@ pub(super) fn config_read(place: &Place, config: GuestConfig) -> Answer {
     Answer::Config(Box::new(ConfigRead {
         name: config.name.unwrap_or_else(|| fallback_name(place.kind, place.vmid)),
         identity: config.identity,
+        macs: config.macs,
         values,
         pending: config.pending,
         tags: config.tags,

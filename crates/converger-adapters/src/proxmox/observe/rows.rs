@@ -3,6 +3,7 @@
 //! What the list says of a run-state is a cache; lock, tags and place in it come from the config. What was not read stays unread.
 
 use converger_core::guest::{Kind, Vmid};
+use converger_core::normalize::Words;
 use converger_core::observe::{Ha, ObservedGuest, Reading, Status};
 
 use super::causes::{Note, Reason};
@@ -43,6 +44,7 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
         protection: Reading::Unread,
         tags,
         identity: Reading::Unread,
+        macs: Words::default(),
         config: Reading::Unread,
         pending: Reading::Unread,
         digest: None,
@@ -81,6 +83,7 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     row.protection = Reading::Read(config.protection);
     row.tags = Reading::Read(config.tags);
     row.identity = Reading::Read(Box::new(config.identity));
+    row.macs = config.macs;
     row.pending = Reading::Read(config.pending);
     row.digest = config.digest.map(|digest| digest.as_str().into());
     row.config = Reading::Read(values);

@@ -12,7 +12,7 @@ use crate::guest::RunState;
 use crate::normalize::{Field, Value, Words};
 use crate::observe::{self, Config, Pending, Status};
 use crate::plan::{Reason, plan};
-use crate::policy::Rules;
+use crate::policy::{Host, Mark, Rules};
 use crate::refusal::Code;
 use crate::{artifact::Digest, desired};
 
@@ -20,9 +20,13 @@ const UUID: &str = "1c0d6f6e-5a0e-4a55-9d3c-000000000100";
 
 /// The steps of a guest with two cores in effect and four that wait, declared with four; `hard` is stopped and started.
 fn operations(stop: &str) -> Vec<(Operation, Terms)> {
+    operations_under(stop, Rules::default())
+}
+
+fn operations_under(stop: &str, rules: Rules) -> Vec<(Operation, Terms)> {
     let guest = json!({ "vmid": 100, "kind": "qemu", "name": "web", "state": "running", "stop": stop, "config": { "cores": 4 }, "restart": "when-needed" });
     let row = json!({
-        "vmid": 100, "kind": "qemu", "node": "pve1", "name": "web", "status": "running", "identity": { "uuid": UUID },
+        "vmid": 100, "kind": "qemu", "node": "pve1", "name": "web", "status": "running", "identity": { "uuid": UUID }, "macs": ["BC:24:11:00:00:02"],
         "lock": null, "ha": null, "template": false, "protection": false, "tags": [], "config": { "cores": 2 }, "pending": [{ "key": "cores", "value": 4 }],
     });
     let wanted = json!({ "version": 1, "environment": "lab", "guests": [guest] }).to_string();
@@ -32,7 +36,7 @@ fn operations(stop: &str) -> Vec<(Operation, Terms)> {
     });
     let wanted = Arc::new(desired::parse(wanted.as_bytes(), Notation::Json).expect("declared"));
     let reading = observe::parse(reading.to_string().as_bytes()).expect("read").within(&wanted.scope());
-    let rules = Arc::new(Rules::default());
+    let rules = Arc::new(rules);
     let plan = plan(Arc::clone(&wanted), Arc::new(reading), Arc::clone(&rules));
     let (guest, verdict) = plan.guests().next().expect("a guest");
     let crate::plan::Verdict::Steps(steps) = verdict else { panic!("{verdict:?}") };
@@ -57,6 +61,7 @@ fn config(cores: u32, waiting: Option<Option<u32>>) -> ConfigRead {
     ConfigRead {
         name: "web".into(),
         identity: Identity::Qemu { uuid: Some(UUID.into()), ctime: None },
+        macs: Words::default(),
         values: Config::new(vec![(Field::Cores, count(cores))]),
         pending: waiting.map(|waiting| Pending::Known(Field::Cores, waiting.map(count))).into_iter().collect(),
         tags: Words::default(),
@@ -99,6 +104,21 @@ fn nothing_goes_down_for_a_restart_that_is_for_nothing() {
         check_ready(first, RunState::Running, &config(2, Some(None)), pending);
         check_ready(first, RunState::Running, &config(4, Some(Some(8))), pending);
     }
+}
+
+/// Right before sending, the addresses that the guest has now count: a device that was added since may be the one of this machine.
+#[test]
+fn g3_the_guest_that_this_program_runs_in_is_known_by_what_it_is_now() {
+    let rules = Rules::default().with_host(Host::new(["BC:24:11:00:00:01".into()], ["another".into()]).with_device());
+    let reboot = &operations_under("shutdown", rules)[0];
+    let linked =
+        |macs: &[&str]| ConfigRead { macs: Words::new(macs.iter().map(|mac| (*mac).into()).collect()), ..config(2, Some(Some(4))) };
+    check_ready(reboot, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
+    check_ready(reboot, RunState::Running, &linked(&["BC:24:11:00:00:01"]), Code::ProtectedGuest.word());
+    let hidden = Rules::default().with_host(Host::new(["BC:24:11:00:00:01".into()], []).with_device().without([Mark::FirmwareUuid]));
+    let blind = &operations_under("shutdown", hidden)[0];
+    check_ready(blind, RunState::Running, &linked(&[]), Code::OwnGuestUntold.word());
+    check_ready(blind, RunState::Running, &linked(&["BC:24:11:00:00:02"]), "go");
 }
 
 /// A guest that went down for it is declared to run: it is not left down because its reason went away meanwhile.
