@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{Stop, shown, spine};
 use crate::cli::Doctor as Visit;
-use crate::config::{self, Connection, Survey};
+use crate::config::{self, Connection, ONE_NAME, Survey};
 use crate::exit::End;
 use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
 use crate::{files, progress};
@@ -72,6 +72,11 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
             .remedy("make a token of its own for each: a slip in a name must not reach the other cluster"),
         ),
         None => findings.push(Finding::new("secret-shared", Level::Ok, "no other environment has its secret")),
+    }
+    if let Some((other, shared)) = survey.same_cluster(name) {
+        let found = format!("it has {shared}, and so has the environment `{other}`, so that nothing is read");
+        let remedy = format!("keep one of them: {ONE_NAME}; where two clusters happen to have one name, leave `cluster` out of one");
+        findings.push(Finding::new("cluster-named-twice", Level::Fail, found).remedy(remedy));
     }
     if let Some(path) = connection.exposed_file() {
         let path = path.display().to_string();

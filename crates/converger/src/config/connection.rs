@@ -318,6 +318,32 @@ fn read(source: &SecretSource) -> Result<Secret, SecretError> {
     source.read(|name| std::env::var(name).ok())
 }
 
+/// Another environment that is the cluster of `own` under a second name, and what shows it.
+///
+/// What is held, frozen or under way is kept by the name of the environment: under another name it would bind nobody (G12). Two addresses of one
+/// cluster are known by its pinned name only.
+pub(super) fn same_cluster<'c>(
+    own: &EnvironmentName,
+    connections: &'c BTreeMap<EnvironmentName, Connection>,
+) -> Option<(&'c EnvironmentName, String)> {
+    let ours = connections.get(own)?;
+    connections.iter().filter(|(name, _)| *name != own).find_map(|(name, other)| Some((name, ours.shared_with(other)?)))
+}
+
+impl Connection {
+    /// What two environments of one cluster have in common, in words.
+    fn shared_with(&self, other: &Self) -> Option<String> {
+        let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.place() == endpoint.place());
+        let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.place()));
+        place.or_else(|| {
+            self.cluster.as_ref().filter(|name| other.cluster.as_ref() == Some(name)).map(|name| format!("`cluster = {name:?}`"))
+        })
+    }
+}
+
+/// What follows from one cluster with two names.
+pub(crate) const ONE_NAME: &str = "a hold, a freeze and an operation under way bind one name only";
+
 /// Another environment whose secret is the same as that of `own`.
 ///
 /// By where it is, and by what it is where both can be read: whoever has one secret for two has one token for both, and a slip
