@@ -186,6 +186,17 @@ pub enum OpenError {
         /// What was found.
         cause: String,
     },
+    /// It was there and is not any more, or is empty: holds, freezes and operations under way would be forgotten.
+    #[error(
+        "{place} is missing or empty, but {remains} shows that it was in use; restore it from a backup, or move everything out of the directory \
+         and look at every guest first: holds, freezes and operations under way would be forgotten"
+    )]
+    Lost {
+        /// The file.
+        place: PathBuf,
+        /// What is left beside it.
+        remains: PathBuf,
+    },
     /// The disk is full.
     #[error("the disk of {place} is full; make room and try again")]
     Full {

@@ -54,9 +54,10 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
     let unusable = |help, source| OpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
     match std::fs::symlink_metadata(place) {
         // A file of no bytes was left by a process that died before its first transaction.
-        Ok(metadata) if metadata.is_file() => Ok(metadata.len() > 0),
+        Ok(metadata) if metadata.is_file() && metadata.len() > 0 => Ok(true),
+        Ok(metadata) if metadata.is_file() => open::lost(place).map(|()| false),
         Ok(_) => Err(unusable("name another state directory", io::Error::other("it is not a regular file"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => open::lost(place).map(|()| false),
         Err(error) => Err(unusable("name a state directory that this user may use", error)),
     }
 }

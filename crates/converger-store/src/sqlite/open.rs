@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 use super::Settings;
 use super::schema::{self, Found};
 use super::sums;
-use crate::OpenError;
+use crate::{OpenError, lock};
 
 /// The name of the file in the state directory.
 pub(crate) const FILE: &str = "converger.db";
@@ -103,10 +103,35 @@ fn sync_directory(directory: &Path) -> Result<(), OpenError> {
 fn ready_file(place: &Path) -> Result<u64, OpenError> {
     let help = "it must be a file, not a link, and writable for this user";
     let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help, source };
+    if fs::symlink_metadata(place).map_or(0, |there| there.len()) == 0 {
+        lost(place)?;
+    }
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
     let metadata = options.open(place).and_then(|file| file.metadata()).map_err(unusable)?;
     if metadata.is_file() { Ok(metadata.len()) } else { Err(unusable(io::Error::other("it is not a regular file"))) }
+}
+
+/// Whether a store that is not there, or has no bytes, was one: its log and the locks of environments come after its first bytes (S19).
+///
+/// A new store in its place would know of no hold, no freeze and no operation that is under way.
+pub(super) fn lost(place: &Path) -> Result<(), OpenError> {
+    let Some(remains) = remains(place) else { return Ok(()) };
+    // Another process may have begun it meanwhile; its first bytes were there before what was found.
+    if fs::symlink_metadata(place).is_ok_and(|there| there.len() > 0) {
+        return Ok(());
+    }
+    Err(OpenError::Lost { place: place.to_path_buf(), remains })
+}
+
+/// A file of the state directory that shows that there was a store.
+fn remains(place: &Path) -> Option<PathBuf> {
+    let directory = place.parent()?;
+    let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    let is_lock = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(lock::ENDING));
+    let beside = [log(place), directory.join(format!("{FILE}-shm"))];
+    paths.into_iter().find(|path| is_lock(path) || beside.contains(path))
 }
 
 /// Nobody else may read it, nor the log beside it, whose mode SQLite takes from it.

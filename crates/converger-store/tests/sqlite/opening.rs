@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use converger_core::apply::{End, History, Resolution};
+use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Filter, OpenError, SqliteStore, Store};
+use converger_store::{Filter, OpenError, SqliteStore, Store, glance};
 use rusqlite::Connection;
 
 use super::{open, other, place, settings, write};
@@ -169,6 +170,28 @@ fn a_damaged_store_is_refused() {
     assert!(found > 20, "{found} pages are too few");
     fs::write(&path, &whole[..whole.len() / 2]).expect("written");
     assert!(matches!(refusal(&directory), OpenError::Damaged { .. }));
+}
+
+/// A new store in the place of one that was lost would know of no hold and of nothing that is under way.
+#[test]
+fn a_store_that_was_lost_is_not_begun_anew() {
+    for remains in ["converger.db-wal", "converger.db-shm", "lab.lock"] {
+        for is_emptied in [false, true] {
+            let (_above, directory) = place();
+            private(&directory);
+            let file = directory.join("converger.db");
+            if is_emptied {
+                fs::write(&file, "").expect("written");
+            }
+            fs::write(directory.join(remains), "").expect("written");
+            let error = refusal(&directory);
+            assert!(matches!(&error, OpenError::Lost { remains: found, .. } if found.ends_with(remains)), "{remains}: {error}");
+            let lab = EnvironmentName::new("lab").expect("a name");
+            assert!(matches!(glance(&directory, &lab, 0), Err(OpenError::Lost { .. })), "{remains}");
+            assert!(error.to_string().contains("restore it from a backup"), "{error}");
+            assert_eq!(file.exists(), is_emptied, "nothing is made in its place");
+        }
+    }
 }
 
 #[test]
