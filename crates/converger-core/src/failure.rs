@@ -70,6 +70,8 @@ pub enum Code {
     OutcomeUnclear,
     /// The journal cannot be written.
     JournalUnwritable,
+    /// What the journal remembers cannot be read.
+    JournalUnreadable,
     /// An earlier step of the guest did not end well.
     LaneHalted,
     /// A step of another guest that must come first did not end well.

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 36] = [
+pub static TABLE: [Entry; 37] = [
     entry(
         Code::ClientSetup,
         "client-setup",
@@ -235,6 +235,13 @@ pub static TABLE: [Entry; 36] = [
         "the journal cannot be written",
         "Nothing is changed that was not written down before. What was under way is found out by reading at the next start. The evidence says whether the file could not be written, or whether the journal turned a record down because it has something else than this run wrote.",
         "Make the state directory writable, with room on its disk. If a record was turned down, see to it that nobody restores or replaces the store during a run. Then run it again.",
+    ),
+    entry(
+        Code::JournalUnreadable,
+        "journal-unreadable",
+        "what the journal remembers cannot be read",
+        "A freeze, guests that people hold and operations that are held are kept in the store. Where it cannot be read, whether there are any is not known, and nothing is planned as if there were none.",
+        "Do what the message says, such as letting this user read the state directory, or restoring the store from a backup. Where there never was one, name another state directory.",
     ),
     entry(
         Code::LaneHalted,

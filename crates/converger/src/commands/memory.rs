@@ -1,8 +1,6 @@
 //! The store as commands use it: opened for an environment, waited for, and its errors in words.
 
-use std::error::Error as _;
 use std::future::Future;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
@@ -13,7 +11,6 @@ use tokio::runtime::Runtime;
 
 use super::{Stop, spine};
 use crate::config::Config;
-use crate::render::{self, styled};
 use crate::{files, state};
 
 /// An open store, and a runtime to wait for it.
@@ -32,14 +29,13 @@ pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Resu
 }
 
 /// What is remembered of an environment that decides about a plan, without touching anything. Where there is no store nothing is
-/// remembered; one that cannot be read is told of, and nothing is carried out with it either.
-pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Remembered {
-    let Ok(directory) = state::directory(config.state.as_deref()) else { return Remembered::default() };
-    converger_store::glance(&directory, environment, since_ms()).unwrap_or_else(|error| {
-        let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
-        let note = format!("freezes and holds that are kept in the store cannot be seen: {error}{cause}");
-        let _ = writeln!(anstream::stderr(), "{} {note}", styled(render::YELLOW.bold(), "note:"));
-        Remembered::default()
+/// remembered; of one that cannot be read it is not known what it remembers, and nothing is planned then (G17).
+pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Result<Remembered, Stop> {
+    let Ok(directory) = state::directory(config.state.as_deref()) else { return Ok(Remembered::default()) };
+    converger_store::glance(&directory, environment, since_ms()).map_err(|error| {
+        let (said, help) = told(&error);
+        let stop = Stop::failed(format!("whether something is frozen or held is not known: {said}"));
+        help.into_iter().fold(stop, Stop::help).code(Some(Code::JournalUnreadable))
     })
 }
 
@@ -65,16 +61,17 @@ impl Memory {
 }
 
 fn unopened(error: &OpenError) -> Stop {
-    let stop = match error {
-        OpenError::Unusable { what, place, help, source } => {
-            Stop::failed(format!("cannot {what} {}: {source}", files::shown(place))).help(*help)
-        }
-        OpenError::Failed { .. } => {
-            Stop::failed(error.to_string()).help("look at the disk of the state directory: is there room, and is it whole")
-        }
-        _ => Stop::failed(error.to_string()),
-    };
-    stop.code(Some(Code::JournalUnwritable))
+    let (said, help) = told(error);
+    help.into_iter().fold(Stop::failed(said), Stop::help).code(Some(Code::JournalUnwritable))
+}
+
+/// What is wrong with a store, and what to do where the sentence does not say so itself.
+fn told(error: &OpenError) -> (String, Option<&'static str>) {
+    match error {
+        OpenError::Unusable { what, place, help, source } => (format!("cannot {what} {}: {source}", files::shown(place)), Some(help)),
+        OpenError::Failed { .. } => (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole")),
+        _ => (error.to_string(), None),
+    }
 }
 
 /// A refusal of the store is a decision; everything else is an inability.

@@ -50,7 +50,7 @@ pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
     let desired = &ground.desired;
     // A recording is planned alike on every machine, whatever this one remembers.
     let remembered = match source.look.replay {
-        None => memory::glance(&ground.config, desired.environment()),
+        None => memory::glance(&ground.config, desired.environment())?,
         Some(_) => Remembered::default(),
     };
     let needs = Needs::of(desired).afresh(&remembered.changed);

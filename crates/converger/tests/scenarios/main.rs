@@ -107,7 +107,8 @@ fn the_live_scenarios_show_every_failure_and_every_cause() {
         .partition(|entry| entry.code <= failure::Code::EnvironmentUnreadable);
     let failures = of_reading.iter().map(|entry| format!("error[{}]:", entry.word));
     let failures = failures.chain(of_steps.iter().map(|entry| format!("{}: {}", entry.word, entry.title)));
-    let failures = failures.filter(|shown| !shown.starts_with("journal-unwritable")).chain(["error[journal-unwritable]:".to_owned()]);
+    let of_store = ["error[journal-unwritable]:", "error[journal-unreadable]:"].map(str::to_owned);
+    let failures = failures.filter(|shown| !shown.starts_with("journal-un")).chain(of_store);
     let causes = Reason::ALL.iter().map(|reason| format!("({})", reason.word()));
     let lacking: Vec<String> = failures.chain(causes).filter(|shown| !told.contains(shown)).collect();
     assert!(lacking.is_empty(), "no live scenario shows {}", lacking.join(", "));
