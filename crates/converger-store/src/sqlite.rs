@@ -9,6 +9,7 @@ mod glance;
 mod open;
 mod rows;
 mod schema;
+mod still;
 mod sums;
 mod tables;
 mod trouble;

@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use converger_core::apply::{Freeze, History, Hold};
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -14,7 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
-use super::{open, snapshot, sums};
+use super::{open, snapshot, still, sums};
 use crate::query::{Filter, LIST_MAX, Standing};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
@@ -42,7 +41,7 @@ pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) ->
     if !is_begun(&place)? {
         return Ok(Remembered::default());
     }
-    let connection = connect(&place).map_err(|error| open::of_sql(place.clone(), error))?;
+    let connection = connect(&place)?;
     open::no_stranger(&connection, &place)?;
     open::undamaged(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
@@ -73,15 +72,34 @@ fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64)
     })
 }
 
-/// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is read along with the log.
-fn connect(place: &Path) -> rusqlite::Result<Connection> {
-    let is_quiet = std::fs::metadata(open::log(place)).map_or(0, |metadata| metadata.len()) == 0;
+/// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in
+/// memory: SQLite would make or change a file beside them.
+fn connect(place: &Path) -> Result<Connection, OpenError> {
+    let log = open::log(place);
+    let is_quiet = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
+    let connection = if is_quiet {
+        as_it_lies(place)
+    } else {
+        let help = "let this user read it and its `-wal`, or wait until whoever writes to it ends";
+        let unread = |source| OpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
+        in_memory(&still::together(place, &log).map_err(unread)?)
+    };
+    connection.map_err(|error| open::of_sql(place.to_path_buf(), error))
+}
+
+fn as_it_lies(place: &Path) -> rusqlite::Result<Connection> {
     let name: String = place.to_string_lossy().bytes().map(escaped).collect();
-    let uri = format!("file:{name}?mode=ro{}", if is_quiet { "&immutable=1" } else { "" });
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
-    let connection = Connection::open_with_flags(uri, flags)?;
+    let connection = Connection::open_with_flags(format!("file:{name}?mode=ro&immutable=1"), flags)?;
     sums::teach(&connection)?;
-    connection.busy_timeout(Duration::ZERO)?;
+    connection.pragma_update(None, "query_only", true)?;
+    Ok(connection)
+}
+
+fn in_memory(bytes: &[u8]) -> rusqlite::Result<Connection> {
+    let mut connection = Connection::open_in_memory()?;
+    sums::teach(&connection)?;
+    connection.deserialize_read_exact("main", bytes, bytes.len(), true)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }

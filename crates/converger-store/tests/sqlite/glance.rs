@@ -1,10 +1,13 @@
 //! What is told of a store without touching it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::time::SystemTime;
 
 use converger_core::apply::{End, Record, Resolution};
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Remembered, glance};
+use converger_store::{Batch, Remembered, Write, glance};
 
 use super::{open, place, write};
 
@@ -47,4 +50,65 @@ fn what_was_changed_of_late_or_may_be_changing_now_is_told() {
         assert_eq!(now(store.remembered(environment.clone(), since_ms)).expect("read").changed, wanted, "since {since_ms}");
         assert_eq!(glance(&directory, &elsewhere, since_ms).expect("read").changed, BTreeSet::new(), "another environment");
     }
+}
+
+/// Every file of a directory with its content and the times at which it, and the directory, were changed.
+fn seen(directory: &Path) -> (SystemTime, BTreeMap<String, (SystemTime, Vec<u8>)>) {
+    let changed = |path: &Path| fs::metadata(path).and_then(|there| there.modified()).expect("a time");
+    let files = fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
+    let name = |path: &Path| path.file_name().expect("a name").to_string_lossy().into_owned();
+    (changed(directory), files.map(|path| (name(&path), (changed(&path), fs::read(&path).expect("read")))).collect())
+}
+
+/// A store as a process that was killed leaves it: with a log, and without the file that is beside it while it is open.
+fn left(directory: &Path, log: &[u8], above: &Path, name: &str) -> std::path::PathBuf {
+    let copy = above.join(name);
+    super::opening::private(&copy);
+    fs::copy(directory.join("converger.db"), copy.join("converger.db")).expect("copied");
+    fs::write(copy.join("converger.db-wal"), log).expect("written");
+    copy
+}
+
+#[test]
+fn g5_a_glance_changes_no_byte_and_no_time_whoever_has_the_store_open() {
+    let (above, directory) = place();
+    let mut sample = Sample::new(3);
+    let store = open(&directory);
+    write(&store, content(&mut sample));
+    let log = fs::read(directory.join("converger.db-wal")).expect("a log");
+    assert!(!log.is_empty(), "what was written is in the log");
+    for place in [directory.clone(), left(&directory, &log, above.path(), "killed")] {
+        let expected = now(store.remembered(sample.environment(), 0)).expect("read");
+        let before = seen(&place);
+        assert_eq!(glance(&place, &sample.environment(), 0).expect("read"), expected);
+        assert!(seen(&place) == before, "{:?}", seen(&place).1.keys());
+    }
+}
+
+#[test]
+fn a_log_that_is_cut_off_or_damaged_is_read_as_far_as_sqlite_reads_it() {
+    let (above, directory) = place();
+    let mut sample = Sample::new(3);
+    let (environment, store) = (sample.environment(), open(&directory));
+    write(&store, Batch::new(vec![sample.start()]));
+    for guest in 1..=8 {
+        let operation = sample.operation(guest, guest);
+        write(&store, Batch::new(vec![Write::Record(sample.intent(&operation))]));
+        write(&store, Batch::new(vec![Write::Record(sample.ended(&operation, End::Held))]));
+    }
+    let log = fs::read(directory.join("converger.db-wal")).expect("a log");
+    let cuts = (0..=24).map(|part| (part, log[..log.len() * part / 24].to_vec()));
+    let flips = (25..=48).map(|part| {
+        let mut damaged = log.clone();
+        damaged[(log.len() - 1) * (part - 25) / 23] ^= 0x10;
+        (part, damaged)
+    });
+    let mut counts = BTreeSet::new();
+    for (part, log) in cuts.chain(flips) {
+        let told = glance(&left(&directory, &log, above.path(), &format!("told-{part}")), &environment, 0).expect("read");
+        let theirs = open(&left(&directory, &log, above.path(), &format!("theirs-{part}")));
+        assert_eq!(told, now(theirs.remembered(environment.clone(), 0)).expect("read"), "part {part}");
+        counts.insert(told.held.len());
+    }
+    assert!(counts.len() > 3, "some logs have more in them than others: {counts:?}");
 }

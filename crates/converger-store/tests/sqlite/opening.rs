@@ -20,7 +20,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).expect("there").permissions().mode() & 0o777
 }
 
-fn private(directory: &Path) {
+pub(super) fn private(directory: &Path) {
     fs::create_dir(directory).expect("made");
     fs::set_permissions(directory, Permissions::from_mode(0o700)).expect("set");
 }
