@@ -48,6 +48,10 @@ fn refusal(stage: &mut Stage) -> Result<(), Stop> {
     stage.run(&["explain", "protected-guest"])?.with(0)
 }
 
+/// So many changes of the plan wait for nothing. When the lab has all of them, whatever is under way has arrived there: what was only about to be sent would be
+/// held for a minute, because nobody could say that it does not arrive any more (decision 0016).
+const CHANGES_AT_ONCE: usize = 3;
+
 /// A plan that is carried out, and the program that is killed in the middle of it. Gives the number of its steps.
 fn killed(stage: &mut Stage) -> Result<u64, Stop> {
     title("A plan", "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:")?;
@@ -56,9 +60,9 @@ fn killed(stage: &mut Stage) -> Result<u64, Stop> {
     let (digest, steps) = stage.planned()?;
     title(
         "Carried out, and killed",
-        "The digest is the confirmation. With two changes under way the program is killed, for real (SIGKILL):",
+        "The digest is the confirmation. When three changes have been sent the program is killed, for real (SIGKILL):",
     )?;
-    match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], 2)? {
+    match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
         Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| steps),
         Ended::With(code) => Err(Stop::failed(format!("the apply ended by itself, with {code}, before it could be killed"))),
     }
