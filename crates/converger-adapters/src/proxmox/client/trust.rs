@@ -4,9 +4,11 @@
 //! its key; name and dates do not matter then, because somebody looked at that very certificate
 //! (`docs/decisions/0008-trust.md`).
 
-use std::fmt;
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, fs};
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -150,6 +152,19 @@ pub enum TrustError {
     /// The file has no certificate in it, or one that is none.
     #[error("the file of authorities `{}` holds no certificate that can be used; on a node it is /etc/pve/pve-root-ca.pem", .0.display())]
     NoAuthority(PathBuf),
+    /// The file that a variable names for the whole system cannot be read.
+    #[error("the file of authorities `{}`, which {SYSTEM_FILE} names, cannot be read ({source}); mend the variable, or unset it", path.display())]
+    SystemFile {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The system trusts nobody.
+    #[error(
+        "this machine has no authorities that could be trusted ({0}); install its package of them (`ca-certificates`), or write `ca` or `fingerprints`"
+    )]
+    NoSystemAuthority(rustls::Error),
     /// TLS cannot be set up.
     #[error("TLS cannot be set up on this machine ({0}); try another build of this program, and report it")]
     Setup(#[from] rustls::Error),
@@ -184,10 +199,14 @@ pub(super) fn tls(trust: &Trust, watch: &Watch) -> Result<ClientConfig, TrustErr
 
 fn rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Rule, TrustError> {
     match trust {
-        Trust::System => Ok(Rule::Chain(Arc::new(rustls_platform_verifier::Verifier::new(provider.clone())?))),
+        Trust::System => {
+            named_by_the_system(std::env::var_os(SYSTEM_FILE).as_deref())?;
+            let verifier = rustls_platform_verifier::Verifier::new(provider.clone()).map_err(TrustError::NoSystemAuthority)?;
+            Ok(Rule::Chain(Arc::new(verifier)))
+        }
         Trust::CaFile(path) => {
-            let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            let certificates = read.map_err(|source| TrustError::CaFile { path: path.clone(), source })?;
+            let read = || CertificateDer::pem_slice_iter(&bounded(path).map_err(pem::Error::Io)?).collect::<Result<Vec<_>, _>>();
+            let certificates = read().map_err(|source| TrustError::CaFile { path: path.clone(), source })?;
             let mut roots = RootCertStore::empty();
             let (added, _) = roots.add_parsable_certificates(certificates);
             if added == 0 {
@@ -198,6 +217,30 @@ fn rule(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Rule, TrustErro
         Trust::Fingerprints(pins) if pins.is_empty() => Err(TrustError::NoFingerprint),
         Trust::Fingerprints(pins) => Ok(Rule::Pinned(pins.clone())),
     }
+}
+
+/// The variable that names another file of authorities for the whole system, as OpenSSL has it.
+const SYSTEM_FILE: &str = "SSL_CERT_FILE";
+
+/// All authorities of a system are some hundred KiB; what has more than this is no file of them.
+const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;
+
+/// What a regular file of bounded size holds. Who opens a pipe waits for somebody to write to it, and a device may have no end.
+fn bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let there = fs::metadata(path)?;
+    if !there.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(AUTHORITIES_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    let is_large = bytes.len() as u64 > AUTHORITIES_BYTES_MAX;
+    if is_large { Err(io::Error::other(format!("it is larger than {} MiB", AUTHORITIES_BYTES_MAX >> 20))) } else { Ok(bytes) }
+}
+
+/// What is named there is read by others, who look at nothing before.
+fn named_by_the_system(named: Option<&OsStr>) -> Result<(), TrustError> {
+    let Some(path) = named.map(PathBuf::from) else { return Ok(()) };
+    bounded(&path).map(drop).map_err(|source| TrustError::SystemFile { path, source })
 }
 
 #[derive(Debug)]
@@ -279,5 +322,21 @@ mod tests {
         let path = room.path().join("empty.pem");
         std::fs::write(&path, "").expect("written");
         assert!(error(Trust::CaFile(path)).contains("holds no certificate"));
+    }
+
+    #[test]
+    fn a_file_of_authorities_is_a_regular_file_of_bounded_size() {
+        let room = tempfile::tempdir().expect("a directory");
+        let large = room.path().join("large.pem");
+        std::fs::File::create(&large).and_then(|file| file.set_len(AUTHORITIES_BYTES_MAX + 1)).expect("made");
+        let cases = [(Path::new("/dev/zero"), "not a regular file"), (room.path(), "not a regular file"), (&large, "larger than 16 MiB")];
+        for (path, part) in cases {
+            let own = tls(&Trust::CaFile(path.to_owned()), &Watch::default()).expect_err("refused").to_string();
+            let of_system = named_by_the_system(Some(path.as_os_str())).expect_err("refused").to_string();
+            assert!(own.contains(part) && of_system.contains(part) && of_system.contains("SSL_CERT_FILE"), "{own}; {of_system}");
+        }
+        assert!(named_by_the_system(None).is_ok());
+        std::fs::write(room.path().join("small.pem"), "x").expect("written");
+        assert!(named_by_the_system(Some(room.path().join("small.pem").as_os_str())).is_ok(), "whether it can be used is for its reader");
     }
 }
