@@ -21,6 +21,9 @@ pub(crate) const SURROUNDINGS: [Surroundings; 2] = [
     [("TZ", "Pacific/Kiritimati"), ("LANG", "tr_TR.UTF-8"), ("LC_ALL", "de_DE.UTF-8"), ("COLUMNS", "20")],
 ];
 
+/// The signal that nobody can do anything about.
+const KILLED: i32 = 9;
+
 /// What the program said and how it ended.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Ran {
@@ -34,7 +37,13 @@ impl Ran {
     /// All of it, as expected.txt has it.
     pub(crate) fn text(&self) -> String {
         let end = if self.exit < 0 { format!("ended by signal {}", -self.exit) } else { format!("exit {}", self.exit) };
-        format!("{}--- stderr\n{}--- {end}\n", self.stdout, self.stderr)
+        format!("{}--- stderr\n{}--- {end}\n", self.stdout, self.said())
+    }
+
+    /// How far each step was is shown by a thread of its own: how much of it came before the program was killed, a moment decides.
+    fn said(&self) -> String {
+        let is_progress = |line: &str| self.exit == -KILLED && line.trim_end().ends_with(": sent");
+        self.stderr.split_inclusive('\n').filter(|line| !is_progress(line)).collect()
     }
 }
 
