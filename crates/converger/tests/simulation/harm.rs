@@ -187,6 +187,8 @@ pub(crate) enum Moment {
     AfterSend,
     /// At the nth thing that the process does to the world or to its store.
     Command(u64),
+    /// At the thing that sends a change.
+    Sending,
 }
 
 /// One harm that waits for its moment.
@@ -235,11 +237,33 @@ pub(crate) fn draw(rng: &mut Rng, scene: &Scene) -> Vec<Harm> {
             number: rng.next_u64(),
         });
     }
+    if rng.one_in(50) {
+        harms.extend(comes_late(rng, scene).into_iter().flatten());
+    }
     harms
+}
+
+/// A change that comes long after it was sent: a worker of its node is slow and the others soon answer again, and whoever sent it dies.
+fn comes_late(rng: &mut Rng, scene: &Scene) -> Option<[Harm; 2]> {
+    let guest = rng.pick(&scene.setting.guests)?;
+    let slow = Harm {
+        kind: Kind::VerySlowNode,
+        moment: Moment::BeforeSend,
+        vmid: guest.vmid,
+        is_qemu: guest.kind == converger_lab::Kind::Qemu,
+        node: guest.node.clone(),
+        heals_ms: Some(rng.below(3_000)),
+        number: rng.next_u64(),
+    };
+    let death = Harm { kind: Kind::CrashAfter, moment: Moment::Sending, ..slow.clone() };
+    Some([slow, death])
 }
 
 fn moment(rng: &mut Rng, kind: Kind) -> Moment {
     if kind >= Kind::CrashBefore {
+        if rng.one_in(4) {
+            return Moment::Sending;
+        }
         let within = *rng.pick(&[8, 20, 60]).unwrap_or(&8);
         return Moment::Command(1 + rng.below(within));
     }

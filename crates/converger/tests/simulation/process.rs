@@ -34,6 +34,14 @@ const COMMANDS_MAX: u64 = 20_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Died;
 
+/// What the process is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Read,
+    Write,
+    Send,
+}
+
 /// A process at work.
 pub(crate) struct Life<'l> {
     pub(crate) stage: &'l mut Stage,
@@ -229,13 +237,13 @@ impl<'l> Life<'l> {
     }
 
     /// Something is about to be done to the world or to the store: the moment for whatever strikes the process.
-    fn about_to_act(&mut self) -> Result<(), Died> {
+    fn about_to_act(&mut self, act: Act) -> Result<(), Died> {
         self.commands += 1;
         if self.commands > COMMANDS_MAX {
             self.oracle.broken_by("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
             return Err(Died);
         }
-        let harms = self.stage.command();
+        let harms = self.stage.command(act == Act::Send);
         for harm in harms {
             self.struck(&harm)?;
         }
@@ -290,7 +298,7 @@ impl<'l> Life<'l> {
 
     /// Writes beside the journal: that a run begins or ends.
     pub(crate) fn write(&mut self, write: Write) -> Result<bool, Died> {
-        self.about_to_act()?;
+        self.about_to_act(Act::Write)?;
         let written = self.store.commit_now(write.into());
         self.has_acted()?;
         match written {
@@ -300,7 +308,7 @@ impl<'l> Life<'l> {
     }
 
     fn commit(&mut self, id: &OperationId, record: Record) -> Result<(), Died> {
-        self.about_to_act()?;
+        self.about_to_act(Act::Write)?;
         let record = bugs::record(self.bug, record);
         self.stage.tell(format_args!("{id}: commit {}", word(&record)));
         let event = match self.planted_commit(&record) {
@@ -375,7 +383,7 @@ impl<'l> Life<'l> {
     }
 
     fn ask(&mut self, id: &OperationId, operation: &Operation, ask: Ask) -> Result<(), Died> {
-        self.about_to_act()?;
+        self.about_to_act(if ask.is_mutation() { Act::Send } else { Act::Read })?;
         let has_sent = self.sent.contains(id) || self.drive.state(id).is_some_and(operation::State::is_recovered);
         if self.bug == Some(Bug::StaleRead) && !has_sent && matches!(ask, Ask::Status(_)) {
             // Everything is as it was planned on, it thinks.

@@ -180,10 +180,14 @@ impl Stage {
     }
 
     /// Another thing that the process does to the world or to its store. What strikes the process at it.
-    pub(crate) fn command(&mut self) -> Vec<Harm> {
+    pub(crate) fn command(&mut self, is_send: bool) -> Vec<Harm> {
         self.commands += 1;
         let now = self.commands;
-        self.take(|moment| matches!(moment, Moment::Command(at) if at <= now))
+        self.take(|moment| match moment {
+            Moment::Command(at) => at <= now,
+            Moment::Sending => is_send,
+            Moment::Request(_) | Moment::BeforeSend | Moment::AfterSend => false,
+        })
     }
 
     fn take(&mut self, is_due: impl Fn(Moment) -> bool) -> Vec<Harm> {
@@ -272,7 +276,7 @@ impl Stage {
         let due = self.take(|moment| match moment {
             Moment::Request(at) => at <= number,
             Moment::BeforeSend => is_change,
-            Moment::AfterSend | Moment::Command(_) => false,
+            Moment::AfterSend | Moment::Command(_) | Moment::Sending => false,
         });
         self.strike(due);
         let before = is_change.then(|| self.footprint(vmid));
