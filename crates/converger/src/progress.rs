@@ -41,7 +41,10 @@ pub(crate) fn spinner(what: &str) -> Spinner {
     let style = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
     bar.set_message(what.to_owned());
-    bar.enable_steady_tick(Duration::from_millis(120));
+    // It turns by a thread of its own, which nobody needs who sees nothing.
+    if is_screen() {
+        bar.enable_steady_tick(Duration::from_millis(120));
+    }
     Spinner(bar)
 }
 

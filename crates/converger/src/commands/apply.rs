@@ -9,7 +9,7 @@ mod result;
 mod saved;
 
 use std::error::Error as _;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -198,8 +198,9 @@ async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Opti
         }
         None => endings.next().await,
     }
-    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
+    // What was asked for is done before it is talked about: a screen, or a thread for it, may not be had.
     let _ = sender.send(Signal::Drain);
+    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
     endings.next().await;
     let _ = sender.send(Signal::Quit);
     sender.closed().await;
@@ -213,26 +214,29 @@ fn watch_over() -> Result<(), Stop> {
         let _inside = runtime.enter();
         Endings::listen()?
     };
-    thread::spawn(move || {
+    let watch = move || {
         runtime.block_on(async {
             endings.next().await;
             endings.next().await;
             tokio::time::sleep(LEAVING).await;
         });
         std::process::exit(End::Held.number().into());
-    });
-    Ok(())
+    };
+    thread::Builder::new().spawn(watch).map(drop).map_err(|error| spine::no_thread(&error))
 }
 
-/// Says something before anything follows from it, unless the terminal takes no lines: nothing waits long for a screen.
+/// Says something, unless the terminal takes no lines: nothing waits long for a screen.
 fn say(line: &'static str) {
     progress::settle(SAYING);
     let (told, is_told) = mpsc::channel();
-    thread::spawn(move || {
+    let spoken = thread::Builder::new().spawn(move || {
         let _ = writeln!(anstream::stderr(), "{line}");
         let _ = told.send(());
     });
-    let _ = is_told.recv_timeout(SAYING);
+    // Where there is no thread it is not said: whatever waits for a screen here hears no second signal.
+    if spoken.is_ok() {
+        let _ = is_told.recv_timeout(SAYING);
+    }
 }
 
 /// How long a line may take to be taken by a terminal.
@@ -264,9 +268,11 @@ fn approved(arguments: &Apply, outcome: Outcome, mode: Mode, person: &Person<'_>
     };
     if !arguments.json || is_objected {
         super::show_outcome(&outcome, arguments.json, false)?;
-    } else if is_asked {
-        // Standard output is for the result; nobody says yes to what was not shown.
-        let _ = render::report(&mut anstream::stderr(), &outcome.judged, &outcome.origin, false);
+    }
+    // Standard output may be for the result, or lead into a file; nobody says yes to what was not shown where the question is.
+    if is_asked && !is_objected && (arguments.json || !io::stdout().is_terminal()) {
+        let shown = render::report(&mut anstream::stderr(), &outcome.judged, &outcome.origin, false);
+        shown.map_err(|error| Stop::failed(format!("the plan cannot be shown, so that nobody is asked: {error}")))?;
     }
     let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
     ask::nothing_is_refused(&safe, refused)?;

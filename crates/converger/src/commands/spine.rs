@@ -160,6 +160,11 @@ pub(super) fn runtime() -> Result<Runtime, Stop> {
     proxmox::runtime().map_err(|error| unread(&ProxmoxError::Runtime(error)))
 }
 
+/// The system gives this process no more threads.
+pub(super) fn no_thread(error: &io::Error) -> Stop {
+    unready(Stop::failed(format!("cannot begin a thread: {error}")), "look at the limits of this process and of its user (`ulimit -u`)")
+}
+
 /// This side of a connection cannot be made ready.
 pub(super) fn unready(stop: Stop, remedy: &str) -> Stop {
     stop.code(Some(Code::ClientSetup)).help(more(remedy, Code::ClientSetup))

@@ -81,10 +81,12 @@ pub(crate) fn run_at(
 ) -> Ran {
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let terminal = typed.map(|typed| {
-        let (mut ours, theirs) = terminal::open(typed);
-        ours.type_all();
+        // `>`: standard output leads elsewhere; `<yes`: typed before anything is asked.
+        let (signs, typed): (Vec<String>, Vec<String>) = typed.iter().cloned().partition(|line| line.starts_with(['<', '>']));
+        let (mut ours, theirs) = terminal::open(&typed);
+        signs.iter().filter_map(|sign| sign.strip_prefix('<')).for_each(|line| ours.type_ahead(line));
         Terminal::seat(&mut command, theirs);
-        ours
+        (ours, (!signs.contains(&">".to_owned())).then(|| Terminal::show(&mut command)))
     });
     let output = output(command, terminal, running);
     let mut text = |bytes: Vec<u8>, stream: &str| {
@@ -104,7 +106,7 @@ pub(crate) fn run_at(
     }
 }
 
-fn output(mut command: Command, terminal: Option<Terminal>, running: &Running) -> Output {
+fn output(mut command: Command, terminal: Option<(Terminal, Option<Terminal>)>, running: &Running) -> Output {
     // Held until the process is known: whoever wants to end it waits for that.
     let mut known = running.lock().expect("nobody panicked");
     let child = command.spawn().expect("the program can be run");
@@ -112,12 +114,14 @@ fn output(mut command: Command, terminal: Option<Terminal>, running: &Running) -
     drop(command);
     *known = Some(child.id());
     drop(known);
-    let said = terminal.map(|terminal| std::thread::spawn(|| terminal.said()));
+    let read = |terminal: Terminal| std::thread::spawn(|| terminal.said());
+    let said = terminal.map(|(seat, screen)| (read(seat), screen.map(read)));
     let output = child.wait_with_output().expect("it ends");
     *running.lock().expect("nobody panicked") = None;
     match said {
         None => output,
-        Some(said) => Output { stderr: said.join().expect("read"), ..output },
+        Some((said, None)) => Output { stderr: said.join().expect("read"), ..output },
+        Some((said, Some(shown))) => Output { stderr: said.join().expect("read"), stdout: shown.join().expect("read"), ..output },
     }
 }
 

@@ -34,26 +34,44 @@ pub(crate) fn open(typed: &[String]) -> (Terminal, OwnedFd) {
 }
 
 impl Terminal {
-    /// The program at it: questions are asked and answered there, and what it shows otherwise goes where it goes.
+    /// The program at it: questions are asked and answered there.
     pub(crate) fn seat(command: &mut Command, theirs: OwnedFd) {
         let input = theirs.try_clone().expect("a second one");
         command.env("TERM", "dumb").stdin(input).stderr(theirs);
     }
 
-    /// Types everything at once: the terminal keeps lines until they are read.
-    pub(crate) fn type_all(&mut self) {
-        let mut bytes: Vec<u8> = self.typed.iter().flat_map(|line| format!("{line}\n").into_bytes()).collect();
-        bytes.push(END_OF_INPUT);
-        self.ours.write_all(&bytes).expect("typed");
+    /// Another one that shows the program's standard output and at which nobody types.
+    pub(crate) fn show(command: &mut Command) -> Self {
+        let (ours, theirs) = open(&[]);
+        command.stdout(theirs);
+        ours
+    }
+
+    /// Types before anything is asked, which is no answer to anything.
+    pub(crate) fn type_ahead(&mut self, line: &str) {
+        self.ours.write_all(format!("{line}\n").as_bytes()).expect("typed");
+    }
+
+    /// Types what follows behind each question that was not answered yet; where nothing does, somebody leaves.
+    fn answer(&mut self, said: &[u8], answers: &mut usize) {
+        let text = String::from_utf8_lossy(said);
+        while *answers < QUESTIONS.iter().map(|question| text.matches(question).count()).sum() {
+            let line = self.typed.get(*answers).map_or(vec![END_OF_INPUT], |line| format!("{line}\n").into_bytes());
+            // Whoever was asked may be gone already.
+            let _ = self.ours.write_all(&line);
+            *answers += 1;
+        }
     }
 
     /// What was said there until the program ended, with what was typed behind each question.
     pub(crate) fn said(mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut chunk = [0; 4096];
+        let mut answers = 0;
         // Linux says that the other side is gone by an error.
         while let Ok(count @ 1..) = self.ours.read(&mut chunk) {
             bytes.extend_from_slice(&chunk[..count]);
+            self.answer(&bytes, &mut answers);
         }
         let text = String::from_utf8_lossy(&bytes).replace("\r\n", "\n");
         answered(&text, &self.typed).into_bytes()

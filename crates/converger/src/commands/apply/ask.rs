@@ -11,10 +11,11 @@ use converger_core::plan::Verdict;
 use converger_core::safety::SafePlan;
 use converger_engine::driver::Signal;
 use futures_util::future::{Either, select};
+use rustix::termios::{QueueSelector, tcflush};
 use tokio::sync::{oneshot, watch};
 
-use super::super::Stop;
 use super::super::memory::Memory;
+use super::super::{Stop, spine};
 use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
 use crate::state;
@@ -89,14 +90,17 @@ impl Person<'_> {
     fn answers(&self, question: &str) -> Result<String, Stop> {
         let failed = |error: io::Error| Stop::failed(format!("the terminal cannot be read: {error}"));
         let mut out = anstream::stderr();
+        // What was typed before the question was not typed as an answer to it.
+        tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| failed(error.into()))?;
         write!(out, "{question}").and_then(|()| out.flush()).map_err(failed)?;
         let (answer, answered) = oneshot::channel();
         // A thread of its own: reading a terminal cannot be given up, and the program can.
-        thread::spawn(move || {
+        let read = move || {
             let mut line = String::new();
             let read = io::stdin().lock().read_line(&mut line).map(|_| line);
             let _ = answer.send(read);
-        });
+        };
+        thread::Builder::new().spawn(read).map_err(|error| spine::no_thread(&error))?;
         let mut signal = self.signal.clone();
         let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
         match self.memory.wait(select(answered, gone)) {

@@ -44,8 +44,9 @@ pub(super) enum Subject {
 impl Board {
     pub(super) fn new(subject: Subject) -> Self {
         let (sender, lines) = mpsc::channel();
-        let painter = thread::spawn(move || if progress::is_screen() { paint(&lines) } else { write(&lines, subject) });
-        Self { subject, lines: Some(sender), painter: Some(painter) }
+        let painter = thread::Builder::new().spawn(move || if progress::is_screen() { paint(&lines) } else { write(&lines, subject) }).ok();
+        // Where no thread can be had nothing is shown on the way, and the result tells.
+        Self { subject, lines: painter.is_some().then_some(sender), painter }
     }
 
     /// An operation is further than before.
