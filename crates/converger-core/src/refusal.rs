@@ -140,6 +140,32 @@ pub enum Datum {
     Words(Vec<String>),
 }
 
+/// The longest text that is kept as evidence, in characters, with what says how much is left out: an answer of megabytes is no evidence.
+pub const EVIDENCE_CHARS_MAX: usize = 500;
+
+/// The longest list, with the entry that says how many are left out.
+pub const EVIDENCE_WORDS_MAX: usize = 100;
+
+/// A text of at most [`EVIDENCE_CHARS_MAX`]. What is brief already stays as it is.
+pub(crate) fn brief(text: String) -> String {
+    const KEPT: usize = EVIDENCE_CHARS_MAX - 50;
+    if text.len() <= EVIDENCE_CHARS_MAX || text.chars().count() <= EVIDENCE_CHARS_MAX {
+        return text;
+    }
+    let left = text.chars().count() - KEPT;
+    text.chars().take(KEPT).chain(format!("… and {left} more characters").chars()).collect()
+}
+
+/// A list of at most [`EVIDENCE_WORDS_MAX`] brief entries.
+pub(crate) fn briefly<T>(words: Vec<T>, brief: impl Fn(T) -> T, told: impl Fn(String) -> T) -> Vec<T> {
+    let count = words.len();
+    if count <= EVIDENCE_WORDS_MAX {
+        return words.into_iter().map(brief).collect();
+    }
+    let left = count - (EVIDENCE_WORDS_MAX - 1);
+    words.into_iter().take(EVIDENCE_WORDS_MAX - 1).map(brief).chain([told(format!("… and {left} more"))]).collect()
+}
+
 impl From<&str> for Datum {
     fn from(text: &str) -> Self {
         Self::Text(text.into())
@@ -170,7 +196,12 @@ impl Refusal {
     }
 
     fn with(mut self, key: &'static str, datum: impl Into<Datum>) -> Self {
-        self.evidence.push((key, datum.into()));
+        let datum = match datum.into() {
+            Datum::Text(text) => Datum::Text(brief(text)),
+            Datum::Words(words) => Datum::Words(briefly(words, brief, |left| left)),
+            datum => datum,
+        };
+        self.evidence.push((key, datum));
         self.evidence.sort_by_key(|(key, _)| *key);
         self
     }

@@ -153,7 +153,10 @@ fn whole<T>(
         file.flush()?;
         file.sync_all()?;
         place(&beside)?;
-        sync_room(path)?;
+        // From here on the file is there, whatever a crash leaves of it.
+        let unsure =
+            |error| io::Error::other(format!("it is in place, but a crash may undo that: its directory cannot be synced ({error})"));
+        sync_room(path).map_err(unsure)?;
         Ok(value)
     })();
     if written.is_err() {

@@ -53,12 +53,16 @@ pub(crate) fn open(directory: &Path) -> Result<SqliteStore, OpenError> {
 
 /// Who is acting: the user and the machine, for people who read the journal later.
 pub(crate) fn actor() -> String {
-    let word = |name: &str| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    // Whatever stands in these is words of others: a name is one line, and not a page.
+    let fit = |text: &str| text.trim().chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect::<String>();
+    let word = |name: &str| std::env::var(name).ok().map(|value| fit(&value)).filter(|value| !value.trim().is_empty());
     let user = word("USER").or_else(|| word("LOGNAME")).unwrap_or_else(|| "somebody".into());
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok();
-    let whole = host.filter(|host| !host.is_empty()).map_or(user.clone(), |host| format!("{user}@{host}"));
-    whole.chars().filter(|character| !character.is_control()).collect()
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| fit(&name)).ok();
+    host.filter(|host| !host.is_empty()).map_or(user.clone(), |host| format!("{user}@{host}"))
 }
+
+/// The longest name of a user or a machine that is kept.
+const NAME_CHARS_MAX: usize = 200;
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {

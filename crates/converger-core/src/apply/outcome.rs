@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::id::Word;
 use crate::failure::Code;
-use crate::refusal::{Datum, Refusal};
+use crate::refusal::{self, Datum, Refusal};
 
 /// How an operation ended, with what it rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,12 +173,22 @@ impl From<&Datum> for Fact {
     }
 }
 
+/// A fact that is no larger than evidence may be.
+fn brief_fact(fact: Fact) -> Fact {
+    let brief = |text: Box<str>| refusal::brief(text.into()).into_boxed_str();
+    match fact {
+        Fact::Text(text) => Fact::Text(brief(text)),
+        Fact::Words(words) => Fact::Words(refusal::briefly(words.into_vec(), brief, String::into_boxed_str).into()),
+        fact @ Fact::Number(_) => fact,
+    }
+}
+
 impl Evidence {
     /// These facts and one more. A key that is no [`Word`] has no place in a record, and the fact is left out.
     #[must_use]
     pub fn with(mut self, key: &str, fact: impl Into<Fact>) -> Self {
         if let Some(key) = Word::new(key) {
-            self.0.insert(key, fact.into());
+            self.0.insert(key, brief_fact(fact.into()));
         }
         self
     }
@@ -304,6 +314,27 @@ mod tests {
     use super::*;
     use crate::failure;
     use crate::refusal::TABLE;
+
+    /// An answer of megabytes is kept as evidence that it was one, and not whole (S23).
+    #[test]
+    fn evidence_has_bounds_and_says_what_it_leaves_out() {
+        let long = "é".repeat(40_000_000);
+        let many: Vec<String> = (0..100_000).map(|number| format!("key{number}")).collect();
+        let refusal = Refusal::config_pending(many.clone());
+        let evidence =
+            Evidence::default().with("said", &*long).with("keys", Fact::Words(many.iter().map(|word| word.as_str().into()).collect()));
+        let Some(Fact::Text(said)) = evidence.get("said") else { panic!("no text") };
+        assert!(said.chars().count() <= refusal::EVIDENCE_CHARS_MAX && said.ends_with("… and 39999550 more characters"), "{said}");
+        let Some(Fact::Words(keys)) = evidence.get("keys") else { panic!("no list") };
+        assert_eq!((keys.len(), &*keys[98], &*keys[99]), (refusal::EVIDENCE_WORDS_MAX, "key98", "… and 99901 more"));
+        let (_, Datum::Words(kept)) = &refusal.evidence()[0] else { panic!("no list") };
+        assert_eq!((kept.len(), kept[99].as_str()), (refusal::EVIDENCE_WORDS_MAX, "… and 99901 more"));
+        // What is brief already is not cut a second time.
+        let again = Evidence::default().with("said", &**said).with("keys", Fact::Words(keys.clone()));
+        assert_eq!(again, evidence);
+        let locked = Refusal::guest_locked(&long);
+        assert!(matches!(&locked.evidence()[0].1, Datum::Text(text) if text.len() < 2_000));
+    }
 
     #[test]
     fn every_code_is_a_word() {

@@ -7,6 +7,7 @@ use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, OpenError, Receipt, Remembered, SqliteStore, Store as _, StoreError};
+use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
 use super::{Stop, spine};
@@ -67,7 +68,13 @@ fn unopened(error: &OpenError) -> Stop {
 
 /// What is wrong with a store, and what to do where the sentence does not say so itself.
 fn told(error: &OpenError) -> (String, Option<&'static str>) {
+    let is_out_of_files =
+        |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
     match error {
+        OpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
+            let help = "this process may have too few files open at once: look at its limits (`ulimit -n`), not at the disk";
+            (format!("cannot {what} {}: {source}", files::shown(place)), Some(help))
+        }
         OpenError::Unusable { what, place, help, source } => (format!("cannot {what} {}: {source}", files::shown(place)), Some(help)),
         OpenError::Failed { .. } => (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole")),
         _ => (error.to_string(), None),
