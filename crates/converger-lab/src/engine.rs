@@ -143,7 +143,7 @@ impl World {
     fn queue(&mut self, id: TaskId, vmid: u32) {
         self.tasks.log(id, "trying to acquire lock...");
         self.tasks.wait(vmid, id);
-        self.schedule(self.now_ms + LOCK_WAIT_MS, Event::GivesUp(id));
+        self.schedule(self.now_ms.saturating_add(LOCK_WAIT_MS), Event::GivesUp(id));
     }
 
     fn begin(&mut self, id: TaskId) {
@@ -156,7 +156,7 @@ impl World {
         let (ends_ms, outcome) = match begun {
             Ok(Some(duration_ms)) => (Some(self.now_ms.saturating_add(duration_ms)), Ok(())),
             Ok(None) => (None, Ok(())),
-            Err(error) => (Some(self.now_ms + FAILED_MS), Err(error)),
+            Err(error) => (Some(self.now_ms.saturating_add(FAILED_MS)), Err(error)),
         };
         if let Some(task) = self.tasks.all.get_mut(&id) {
             task.state = State::Running { ends_ms };
@@ -210,7 +210,8 @@ impl World {
     fn conclude_silently(&mut self, id: TaskId, status: String) {
         let Some(task) = self.tasks.get(id) else { return };
         let at_s = self.wall_s_of(&task.node);
-        let late = self.nodes.get(&task.node).and_then(|node| node.last_cycle(self.now_ms)).map(|last| last + crate::node::CYCLE_MS);
+        let late =
+            self.nodes.get(&task.node).and_then(|node| node.last_cycle(self.now_ms)).map(|last| last.saturating_add(crate::node::CYCLE_MS));
         let listed_ms = if task.nested { late.unwrap_or(self.now_ms) } else { self.now_ms };
         let holds = task.holds.filter(|vmid| self.tasks.holders.get(vmid) == Some(&id));
         if let Some(task) = self.tasks.all.get_mut(&id) {

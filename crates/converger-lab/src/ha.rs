@@ -105,7 +105,7 @@ impl World {
     /// Put a guest under management.
     pub(crate) fn add_ha(&mut self, sid: &str, resource: HaResource) {
         if self.ha.all.is_empty() {
-            self.schedule(self.now_ms + ROUND_MS, Event::Manage);
+            self.schedule(self.now_ms.saturating_add(ROUND_MS), Event::Manage);
         }
         self.ha.all.insert(sid.to_owned(), resource);
     }
@@ -116,7 +116,7 @@ impl World {
         if ids.is_empty() {
             return;
         }
-        self.schedule(self.now_ms + ROUND_MS, Event::Manage);
+        self.schedule(self.now_ms.saturating_add(ROUND_MS), Event::Manage);
         for sid in ids {
             self.manage_one(&sid);
         }

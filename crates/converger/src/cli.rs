@@ -306,7 +306,7 @@ pub(crate) struct Lab {
     #[arg(long, value_name = "SEED")]
     pub(crate) bad_day: Option<u64>,
     /// Milliseconds by which each request moves the clock, and nobody waits; left out, time runs as it does
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=86_400_000))]
     pub(crate) clock: Option<u64>,
     /// How many times as fast time runs
     #[arg(long, value_name = "TIMES", default_value_t = 1, conflicts_with = "clock", value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -567,5 +567,12 @@ mod tests {
                 assert!(!goes_on, "{command}: a paragraph is broken by hand after: {line}");
             }
         }
+    }
+
+    #[test]
+    fn the_clock_of_a_lab_moves_by_a_day_at_most() {
+        let parsed = |step: &str| Cli::try_parse_from(["converger", "lab", "--clock", step]).is_ok();
+        assert!(parsed("0") && parsed("1000") && parsed("86400000"));
+        assert!(!parsed("86400001") && !parsed("18446744073709551615"), "a clock that runs over is none");
     }
 }

@@ -4,9 +4,9 @@
 //! believe half of it. What never enters here: what a request was answered, but for its status and whether it has the form that Proxmox
 //! documents.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, BufRead as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,6 +71,12 @@ pub(super) struct Recorder {
 impl Recorder {
     /// Makes the file, or empties the record that is there.
     pub(super) fn open(path: &Path) -> Result<Arc<Self>, Stop> {
+        // Whoever reads along at a pipe may stop, and then the lab would stop with them.
+        let is_pipe = |there: Metadata| there.file_type().is_fifo() || there.file_type().is_socket();
+        if fs::metadata(path).is_ok_and(is_pipe) {
+            let error = io::Error::other("it is a pipe or a socket, and not a regular file");
+            return Err(unwritten(path, &error).help("name a new file with --record"));
+        }
         let open = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
         let file = open.map_err(|error| unwritten(path, &error))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
@@ -166,6 +172,14 @@ mod tests {
             assert!(text.contains("username=root%40pam&password=...") && !text.contains("hunter2"), "{text}");
         }
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_pipe_is_refused_because_it_fills_up_when_nobody_reads() {
+        let room = tempfile::tempdir().expect("a directory");
+        let pipe = room.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        assert!(Recorder::open(&pipe).is_err());
     }
 
     #[test]
