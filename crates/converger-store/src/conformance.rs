@@ -12,7 +12,6 @@ use std::future::Future;
 
 use crate::{Batch, Receipt, Refused, Store, StoreError};
 
-pub use crate::sqlite::teach;
 pub use sample::Sample;
 
 /// A place where stores are opened.
@@ -53,6 +52,14 @@ pub fn check<S: Stage>(stage: &mut S) -> Vec<Finding> {
     let stories: Vec<Story<S>> = [journal::stories(), people::stories()].concat();
     let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| Finding { story, what }));
     told.collect()
+}
+
+/// Makes the sums over rows known to a connection of a test.
+///
+/// # Errors
+/// SQLite does not take them.
+pub fn teach(connection: &rusqlite::Connection) -> rusqlite::Result<()> {
+    crate::sqlite::teach(connection)
 }
 
 /// Waits for a future. Stores bring what drives them along, so that any runtime will do.

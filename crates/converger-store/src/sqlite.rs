@@ -42,7 +42,7 @@ use writer::{Answer, Job, Syncs, Writer};
 pub use glance::{Remembered, glance};
 pub(crate) use open::{FILE, NO_LINK};
 #[cfg(feature = "conformance")]
-pub use sums::teach;
+pub(crate) use sums::teach;
 
 /// Called once when what was written may not have reached the disk. The program ends itself here (S18).
 pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;

@@ -11,10 +11,7 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 
 /// Makes `row_sum` known to a connection.
-///
-/// # Errors
-/// SQLite does not take it.
-pub fn teach(connection: &Connection) -> rusqlite::Result<()> {
+pub(crate) fn teach(connection: &Connection) -> rusqlite::Result<()> {
     // Innocuous: it is in the schema, and the schema of a file is not trusted with anything else.
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC | FunctionFlags::SQLITE_INNOCUOUS;
     connection.create_scalar_function("row_sum", -1, flags, |context| Ok(of(context)))

@@ -4,7 +4,7 @@
 use std::fs;
 use std::pin::pin;
 
-use futures_util::future::{pending, select};
+use futures_util::future::{Either, pending, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::{Stop, spine};
@@ -28,7 +28,8 @@ impl Endings {
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())?, hang_up })
     }
 
-    /// The next one.
+    /// The next one. A terminal that is closed says so once: the kernel, the shell and whoever shows the terminal may all send it, and
+    /// nobody asked twice for that.
     pub(super) async fn next(&mut self) {
         let hang_up = async {
             match &mut self.hang_up {
@@ -37,7 +38,10 @@ impl Endings {
             }
         };
         let (interrupt, terminate) = (pin!(self.interrupt.recv()), pin!(self.terminate.recv()));
-        select(select(interrupt, terminate), pin!(hang_up)).await;
+        let is_closed = matches!(select(select(interrupt, terminate), pin!(hang_up)).await, Either::Right(_));
+        if is_closed {
+            self.hang_up = None;
+        }
     }
 }
 
@@ -49,7 +53,28 @@ fn ignores_hang_up(status: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
+
+    #[test]
+    fn a_terminal_is_closed_once_however_often_that_is_said() {
+        let runtime = spine::runtime().map_err(|_| "no runtime").expect("one");
+        runtime.block_on(async {
+            // Whoever runs this test may have it ignored.
+            let listen = |kind| signal(kind).expect("listens");
+            let hang_up = Some(listen(SignalKind::hangup()));
+            let mut endings = Endings { interrupt: listen(SignalKind::interrupt()), terminate: listen(SignalKind::terminate()), hang_up };
+            let send = |signal| rustix::process::kill_process(rustix::process::getpid(), signal).expect("sent");
+            send(rustix::process::Signal::HUP);
+            endings.next().await;
+            send(rustix::process::Signal::HUP);
+            // Were it heard, this one would be left over.
+            send(rustix::process::Signal::TERM);
+            endings.next().await;
+            assert!(endings.hang_up.is_none() && endings.terminate.recv().now_or_never().is_none());
+        });
+    }
 
     #[test]
     fn what_nohup_ignores_stays_ignored() {
