@@ -111,9 +111,12 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
     whole(&path, Readers::Usual, write, |beside| is_same().and_then(|()| fs::rename(beside, &path)))
 }
 
-/// Whether a file can take this place, as far as what is there tells.
+/// Whether a file can take this place: one is made beside it, as it would be, and taken away again. What is there tells too little: in some
+/// places, such as below `/proc`, files are regular and no other can be made.
 pub(crate) fn is_replaceable(path: &Path) -> io::Result<()> {
-    target(path).map(drop)
+    let beside = beside(&target(path)?);
+    File::options().write(true).create_new(true).mode(0o600).open(&beside)?;
+    fs::remove_file(&beside)
 }
 
 /// The file that is meant, if it can be replaced.
@@ -217,6 +220,23 @@ pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_where_no_file_can_be_made_is_found_before_there_is_something_to_write() {
+        let room = tempfile::tempdir().expect("a directory");
+        let place = room.path().join("result.json");
+        for _ in 0..2 {
+            is_replaceable(&place).expect("it can be written");
+            assert!(fs::read_dir(room.path()).expect("read").all(|file| file.expect("read").path() == place), "nothing is left beside it");
+            fs::write(&place, "old").expect("written");
+        }
+        assert_eq!(fs::read_to_string(&place).expect("read"), "old", "what is there is not touched");
+        // Regular files for all that can be seen of them, also for root.
+        for elsewhere in ["/proc/self/mem", "/proc/self/environ", "/proc/version"] {
+            assert!(is_replaceable(Path::new(elsewhere)).is_err(), "{elsewhere}");
+        }
+        assert!(is_replaceable(room.path()).is_err() && is_replaceable(&room.path().join("none/result.json")).is_err());
+    }
 
     #[test]
     fn a_failed_write_leaves_the_old_file_and_nothing_beside_it() {

@@ -97,14 +97,13 @@ pub(super) fn place(arguments: &Apply) -> Option<PathBuf> {
 
 /// Whether a result can be written there: found out before there is one.
 pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
-    files::is_replaceable(path)
-        .map_err(|error| Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"))?;
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if room.is_dir() {
-        return Ok(());
+    if path.file_name().is_some() && !room.is_dir() {
+        return Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
+            .help("make it, or name another file with --out"));
     }
-    Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
-        .help("make it, or name another file with --out"))
+    files::is_replaceable(path)
+        .map_err(|error| Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"))
 }
 
 /// What was done is done, and the journal has it.
