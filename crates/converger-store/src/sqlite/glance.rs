@@ -13,7 +13,7 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
-use super::{open, snapshot, still, sums};
+use super::{open, schema, snapshot, still, sums};
 use crate::query::{Filter, LIST_MAX, Standing};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
@@ -43,6 +43,9 @@ pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) ->
     }
     let connection = connect(&place)?;
     open::no_stranger(&connection, &place)?;
+    if schema::is_bare(&connection).map_err(|error| open::of_sql(place.clone(), error))? {
+        return Ok(Remembered::default());
+    }
     open::undamaged(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })

@@ -33,6 +33,11 @@ pub(super) fn look_for_strangers(connection: &Connection) -> rusqlite::Result<Op
     Ok(look(connection, VERSIONS)?.found().filter(|found| *found != Found::Current))
 }
 
+/// Whether a file has nothing in it yet: whoever began it died, or failed, before its first transaction.
+pub(super) fn is_bare(connection: &Connection) -> rusqlite::Result<bool> {
+    Ok(matches!(look(connection, VERSIONS)?, Look::Have(0)))
+}
+
 /// Brings a file to the latest version, whatever it is before: empty, older, or there already.
 pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<Found> {
     migrate_to(connection, VERSIONS)

@@ -205,6 +205,8 @@ fn what_a_process_left_that_died_at_its_first_start_is_opened() {
     let connection = Connection::open(directory.join("converger.db")).expect("opens");
     connection.pragma_update(None, "journal_mode", "wal").expect("set");
     drop(connection);
+    let lab = EnvironmentName::new("lab").expect("a name");
+    assert_eq!(glance(&directory, &lab, 0).expect("read"), converger_store::Remembered::default(), "nothing is remembered yet");
     write(&open(&directory), Sample::new(1).start());
 }
 
