@@ -19,6 +19,7 @@ mod upid;
 mod words;
 
 pub use access::{Permissions, Roles, Spread, TokenState, User};
+pub(super) use answer::shortened;
 pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use basis::Basis;
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};

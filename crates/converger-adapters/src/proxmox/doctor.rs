@@ -14,6 +14,7 @@ pub mod need;
 mod privileges;
 mod token;
 
+pub(super) use finding::quoted;
 pub use finding::{Finding, Level, Line, Remedy, Where};
 pub use gather::{Asked, Gathered, Way, gather};
 

@@ -19,7 +19,8 @@ use futures_util::future::join_all;
 use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
-use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown};
+use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown, shortened};
+use super::doctor::quoted;
 
 pub use causes::{Note, Reason};
 pub use converger_core::observe::{Need, Needs};
@@ -105,7 +106,8 @@ pub(super) fn remedy(failure: &Failure, token: &str) -> String {
     let user = token.split_once('!').map_or(token, |(user, _)| user);
     match failure.cause {
         Cause::Forbidden => {
-            format!("let the token read the cluster, on a node: pveum acl modify / --users '{user}' --tokens '{token}' --roles PVEAuditor")
+            let (user, token) = (quoted(user), quoted(token));
+            format!("let the token read the cluster, on a node: pveum acl modify / --users {user} --tokens {token} --roles PVEAuditor")
         }
         Cause::Unauthenticated => format!(
             "check that the secret is that of the token {token}, and that neither token nor user is gone, disabled or expired; Proxmox \
@@ -157,7 +159,7 @@ async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> 
 }
 
 fn other_cluster<E: Exchange>(session: &Session<E>, found: &str, wanted: &str) -> Unread {
-    Unread::OtherCluster { place: session.place().to_owned(), found: found.to_owned(), wanted: wanted.to_owned() }
+    Unread::OtherCluster { place: session.place().to_owned(), found: shortened(found).into(), wanted: shortened(wanted).into() }
 }
 
 async fn resources<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Vec<Resource>, Unread> {

@@ -519,3 +519,28 @@ fn g2_two_views_in_one_reading_prove_nothing() {
     assert!(ask(&alone).is_err(), "a node that is alone is not the cluster that answers later");
     assert!(ask(&after(&lab)).expect("a reading").observation.complete);
 }
+
+#[test]
+fn that_a_guest_moved_is_said_only_where_its_id_is_known_to_be_taken() {
+    let gone = || failure("500", "Configuration file 'nodes/n1/qemu-server/100.conf' does not exist");
+    for (next_id, expected) in [(failure("500", "nextid broke"), "unreadable"), (raw(401, "No ticket"), "unreadable")] {
+        let desk = three().instead("100/pending", vec![gone()]).instead("nextid?vmid=100", vec![next_id]);
+        let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
+        assert_eq!(cause(&taken, 100), expected);
+        assert!(taken.notes[0].text.contains("whether its id is free"), "{:?}", taken.notes);
+    }
+    let desk = three().instead("100/pending", vec![gone()]);
+    assert_eq!(cause(&read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading"), 100), "moved-while-read");
+}
+
+#[test]
+fn a_token_that_is_not_accepted_any_more_is_no_matter_of_what_it_may_do() {
+    let desk = three().instead("100/pending", vec![raw(401, "No ticket")]);
+    let taken = read(&desk, &[100], &declared(None, true, &[100]), None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "unreadable");
+    assert!(
+        taken.notes[0].text.contains("401 No ticket") && !taken.notes[0].remedy("svc@pve!probe").contains("pveum"),
+        "{:?}",
+        taken.notes
+    );
+}

@@ -16,6 +16,9 @@ use super::scalar::Scalar;
 /// Texts of others are kept up to this many characters.
 const TEXT_CHARS_MAX: usize = 2000;
 
+/// Of so many parameters it is kept what is wrong with them.
+const ERRORS_MAX: usize = 50;
+
 /// So many lists and maps are in an answer at most, and so many members: a list of 10,000 guests has 10,000 and 250,000. What has more
 /// would take many times its own size once it is read.
 const OPENINGS_MAX: usize = 250_000;
@@ -188,7 +191,7 @@ fn said<T>(envelope: Envelope<'_, T>) -> Said {
     let errors = envelope.errors.unwrap_or_default().into_iter();
     Said {
         text: envelope.message.text().map_or_else(|| "no reason given".into(), |text| shortened(&text)),
-        errors: errors.filter_map(|(key, text)| Some((key, shortened(&text.text()?)))).collect(),
+        errors: errors.take(ERRORS_MAX).filter_map(|(key, text)| Some((shortened(&key), shortened(&text.text()?)))).collect(),
     }
 }
 
@@ -210,7 +213,8 @@ fn is_of_proxmox(body: &[u8]) -> bool {
     body.is_empty() || (!is_crowded(body) && has_data(body))
 }
 
-fn shortened(text: &str) -> Box<str> {
+/// As much of a text of others as is kept.
+pub(in crate::proxmox) fn shortened(text: &str) -> Box<str> {
     text.trim().chars().take(TEXT_CHARS_MAX).collect::<String>().into()
 }
 
@@ -274,7 +278,7 @@ fn not_json(effect: Effect, answer: &HttpAnswer, error: &serde_json::Error) -> F
         Some(_) if error.is_data() => format!("the answer is not what this call gives: {error}"),
         Some(_) => format!("the answer is not JSON: {error}"),
     };
-    Failure::malformed(effect, answer.status, text)
+    Failure::malformed(effect, answer.status, shortened(&text))
 }
 
 #[cfg(test)]
@@ -442,6 +446,13 @@ mod tests {
         let long = "x".repeat(5000);
         let failure = data::<u32>(Effect::None, &answer(500, &long, "")).expect_err("a failure");
         assert_eq!(failure.text.len(), TEXT_CHARS_MAX);
+        // A text in the place of a number is repeated by whoever wanted the number.
+        let failure = data::<u32>(Effect::None, &answer(200, "OK", &format!(r#"{{"data":"{long}"}}"#))).expect_err("a failure");
+        assert_eq!(failure.text.len(), TEXT_CHARS_MAX);
+        let errors: Vec<String> = (0..1000).map(|index| format!(r#""{long}{index}":"{long}""#)).collect();
+        let body = format!(r#"{{"success":0,"status":400,"message":"x","errors":{{"k":"v",{}}},"data":null}}"#, errors.join(","));
+        let failure = data::<u32>(Effect::None, &answer(200, "OK", &body)).expect_err("a failure");
+        assert!(failure.to_string().len() <= 2 * (ERRORS_MAX + 1) * (TEXT_CHARS_MAX + 8), "{}", failure.to_string().len());
         assert_eq!(fails(Effect::None, 500, "can't \u{1b}[31m\u{202e}b", "").2, "500 can't \\u{1b}[31m\\u{202e}b");
     }
 }

@@ -127,7 +127,7 @@ impl Finding {
 }
 
 /// A text as one word of a shell.
-pub(super) fn quoted(text: &str) -> String {
+pub(in crate::proxmox) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

@@ -3,7 +3,8 @@
 use converger_core::guest::Vmid;
 use converger_core::observe;
 
-use crate::proxmox::codec::{Cause, Failure};
+use crate::proxmox::codec::{Cause, Failure, shortened};
+use crate::proxmox::doctor::quoted;
 
 /// Why a guest, or the reading as a whole, is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +134,8 @@ impl Reason {
     pub(in crate::proxmox) fn of(failure: &Failure) -> Self {
         match failure.cause {
             cause if cause.is_no_connection() => Self::NodeSilent,
-            Cause::Unauthenticated | Cause::Forbidden => Self::NotPermitted,
+            // Another answer than this to a token that was accepted a moment ago is no matter of what it may do: that is told as it was said.
+            Cause::Forbidden => Self::NotPermitted,
             Cause::NodeUnreachable | Cause::NodeUnknown | Cause::ClusterDown => Self::NodeSilent,
             // Whoever waits in vain for one guest knows nothing of the others there.
             Cause::TooSlow | Cause::Interrupted => Self::NoAnswer,
@@ -161,7 +163,7 @@ impl Note {
         let vmid = self.vmid.map_or_else(|| "<vmid>".to_owned(), |vmid| vmid.to_string());
         let user = token.split_once('!').map_or(token, |(user, _)| user);
         let remedy = self.reason.remedy().replace("<vmid>", &vmid);
-        remedy.replace("<user>", &format!("'{user}'")).replace("<token>", &format!("'{token}'"))
+        remedy.replace("<user>", &quoted(user)).replace("<token>", &quoted(token))
     }
 
     /// The same in the words of the core, for the token that asked.
@@ -172,11 +174,11 @@ impl Note {
     }
 
     pub(super) fn of_guest(vmid: Vmid, reason: Reason, text: impl Into<String>) -> Self {
-        Self { vmid: Some(vmid), reason, text: text.into() }
+        Self { vmid: Some(vmid), reason, text: shortened(&text.into()).into() }
     }
 
     pub(super) fn of_all(reason: Reason, text: impl Into<String>) -> Self {
-        Self { vmid: None, reason, text: text.into() }
+        Self { vmid: None, reason, text: shortened(&text.into()).into() }
     }
 }
 
@@ -206,5 +208,7 @@ mod tests {
         let note = Note::of_guest(Vmid::new(101).expect("an id"), Reason::Hidden, "");
         let line = "pveum acl modify /vms/101 --users 'svc@pve' --tokens 'svc@pve!probe' --roles PVEAuditor";
         assert!(note.remedy("svc@pve!probe").ends_with(line), "{}", note.remedy("svc@pve!probe"));
+        let odd = note.remedy("x';id;'@pve!probe");
+        assert!(odd.contains(r"--users 'x'\'';id;'\''@pve' --tokens 'x'\'';id;'\''@pve!probe'"), "{odd}");
     }
 }

@@ -164,11 +164,15 @@ async fn note<E: Exchange>(session: &Session<E>, guest: &GuestPath, failure: Fai
         reason @ (Reason::NodeSilent | Reason::NoAnswer) => return Note::of_guest(guest.vmid, reason, said),
         reason => return Note::of_guest(guest.vmid, reason, told(guest, &said)),
     }
-    let reason = match session.call(&Command::Read(Read::NextId(guest.vmid))).await {
-        Ok(Event::NextId(NextId::Free)) => Reason::Gone,
-        _ => Reason::Moved,
-    };
-    Note::of_guest(guest.vmid, reason, told(guest, &said))
+    match session.call(&Command::Read(Read::NextId(guest.vmid))).await {
+        Ok(Event::NextId(NextId::Free)) => Note::of_guest(guest.vmid, Reason::Gone, told(guest, &said)),
+        Ok(_) => Note::of_guest(guest.vmid, Reason::Moved, told(guest, &said)),
+        // Neither gone nor moved is known.
+        Err(failure) => {
+            let and = format!("{said}, and whether its id is free: {}", failure.without_place(session.place()));
+            Note::of_guest(guest.vmid, Reason::Unreadable, told(guest, &and))
+        }
+    }
 }
 
 fn told(guest: &GuestPath, said: &str) -> String {
