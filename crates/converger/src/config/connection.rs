@@ -315,7 +315,8 @@ fn read(source: &SecretSource) -> Result<Secret, SecretError> {
     if let SecretSource::File(path) = source {
         files::answers(path).map_err(|error| SecretError::Unreadable { source_of: source.clone(), source: error })?;
     }
-    source.read(|name| std::env::var(name).ok())
+    // What is no text is there all the same, and is no secret.
+    source.read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
 }
 
 /// Another environment that is the cluster of `own` under a second name, and what shows it.
