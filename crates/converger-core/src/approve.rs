@@ -238,7 +238,12 @@ fn unnamed(plan: &Plan, names: &[Box<str>]) -> Vec<Vmid> {
         let at = plan.name_of(guest).and_then(|name| left.iter().position(|typed| *typed == name));
         at.map(|at| left.swap_remove(at)).is_some()
     };
-    with_steps(plan, |step| step.impact() >= Impact::Stop).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+    going_down(plan).filter(|guest| !is_named(guest)).map(|guest| guest.vmid).collect()
+}
+
+/// The guests that are stopped, or worse: each is named by whoever confirms the plan.
+pub fn going_down(plan: &Plan) -> impl Iterator<Item = &DesiredGuest> {
+    with_steps(plan, |step| step.impact() >= Impact::Stop)
 }
 
 fn guests_with(plan: &Plan, is_meant: impl Fn(&Step) -> bool) -> Vec<Vmid> {

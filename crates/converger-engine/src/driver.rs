@@ -464,7 +464,7 @@ fn not_committed(error: &StoreError) -> NotCommitted {
 }
 
 /// The worst of several ends, as the exit code has it: failed, held, refused, not run, done.
-pub(crate) fn worst(ends: impl Iterator<Item = End>) -> End {
+pub fn worst(ends: impl Iterator<Item = End>) -> End {
     let rank = |end: &End| match end {
         End::Failed => 4,
         End::Held => 3,

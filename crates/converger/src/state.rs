@@ -2,11 +2,13 @@
 //!
 //! What never enters here: what is written into the store.
 
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use converger_core::failure::Code;
+use converger_engine::driver::{Clock as _, SystemClock};
 use converger_store::{Fatal, OpenError, Settings, SqliteStore};
 
 use crate::exit::End;
@@ -66,6 +68,15 @@ const NAME_CHARS_MAX: usize = 200;
 
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-    u64::try_from(since).unwrap_or(u64::MAX)
+    SystemClock.now_ms()
+}
+
+/// What the system calls random, for names that nobody else has.
+///
+/// # Errors
+/// It has none.
+pub(crate) fn random() -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
+    read.map(|()| u64::from_ne_bytes(bytes)).map_err(|error| format!("no random number can be had: {error}"))
 }

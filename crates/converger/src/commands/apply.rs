@@ -29,7 +29,7 @@ use converger_core::moment;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
-use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal};
+use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
 use futures_util::future::select;
@@ -129,7 +129,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     // What was left of an earlier run and is settled by now does not speak about this one.
     let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
     let refused = if left_out > 0 { Fate::Refused } else { Fate::Done };
-    Ok(end(worse(worse(report.end(), held), refused)))
+    Ok(end(worst([report.end(), held, refused].into_iter())))
 }
 
 fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
@@ -307,23 +307,9 @@ fn left_out(approved: &ApprovedPlan) -> u64 {
 
 /// An id that no other run has: the time, and what the system calls random.
 fn run_id() -> Result<RunId, Stop> {
-    let mut bytes = [0; 4];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut source| io::Read::read_exact(&mut source, &mut bytes));
-    read.map_err(|error| Stop::failed(format!("no random number can be had: {error}")))?;
-    RunId::new(&format!("{:x}-{:08x}", state::now_ms() / 1000, u32::from_ne_bytes(bytes)))
+    let random = state::random().map_err(Stop::failed)?;
+    RunId::new(&format!("{:x}-{:08x}", state::now_ms() / 1000, random & u64::from(u32::MAX)))
         .ok_or_else(|| Stop::failed("the clock is beyond all bounds"))
-}
-
-/// 6, 1, 5, 3, 4: which end outweighs which.
-fn worse(one: Fate, other: Fate) -> Fate {
-    let weight = |fate: Fate| match fate {
-        Fate::Failed => 4,
-        Fate::Held => 3,
-        Fate::Refused => 2,
-        Fate::NotRun => 1,
-        Fate::Done => 0,
-    };
-    if weight(other) > weight(one) { other } else { one }
 }
 
 fn end(fate: Fate) -> End {

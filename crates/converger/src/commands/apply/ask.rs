@@ -4,8 +4,7 @@ use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::thread;
 
-use converger_core::action::Impact;
-use converger_core::approve::{Confirmation, Mode, Refused};
+use converger_core::approve::{Confirmation, Mode, Refused, going_down};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 use converger_core::safety::SafePlan;
@@ -57,8 +56,8 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
         return Err(Stop::declined("the answer was not `yes`; nothing was changed"));
     }
     let mut names = Vec::new();
-    for name in goes_down(safe) {
-        let question = format!("{} goes down by this. Type its name: ", styled(render::BOLD, theirs(&name)));
+    for name in going_down(safe.plan()).filter_map(|guest| safe.plan().name_of(guest)) {
+        let question = format!("{} goes down by this. Type its name: ", styled(render::BOLD, theirs(name)));
         names.push(person.answers(&question)?.into());
     }
     Ok(Confirmation::Typed { by, names })
@@ -68,15 +67,6 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
 pub(super) fn is_asked(arguments: &Apply, safe: &SafePlan, mode: Mode) -> bool {
     let has_steps = safe.plan().verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_)));
     arguments.confirm.is_none() && has_steps && mode == Mode::Solo && io::stdin().is_terminal() && io::stderr().is_terminal()
-}
-
-/// The names of guests that are stopped, or worse.
-fn goes_down(safe: &SafePlan) -> Vec<String> {
-    let plan = safe.plan();
-    let down = plan
-        .guests()
-        .filter(|(_, verdict)| matches!(verdict, Verdict::Steps(steps) if steps.iter().any(|step| step.impact() >= Impact::Stop)));
-    down.filter_map(|(guest, _)| plan.name_of(guest).map(str::to_owned)).collect()
 }
 
 /// Whoever sits at the terminal, and may go away instead of answering.

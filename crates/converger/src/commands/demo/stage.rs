@@ -219,10 +219,8 @@ fn serve(setting: &Setting, options: Options, bound: &mpsc::Sender<Bound>, ended
 
 /// A directory of its own that nobody else may enter.
 fn room() -> Result<PathBuf, Stop> {
-    let mut bytes = [0; 8];
-    let read = fs::File::open("/dev/urandom").and_then(|mut source| io::Read::read_exact(&mut source, &mut bytes));
-    read.map_err(|error| Stop::failed(format!("no random number can be had: {error}")))?;
-    let room = std::env::temp_dir().join(format!("converger-demo-{:016x}", u64::from_ne_bytes(bytes)));
+    let random = crate::state::random().map_err(Stop::failed)?;
+    let room = std::env::temp_dir().join(format!("converger-demo-{random:016x}"));
     DirBuilder::new().mode(0o700).create(&room).map_err(|error| unwritten(&room, &error))?;
     Ok(room)
 }
