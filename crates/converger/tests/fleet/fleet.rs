@@ -6,15 +6,18 @@
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Turn};
 use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
-use converger_core::apply::{Answer, Ask, BootId, Cause, End, OperationId, Place, RunId, Uptime};
+use converger_core::apply::{
+    Answer, Ask, BootId, Cause, End, Freeze, History, Hold, IdempotencyKey, OperationId, Place, RunId, TaskId, Uptime,
+};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
-use converger_core::artifact::Provenance;
+use converger_core::artifact::{Digest, Provenance};
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
@@ -24,7 +27,7 @@ use converger_core::{plan, safety};
 use converger_engine::driver::{Clock, Engine, Hand, Report, Settings, Signal};
 use converger_engine::schedule::Limits;
 use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
-use converger_store::{MemoryStore, Store};
+use converger_store::{Batch, Filter, MemoryStore, Receipt, RunHistory, Store, StoreError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -74,9 +77,9 @@ impl Fleet {
         })
     }
 
-    /// The same over any store. The clock is none for what happens on other threads: only what is counted counts then.
+    /// The same over a store whose work is done on other threads. It takes no time on this clock: only what is counted counts then.
     pub(crate) fn start_over(&self, store: impl Store + 'static) -> Run {
-        self.start_beside(store, async {})
+        self.start_beside(Elsewhere(store), async {})
     }
 
     fn start_beside(&self, store: impl Store + 'static, beside: impl Future<Output = ()> + Send + 'static) -> Run {
@@ -231,5 +234,66 @@ impl Hand for Carrier {
 
     async fn ask(&self, ask: Ask) -> Answer {
         self.0.ask(&ask).await
+    }
+}
+
+/// A store that works on other threads. A clock that is paused goes on when nobody here has anything to do, and would go on by seconds while
+/// a disk works: whoever waits for a store is therefore never idle.
+struct Elsewhere<S>(S);
+
+async fn busily<T>(work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    loop {
+        let polled = std::future::poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await;
+        match polled {
+            Poll::Ready(done) => return done,
+            Poll::Pending => tokio::task::yield_now().await,
+        }
+    }
+}
+
+impl<S: Store> Store for Elsewhere<S> {
+    async fn commit(&self, batch: Batch) -> Result<Receipt, StoreError> {
+        busily(self.0.commit(batch)).await
+    }
+
+    async fn operation(&self, id: OperationId) -> Result<Option<History>, StoreError> {
+        busily(self.0.operation(id)).await
+    }
+
+    async fn open_operations(&self, environment: EnvironmentName) -> Result<Vec<History>, StoreError> {
+        busily(self.0.open_operations(environment)).await
+    }
+
+    async fn operations(&self, filter: Filter, limit: u32) -> Result<Vec<History>, StoreError> {
+        busily(self.0.operations(filter, limit)).await
+    }
+
+    async fn tasked(&self, environment: EnvironmentName, tasks: Vec<TaskId>) -> Result<Vec<(TaskId, OperationId)>, StoreError> {
+        busily(self.0.tasked(environment, tasks)).await
+    }
+
+    async fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> Result<Option<History>, StoreError> {
+        busily(self.0.keyed(environment, key)).await
+    }
+
+    async fn run(&self, id: RunId) -> Result<Option<RunHistory>, StoreError> {
+        busily(self.0.run(id)).await
+    }
+
+    async fn runs(&self, environment: EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, StoreError> {
+        busily(self.0.runs(environment, limit)).await
+    }
+
+    async fn holds(&self, environment: EnvironmentName) -> Result<Vec<Hold>, StoreError> {
+        busily(self.0.holds(environment)).await
+    }
+
+    async fn freeze(&self, environment: EnvironmentName) -> Result<Option<Freeze>, StoreError> {
+        busily(self.0.freeze(environment)).await
+    }
+
+    async fn plan(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        busily(self.0.plan(digest)).await
     }
 }
