@@ -61,13 +61,13 @@ pub(super) fn journal(programs: &Programs, report: &mut Report) -> Outcome {
     report.target(Target {
         name: "transactions",
         value: transactions / guests,
-        bound: AtMost(1.0),
+        bound: AtMost(3.0),
         unit: "transactions of an operation, shared",
     });
     report.target(Target {
         name: "syncs",
         value: syncs as f64 / guests,
-        bound: AtMost(1.0),
+        bound: AtMost(3.0),
         unit: "fsync or fdatasync of an operation, shared",
     });
     Ok(())
