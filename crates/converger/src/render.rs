@@ -156,7 +156,25 @@ fn waiting_text(plan: &Plan, guest: &DesiredGuest) -> String {
 /// Words of others: as they are if they cannot be taken for ours, otherwise quoted and escaped.
 pub(crate) fn theirs(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'+' | b':' | b'/' | b'@');
-    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { format!("{word:?}") }
+    if !word.is_empty() && word.bytes().all(is_plain) { word.to_owned() } else { narrowed(&format!("{word:?}")) }
+}
+
+/// The most blanks beside each other that are shown as such.
+const BLANKS_MAX: usize = 3;
+
+/// Runs of blanks by their number: a terminal would break a padded line, and what follows would stand at the beginning of one, as if it were ours.
+fn narrowed(quoted: &str) -> String {
+    let (mut text, mut rest) = (String::new(), quoted);
+    while let Some(at) = rest.find(' ') {
+        let (before, blanks) = rest.split_at(at);
+        rest = blanks.trim_start_matches(' ');
+        text.push_str(before);
+        match blanks.len() - rest.len() {
+            count if count <= BLANKS_MAX => text.extend(std::iter::repeat_n(' ', count)),
+            count => text.push_str(&format!(" [{count} blanks] ")),
+        }
+    }
+    text + rest
 }
 
 /// What a step amounts to. `converger explain steps` says what the words mean.
@@ -185,7 +203,7 @@ fn step_text(step: &Step) -> String {
 }
 
 fn field_text(change: &FieldChange) -> String {
-    let side = |value: &Option<Value>| value.as_ref().map_or("(absent)".to_owned(), ToString::to_string);
+    let side = |value: &Option<Value>| value.as_ref().map_or("(absent)".to_owned(), |value| narrowed(&value.to_string()));
     let word = change.field.word();
     let note = match change.effect {
         Effect::Recorded => "",
@@ -291,4 +309,17 @@ pub(crate) fn observation(observation: &Observation, scope: usize) -> String {
     let _ =
         writeln!(text, "  {} seen, {} unknown, {unlisted} {unlisted_are}, {} unmanaged", known(true), known(false), observation.unmanaged);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_lay_out_no_lines_of_their_own() {
+        let padded = format!("web{}Changes pending: nothing", " ".repeat(400));
+        assert_eq!(theirs(&padded), "\"web [400 blanks] Changes pending: nothing\"");
+        assert_eq!((theirs("web-1"), theirs("a  b"), theirs("   ")), ("web-1".into(), "\"a  b\"".into(), "\"   \"".into()));
+        assert_eq!(theirs("x\u{3000}\u{a0}\ny"), "\"x\\u{3000}\\u{a0}\\ny\"");
+    }
 }
