@@ -127,7 +127,7 @@ impl Record {
 pub struct Uptime {
     /// Which start.
     pub boot: BootId,
-    /// For how long, in milliseconds; sleep counts.
+    /// For how long, in milliseconds; sleep does not count.
     pub ms: u64,
 }
 

@@ -22,6 +22,7 @@ use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, LIST_MAX, Receipt, Refused, Standing, Store, StoreError, Write};
+use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -72,23 +73,18 @@ impl Clock for SystemClock {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// As Linux tells it; elsewhere these files are not there.
+    /// As Linux tells it; elsewhere that file is not there. By the clock that stands still while the machine sleeps: a change that was marked before a sleep may
+    /// be sent after it.
     fn uptime(&self) -> Option<Uptime> {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let up = std::fs::read_to_string("/proc/uptime").ok()?;
-        Some(Uptime { boot: BootId::new(boot.trim())?, ms: up_ms(&up)? })
+        let up = clock_gettime(ClockId::Monotonic);
+        let ms = u64::try_from(up.tv_sec).ok()?.checked_mul(1000)?.checked_add(u64::try_from(up.tv_nsec).ok()? / 1_000_000)?;
+        Some(Uptime { boot: BootId::new(boot.trim())?, ms })
     }
 
     async fn wait(&self, ms: u64) {
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
-}
-
-/// The first number of `/proc/uptime`: seconds, with two digits behind the point. Sleep counts.
-fn up_ms(text: &str) -> Option<u64> {
-    let (secs, hundredths) = text.split_whitespace().next()?.split_once('.')?;
-    let hundredths = (hundredths.len() == 2).then(|| hundredths.parse::<u64>().ok()).flatten()?;
-    secs.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(hundredths * 10)
 }
 
 /// What whoever started the run says while it goes on.

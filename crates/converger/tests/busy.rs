@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use converger_core::guest::EnvironmentName;
-use converger_store::EnvironmentLock;
+use converger_store::{EnvironmentLock, Settings, SqliteStore};
 use tempfile::TempDir;
 
 const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
@@ -24,6 +24,8 @@ fn room() -> TempDir {
     );
     fs::write(room.path().join("converger.toml"), config).expect("written");
     fs::write(room.path().join("desired.yaml"), DESIRED).expect("written");
+    // Whoever drives an environment has opened the store before: a lock without one would be what a lost store leaves behind.
+    drop(SqliteStore::open(&state, Settings::new(|_| {})).expect("opened"));
     room
 }
 

@@ -73,7 +73,7 @@ const ROOMS: &[Room] = &[
     Room {
         name: "converger-engine",
         ours: Allowed::Only(&["converger-core", "converger-store"]),
-        others: Allowed::Only(&["thiserror", "tokio"]),
+        others: Allowed::Only(&["rustix", "thiserror", "tokio"]),
         unreachable: &["reqwest"],
         has_binary: false,
     },

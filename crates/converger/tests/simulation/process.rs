@@ -244,10 +244,8 @@ impl<'l> Life<'l> {
             return Err(Died);
         }
         let harms = self.stage.command(act == Act::Send);
-        // Nobody falls asleep between the last word and the sending here: nothing keeps a machine awake there, and a mark that is an hour old by then
-        // says that its change can no longer come. Known, and open (0016).
-        for harm in harms.iter().filter(|harm| act != Act::Send || harm.kind != Kind::Asleep) {
-            self.struck(harm)?;
+        for harm in harms {
+            self.struck(&harm)?;
         }
         Ok(())
     }
@@ -270,7 +268,7 @@ impl<'l> Life<'l> {
                 self.skew_ms != 0
             }
             Kind::Asleep => {
-                self.stage.pass(3_600_000);
+                self.stage.sleep(3_600_000);
                 true
             }
             Kind::HeldByPerson => {

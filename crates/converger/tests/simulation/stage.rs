@@ -74,6 +74,8 @@ pub(crate) struct Stage {
     /// How often our machine was started, and when last.
     boots: u64,
     booted_ms: u64,
+    /// What it slept since then.
+    asleep_ms: u64,
     /// It lost its power, and nobody has looked at its disk since.
     is_dark: bool,
     requests: u64,
@@ -102,6 +104,7 @@ impl Stage {
             harms,
             boots: 1,
             booted_ms: setting.start_ms,
+            asleep_ms: 0,
             is_dark: false,
             requests: 0,
             commands: 0,
@@ -143,15 +146,21 @@ impl Stage {
         self.world.advance_to(self.now_ms);
     }
 
-    /// How long our machine has been up, and since which start.
+    /// How long our machine has been awake, and since which start.
     pub(crate) fn uptime(&self) -> Uptime {
         let boot = BootId::new(&format!("boot-{}", self.boots)).unwrap_or_else(|| panic!("an id"));
-        Uptime { boot, ms: self.now_ms - self.booted_ms }
+        Uptime { boot, ms: self.now_ms - self.booted_ms - self.asleep_ms }
+    }
+
+    /// Our machine sleeps for so long.
+    pub(crate) fn sleep(&mut self, ms: u64) {
+        self.asleep_ms += ms;
+        self.pass(ms);
     }
 
     /// Our machine loses its power, and starts again.
     pub(crate) fn lose_power(&mut self) {
-        (self.boots, self.booted_ms, self.is_dark) = (self.boots + 1, self.now_ms, true);
+        (self.boots, self.booted_ms, self.asleep_ms, self.is_dark) = (self.boots + 1, self.now_ms, 0, true);
     }
 
     /// Whether it did since this was last asked.

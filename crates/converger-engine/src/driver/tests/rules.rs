@@ -135,13 +135,9 @@ fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
-/// Decision 0016 rests on it: a machine that tells both, and a text that is not understood tells nothing.
+/// Decision 0016 rests on it: which start of the machine it is, and how long it has been awake since.
 #[test]
-fn the_uptime_of_this_machine_is_told_exactly_or_not_at_all() {
-    assert_eq!(up_ms("46837.19 90113.22\n"), Some(46_837_190));
-    for wrong in ["", "46837", "46837.1 2", "46837.123", "-1.00", "a.00 1.00", "99999999999999999999.00"] {
-        assert_eq!(up_ms(wrong), None, "{wrong:?}");
-    }
+fn the_uptime_of_this_machine_goes_on_within_one_start() {
     let [first, second] = [SystemClock.uptime(), SystemClock.uptime()].map(|uptime| uptime.expect("this is Linux"));
     assert!(first.boot == second.boot && first.ms > 0 && first.ms <= second.ms, "{first:?} {second:?}");
 }
