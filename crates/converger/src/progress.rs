@@ -35,6 +35,21 @@ pub(crate) fn settle(patience: Duration) {
     drop(UNSHOWN.1.wait_timeout_while(count, patience, |count| *count > 0));
 }
 
+/// Who shows a line above what turns.
+type Voice = Box<dyn Fn(&'static str) -> bool + Send>;
+
+static VOICE: Mutex<Option<Voice>> = Mutex::new(None);
+
+/// From now on lines are shown by somebody who draws on the screen, or by nobody any more.
+pub(crate) fn give_voice(voice: Option<Voice>) {
+    *VOICE.lock().unwrap_or_else(PoisonError::into_inner) = voice;
+}
+
+/// Has a line shown by whoever draws on the screen; false where nobody does: what is written beside them they would draw over.
+pub(crate) fn spoken(line: &'static str) -> bool {
+    VOICE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|voice| voice(line))
+}
+
 /// Shows that something is under way.
 pub(crate) fn spinner(what: &str) -> Spinner {
     let bar = ProgressBar::with_draw_target(None, if is_screen() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });

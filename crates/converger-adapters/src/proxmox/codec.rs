@@ -18,7 +18,7 @@ mod scalar;
 mod upid;
 mod words;
 
-pub use access::{Permissions, Roles, Spread, TokenState, User};
+pub use access::{Expiry, Permissions, Roles, Spread, TokenState, User};
 pub(super) use answer::shortened;
 pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use basis::Basis;

@@ -1,8 +1,8 @@
 //! What answers mean: one event each, in both shapes of the API and in the types that the releases give.
 
 use converger_adapters::proxmox::codec::{
-    Accepted, Cause, Command, Delivery, Event, Failure, GuestPath, HaResource, HttpAnswer, NextId, Read, Spread, TaskState, TokenState,
-    Upid, UserId, Write, decode,
+    Accepted, Cause, Command, Delivery, Event, Expiry, Failure, GuestPath, HaResource, HttpAnswer, NextId, Read, Spread, TaskState,
+    TokenState, Upid, UserId, Write, decode,
 };
 use converger_core::guest::{Kind, NodeName, Vmid};
 
@@ -161,11 +161,14 @@ fn a_user_and_its_tokens() {
         other => panic!("{other:?}"),
     };
     let own = user(r#"{"enable":"0","expire":5,"tokens":{"a":{"privsep":0,"expire":"7"},"b":{"expire":0}},"email":"x"}"#);
-    assert_eq!((own.enabled, own.expires_secs), (false, Some(5)));
-    assert_eq!(own.tokens.get("a"), Some(&TokenState { separated: false, expires_secs: Some(7) }));
-    assert_eq!(own.tokens.get("b"), Some(&TokenState { separated: true, expires_secs: None }), "separation is on unless it is off");
+    assert_eq!((own.enabled, own.expiry), (false, Expiry::At(5)));
+    assert_eq!(own.tokens.get("a"), Some(&TokenState { separated: false, expiry: Expiry::At(7) }));
+    assert_eq!(own.tokens.get("b"), Some(&TokenState { separated: true, expiry: Expiry::Never }), "separation is on unless it is off");
     let bare = user("{}");
-    assert_eq!((bare.enabled, bare.expires_secs, bare.tokens.len()), (true, None, 0));
+    assert_eq!((bare.enabled, bare.expiry, bare.tokens.len()), (true, Expiry::Never, 0));
+    for odd in [r#""soon""#, "[]", "null", "-5", "true"] {
+        assert_eq!(user(&format!(r#"{{"expire":{odd}}}"#)).expiry, Expiry::Unclear, "{odd}");
+    }
 }
 
 #[test]

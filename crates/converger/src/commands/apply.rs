@@ -32,7 +32,7 @@ use converger_core::safety::Judged;
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
 use super::endings::Endings;
@@ -192,15 +192,19 @@ fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<watch::R
 }
 
 async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Option<u64>, pace: Pace) {
-    match timeout {
-        Some(seconds) => {
-            select(pin!(pace.after(seconds)), pin!(endings.next())).await;
+    let is_late = match timeout {
+        Some(seconds) => matches!(select(pin!(pace.after(seconds)), pin!(endings.next())).await, Either::Left(_)),
+        None => {
+            endings.next().await;
+            false
         }
-        None => endings.next().await,
-    }
+    };
     // What was asked for is done before it is talked about: a screen, or a thread for it, may not be had.
     let _ = sender.send(Signal::Drain);
-    say("nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)");
+    say(match is_late {
+        true => "the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)",
+        false => "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)",
+    });
     endings.next().await;
     let _ = sender.send(Signal::Quit);
     sender.closed().await;
@@ -227,6 +231,10 @@ fn watch_over() -> Result<(), Stop> {
 
 /// Says something, unless the terminal takes no lines: nothing waits long for a screen.
 fn say(line: &'static str) {
+    // Whoever draws on the screen shows it there, above what turns.
+    if progress::spoken(line) {
+        return progress::settle(SAYING);
+    }
     progress::settle(SAYING);
     let (told, is_told) = mpsc::channel();
     let spoken = thread::Builder::new().spawn(move || {

@@ -48,8 +48,8 @@ pub(super) fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar<'_>
 pub struct User {
     /// Whether it is switched on.
     pub enabled: bool,
-    /// When it ends, seconds since 1970; `None`: never.
-    pub expires_secs: Option<u64>,
+    /// When it ends.
+    pub expiry: Expiry,
     /// Its tokens, by the part of their id after the `!`.
     pub tokens: BTreeMap<Box<str>, TokenState>,
 }
@@ -59,8 +59,19 @@ pub struct User {
 pub struct TokenState {
     /// Whether it has only what was granted to itself, within what its user has.
     pub separated: bool,
-    /// When it ends, seconds since 1970; `None`: with its user.
-    pub expires_secs: Option<u64>,
+    /// When it ends, if not with its user.
+    pub expiry: Expiry,
+}
+
+/// When a user or a token ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// Not by itself.
+    Never,
+    /// Then, in seconds since 1970.
+    At(u64),
+    /// What was said about it is no time.
+    Unclear,
 }
 
 #[derive(Deserialize)]
@@ -83,17 +94,22 @@ struct TokenRow<'a> {
 
 /// What is left out is on: a user is enabled and a token separated unless it says otherwise.
 pub(super) fn user(row: UserRow<'_>) -> User {
-    let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expires_secs: expiry(&row.expire) };
+    let token = |row: TokenRow<'_>| TokenState { separated: row.privsep.flag() != Some(false), expiry: expiry(&row.expire) };
     User {
         enabled: row.enable.flag() != Some(false),
-        expires_secs: expiry(&row.expire),
+        expiry: expiry(&row.expire),
         tokens: row.tokens.into_iter().map(|(id, row)| (id, token(row))).collect(),
     }
 }
 
-/// 0 is never.
-fn expiry(value: &Scalar<'_>) -> Option<u64> {
-    value.number().filter(|secs| *secs > 0)
+/// 0 is never, and so is what is left out.
+fn expiry(value: &Scalar<'_>) -> Expiry {
+    match value.number() {
+        Some(0) => Expiry::Never,
+        Some(secs) => Expiry::At(secs),
+        None if matches!(value, Scalar::Absent) => Expiry::Never,
+        None => Expiry::Unclear,
+    }
 }
 
 /// The roles of a cluster, with their privileges.

@@ -4,7 +4,7 @@ use super::finding::{Finding, Level, Where, quoted};
 use super::gather::{Answers, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::TokenId;
-use crate::proxmox::codec::{Cause, Permissions, TokenState, User};
+use crate::proxmox::codec::{Cause, Expiry, Permissions, TokenState, User};
 use converger_core::moment;
 
 /// A token or user that ends sooner is worth a word.
@@ -80,11 +80,16 @@ fn nothing(gathered: &Gathered, state: Option<TokenState>, owner: Option<&Permis
 
 fn expiry(gathered: &Gathered, user: &User) -> Option<Finding> {
     let name = gathered.token.as_str().split_once('!').map(|(_, name)| name)?;
-    let token = user.tokens.get(name).and_then(|token| token.expires_secs);
-    let soonest = [(token, "the token"), (user.expires_secs, "its user")];
-    let soonest = soonest.into_iter().filter_map(|(secs, who)| Some((secs?, who))).min();
+    // A token that the answer does not mention is there all the same: it was accepted.
+    let token = user.tokens.get(name).map_or(Expiry::Unclear, |token| token.expiry);
+    let said = [(token, "the token"), (user.expiry, "its user")];
+    let soonest = said.iter().filter_map(|(expiry, who)| if let Expiry::At(secs) = expiry { Some((*secs, *who)) } else { None }).min();
+    let unclear = said.iter().find(|(expiry, _)| *expiry == Expiry::Unclear);
     let Some((secs, who)) = soonest else {
-        return Some(Finding::new("token-expiry", Level::Ok, "neither the token nor its user expires"));
+        return Some(match unclear {
+            None => Finding::new("token-expiry", Level::Ok, "neither the token nor its user expires"),
+            Some((_, who)) => Finding::new("token-expiry", Level::Unknown, format!("Proxmox does not say when {who} expires")),
+        });
     };
     let found = format!("{who} expires on {}", moment::date(secs));
     let is_soon = secs.saturating_sub(gathered.now_secs) <= ENDS_SOON_SECS;

@@ -24,12 +24,12 @@ pub(super) struct Board {
     painter: Option<JoinHandle<()>>,
 }
 
-/// How far an operation is, ready to be shown.
-struct Line {
-    operation: String,
-    text: String,
-    phase: Phase,
-    is_end: bool,
+/// What is to be shown.
+enum Line {
+    /// How far an operation is.
+    Step { operation: String, text: String, phase: Phase, is_end: bool },
+    /// Something else that a person should know now.
+    Words(&'static str),
 }
 
 /// What is shown.
@@ -45,6 +45,13 @@ impl Board {
     pub(super) fn new(subject: Subject) -> Self {
         let (sender, lines) = mpsc::channel();
         let painter = thread::Builder::new().spawn(move || if progress::is_screen() { paint(&lines) } else { write(&lines, subject) }).ok();
+        if painter.is_some() {
+            let lines = sender.clone();
+            progress::give_voice(Some(Box::new(move |words| {
+                progress::said();
+                lines.send(Line::Words(words)).is_ok()
+            })));
+        }
         // Where no thread can be had nothing is shown on the way, and the result tells.
         Self { subject, lines: painter.is_some().then_some(sender), painter }
     }
@@ -53,7 +60,7 @@ impl Board {
     pub(super) fn notice(&self, notice: &Notice<'_>) {
         let is_end = notice.outcome.is_some();
         let text = if self.subject == Subject::Past && !is_end { looked_for(notice) } else { text(notice) };
-        let line = Line { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
+        let line = Line::Step { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
         if let Some(lines) = &self.lines {
             progress::said();
             // The painter ends after the last line only.
@@ -65,6 +72,7 @@ impl Board {
 impl Drop for Board {
     /// What was said is shown before anything else is.
     fn drop(&mut self) {
+        progress::give_voice(None);
         self.lines = None;
         if let Some(painter) = self.painter.take() {
             let _ = painter.join();
@@ -76,13 +84,15 @@ impl Drop for Board {
 fn paint(lines: &mpsc::Receiver<Line>) {
     let (screen, mut bars) = (MultiProgress::new(), BTreeMap::<String, ProgressBar>::new());
     for line in lines {
-        if line.is_end {
-            if let Some(bar) = bars.remove(&line.operation) {
-                bar.finish_and_clear();
+        match line {
+            Line::Words(words) => drop(screen.println(words)),
+            Line::Step { operation, text, is_end: true, .. } => {
+                if let Some(bar) = bars.remove(&operation) {
+                    bar.finish_and_clear();
+                }
+                let _ = screen.println(text);
             }
-            let _ = screen.println(line.text);
-        } else {
-            bars.entry(line.operation).or_insert_with(|| spinning(&screen)).set_message(line.text);
+            Line::Step { operation, text, .. } => bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(text),
         }
         progress::shown();
     }
@@ -91,9 +101,13 @@ fn paint(lines: &mpsc::Receiver<Line>) {
 /// What cannot be drawn over is said twice for each: when it was sent, and when it has ended.
 fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
     for line in lines {
-        if line.is_end || (line.phase == Phase::Sent && subject == Subject::Steps) {
-            let _ = writeln!(anstream::stderr(), "{}", line.text);
-        }
+        let said = match &line {
+            Line::Words(words) => Some(*words),
+            Line::Step { text, phase, is_end, .. } => {
+                (*is_end || (*phase == Phase::Sent && subject == Subject::Steps)).then_some(text.as_str())
+            }
+        };
+        let _ = said.map(|text| writeln!(anstream::stderr(), "{text}"));
         progress::shown();
     }
 }
