@@ -35,6 +35,8 @@ impl Volatile {
         for (found, name) in &self.known {
             text = text.replace(found, name);
         }
+        // A port that is being closed resets whoever stands in its queue, and refuses whoever comes a moment later.
+        text = text.replace("no connection (Connection reset by peer (os error 104))", "no connection (Connection refused (os error 111))");
         for before in ["read at ", "seen at ", "\"taken_at\": \""] {
             text = with_times_named(&text, before);
         }
