@@ -1,7 +1,7 @@
 //! A byte of the file is another one than was written: it is found, or nothing that is read is another.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use converger_core::apply::{End, Freeze, Hold, IdempotencyKey, Resolution};
@@ -9,6 +9,7 @@ use converger_core::artifact::Digest;
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
 use converger_store::{Batch, Filter, SqliteStore, Store, StoreError, Write, glance};
+use tempfile::TempDir;
 
 use super::{open, place, settings, write};
 
@@ -40,6 +41,16 @@ fn content() -> Batch {
     said.into_iter().fold(batch, Batch::with).with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
 }
 
+/// A store with all of it that nobody has open, in a directory that goes with the first; and its file.
+fn filled() -> (TempDir, PathBuf, PathBuf) {
+    let (above, directory) = place();
+    let store = open(&directory);
+    write(&store, content());
+    drop(store);
+    let path = directory.join("converger.db");
+    (above, directory, path)
+}
+
 /// All that anybody can read, in words.
 fn told(directory: &Path) -> Result<String, String> {
     let sample = Sample::new(7);
@@ -62,11 +73,7 @@ fn plan() -> Digest {
 
 #[test]
 fn a_flipped_byte_is_found_or_changes_nothing_that_is_read() {
-    let (_above, directory) = place();
-    let store = open(&directory);
-    write(&store, content());
-    drop(store);
-    let path = directory.join("converger.db");
+    let (_above, directory, path) = filled();
     let whole = fs::read(&path).expect("there");
     let wanted = told(&directory).expect("whole");
     let mut rng = Rng::new(20_261_116);
@@ -97,11 +104,7 @@ fn a_flipped_byte_is_found_or_changes_nothing_that_is_read() {
 /// What a person said does not vanish, wherever its row is damaged.
 #[test]
 fn every_byte_of_a_hold_counts() {
-    let (_above, directory) = place();
-    let store = open(&directory);
-    write(&store, content());
-    drop(store);
-    let path = directory.join("converger.db");
+    let (_above, directory, path) = filled();
     let whole = fs::read(&path).expect("there");
     let text = b"it's being moved";
     let at = whole.windows(text.len()).position(|bytes| bytes == text).expect("the hold is there");

@@ -232,10 +232,11 @@ fn watch_over() -> Result<(), Stop> {
 /// Says something, unless the terminal takes no lines: nothing waits long for a screen.
 fn say(line: &'static str) {
     // Whoever draws on the screen shows it there, above what turns.
-    if progress::spoken(line) {
-        return progress::settle(SAYING);
-    }
+    let is_spoken = progress::spoken(line);
     progress::settle(SAYING);
+    if is_spoken {
+        return;
+    }
     let (told, is_told) = mpsc::channel();
     let spoken = thread::Builder::new().spawn(move || {
         let _ = writeln!(anstream::stderr(), "{line}");

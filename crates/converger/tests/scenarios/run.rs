@@ -40,10 +40,14 @@ impl Ran {
         format!("{}--- stderr\n{}--- {end}\n", self.stdout, self.said())
     }
 
-    /// How far each step was is shown by a thread of its own: how much of it came before the program was killed, a moment decides.
-    fn said(&self) -> String {
-        let is_progress = |line: &str| self.exit == -KILLED && line.trim_end().ends_with(": sent");
-        self.stderr.split_inclusive('\n').filter(|line| !is_progress(line)).collect()
+    /// How far each step is, is shown by a thread of its own: whether the last of it came before the program was killed, a moment
+    /// decides. What stands before anything else is shown in any case.
+    fn said(&self) -> &str {
+        let mut said = self.stderr.as_str();
+        while self.exit == -KILLED && said.ends_with(": sent\n") {
+            said = said.trim_end_matches('\n').rfind('\n').map_or("", |end| &said[..=end]);
+        }
+        said
     }
 }
 
