@@ -66,6 +66,8 @@ pub(crate) struct Evidence {
     pub(crate) is_converged: bool,
     /// The journal at the end.
     pub(crate) journal_last: Result<Vec<Ended>, String>,
+    /// What those said who came back, one after another.
+    pub(crate) said: Vec<String>,
 }
 
 /// The longest that a start may take after a crash.
@@ -206,6 +208,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![ended(101, "done"), ended(102, "done")]),
+            said: Vec::new(),
         }
     }
 

@@ -92,6 +92,13 @@ impl Report {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{point}\n  {sentence}");
         }
+        if let Some((point, evidence)) = self.struck.iter().find(|(_, evidence)| !evidence.violations().is_empty()) {
+            let _ = writeln!(text, "who came back after {point} said:");
+            for (round, said) in evidence.said.iter().enumerate() {
+                let lines = said.lines().map(|line| format!("  {round}: {line}\n"));
+                text.extend(lines);
+            }
+        }
         let faults: Vec<String> = self.by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let _ = writeln!(
             text,
@@ -144,6 +151,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![done]),
+            said: vec!["103 guests in scope\n".into(), "nothing to do".into()],
         };
         Row { point, evidence: Some(evidence) }
     }
@@ -152,7 +160,8 @@ mod tests {
     fn a_violation_is_counted_shown_with_its_point_and_fails() {
         let report = Report::new(7, 9, vec![row(1, 1), row(2, 2), Row { evidence: None, ..row(3, 1) }]);
         let text = report.text();
-        assert!(text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\n2 points of 9 "), "{text}");
+        assert!(text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\nwho came back after"), "{text}");
+        assert!(text.contains("said:\n  0: 103 guests in scope\n  1: nothing to do\n2 points of 9 "), "{text}");
         assert!(report.verdict(1).unwrap_err().to_string().contains("--point script/kept/log/fsync/2/kill"));
         assert_eq!(report.json()["violations"].as_array().map(Vec::len), Some(1));
     }

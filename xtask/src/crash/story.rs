@@ -122,10 +122,12 @@ impl Stage {
         };
         let mut ready = None;
         let mut last = (Vec::new(), false);
+        let mut said = Vec::new();
         for round in 0..ROUNDS_MAX {
             let before = sent(&lab)?.len();
             let played = self.again(who, round, None, &lab)?;
             ready = ready.or(played.ready);
+            said.push(played.said);
             last = (sent(&lab)?.split_off(before), played.code == Some(0));
             if last == (Vec::new(), true) {
                 break;
@@ -146,6 +148,7 @@ impl Stage {
             sent_last: last.0,
             is_converged: last.1,
             journal_last: self.journal_of("state")?,
+            said,
         })))
     }
 

@@ -79,7 +79,7 @@ impl Needs {
             return Detail::None;
         }
         let is_as_declared = match (&row.status, need.state) {
-            (_, Some(_)) if need.afresh => false,
+            (_, state) if need.afresh && (state.is_some() || need.config) => false,
             (Status::Known(state), Some(wanted)) => *state == wanted,
             (Status::Known(_), None) => true,
             // What the list does not know is asked for where the guest is asked for anyway.

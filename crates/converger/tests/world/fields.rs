@@ -2,6 +2,7 @@
 //! lab as Proxmox keeps it, read again, and nothing is left to do.
 
 use converger_adapters::proxmox::codec::{Accepted, Basis, Cause, Command, ConfigSet, Delivery, Event, Read, Write};
+use converger_adapters::proxmox::observe::Needs;
 use converger_core::action::{Change, FieldChange};
 use converger_core::apply::Fact;
 use converger_core::apply::promise::Kept;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::claims::Tally;
 use crate::forms::{Meaning, forms};
-use crate::spine::{Pledge, ask, call, declared, path, verdict};
+use crate::spine::{Pledge, ask, call, declared, path, read, verdict, vmid};
 use crate::way::Way;
 
 /// Random values for each field, kind, release and run-state.
@@ -323,5 +324,23 @@ fn a_write_on_an_older_reading_is_refused_and_changes_nothing() {
         assert_eq!((failure.cause, failure.delivery), (Cause::Changed, Delivery::No), "{}: {failure}", case.shown());
         assert_eq!(way.lab().world.truth(100), before);
         assert!(matches!(Pledge::of(&way, &write).kept_before(), Kept::No(_)));
+    }
+}
+
+/// Otherwise the plan that a script read a moment ago is another one once the list comes after, and its digest no approval.
+#[test]
+fn a_guest_that_was_changed_a_moment_ago_reads_the_same_once_the_list_comes_after() {
+    for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| Kind::ALL.map(|kind| (flavour, kind))) {
+        let case = small(flavour, kind, true);
+        let (way, desired) = (case.way(), case.desired(&mut Rng::new(1)));
+        for (key, value) in [("cores", "3"), ("memory", "9216")] {
+            way.lab().act(Act::Set(100, key.to_owned(), value.to_owned()));
+        }
+        way.lab().act(Act::Stop(100));
+        let needs = Needs::of(&desired).afresh(&[vmid(100)].into());
+        let rows = || read(&way, &desired.scope(), &needs, None).unwrap_or_else(|unread| panic!("{unread}")).observation.guests;
+        let before = rows();
+        way.lab().pass(20_000);
+        assert_eq!(before, rows(), "{}", case.shown());
     }
 }

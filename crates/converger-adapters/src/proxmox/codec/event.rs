@@ -124,6 +124,10 @@ pub struct GuestStatus {
     pub lock: Option<Box<str>>,
     /// Seconds since its process was started; also counts while it is paused.
     pub uptime_secs: Option<u64>,
+    /// Its processors.
+    pub cpus: Option<u32>,
+    /// Its memory in bytes.
+    pub maxmem: Option<u64>,
     /// What high availability has of it: `None` if nothing, else its word for the state, which may be missing.
     pub ha: Option<Option<Box<str>>>,
 }
@@ -364,8 +368,8 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
         lock: row.lock.word(),
         tags: tags.unwrap_or_default(),
         ha_state: row.hastate.word(),
-        cpus: row.maxcpu.number().and_then(|number| u32::try_from(number).ok()),
-        maxmem: row.maxmem.number().filter(|bytes| *bytes <= INTEGER_MAX),
+        cpus: processors(&row.maxcpu),
+        maxmem: memory(&row.maxmem),
         strange,
     })
 }
@@ -410,7 +414,19 @@ struct StatusRow<'a> {
     #[serde(borrow, default)]
     uptime: Scalar<'a>,
     #[serde(borrow, default)]
+    cpus: Scalar<'a>,
+    #[serde(borrow, default)]
+    maxmem: Scalar<'a>,
+    #[serde(borrow, default)]
     ha: BTreeMap<Box<str>, Scalar<'a>>,
+}
+
+fn processors(value: &Scalar<'_>) -> Option<u32> {
+    value.number().and_then(|number| u32::try_from(number).ok())
+}
+
+fn memory(value: &Scalar<'_>) -> Option<u64> {
+    value.number().filter(|bytes| *bytes <= INTEGER_MAX)
 }
 
 fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> Result<GuestStatus, Failure> {
@@ -430,6 +446,8 @@ fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> R
         name: row.name.word(),
         lock: row.lock.word(),
         uptime_secs: row.uptime.number(),
+        cpus: processors(&row.cpus),
+        maxmem: memory(&row.maxmem),
         ha: is_managed.then(|| row.ha.get("state").and_then(Scalar::word)),
     })
 }

@@ -102,6 +102,8 @@ fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
     let raw = status.qmp_status.unwrap_or(status.status);
     row.status = Status::of_word(&raw);
     row.run_state = Some(raw);
+    // By the list they are those of a while ago, and what was read would be another one once the list comes after.
+    (row.cpus, row.maxmem) = (status.cpus, status.maxmem);
     // The guest's own node knows best: the list tells what the manager was at a while ago. Where the node does not say, nothing is known.
     row.ha = Reading::Read(status.ha.map(|state| Ha { state }));
     row.source = Some("live".into());
