@@ -121,7 +121,25 @@ impl Scope {
 /// # Errors
 /// All faults of the text, each with its place.
 pub fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
-    parse::parse(bytes, notation)
+    parse::parse(bytes, notation, Form::Declared)
+}
+
+/// Reads a declared state in the form that is kept and hashed: numbers stand in the unit of their field, as the planner sees them.
+///
+/// # Errors
+/// Anything that is not such a state. What is not byte for byte as this program writes it is another text, though perhaps the same state.
+pub fn parse_normal(bytes: &[u8]) -> Result<Desired, Diagnostics> {
+    parse::parse(bytes, Notation::Json, Form::Normal)
+}
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Form {
+    /// By people, with units.
+    #[default]
+    Declared,
+    /// By this program, in the unit of each field.
+    Normal,
 }
 
 /// The text of a declared state in which these guests are pinned by these birth marks. Every byte that is not a mark stays: comments,

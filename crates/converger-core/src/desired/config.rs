@@ -1,13 +1,12 @@
 //! The `config` of a declared guest: each key has a typed shape, and its unit is written, never assumed.
 
-use super::Setting;
+use super::{Form, Setting};
 use crate::document::{Diagnostic, Reader, Source, Span, Stop as End, Style, quoted};
 use crate::guest::{Kind, is_tag};
 use crate::normalize::{Boot, Field, Role, Rule, Shape, Startup, Value, Words, reaches_host, rule_of};
 
 /// What was read of one guest's config; its kind may not be known yet.
-#[derive(Default)]
-pub(super) struct Draft(Vec<Line>);
+pub(super) struct Draft(Vec<Line>, Form);
 
 struct Line {
     setting: Setting,
@@ -16,6 +15,14 @@ struct Line {
 }
 
 impl Draft {
+    pub(super) fn of(form: Form) -> Self {
+        Self(Vec::new(), form)
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.1
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }
@@ -25,7 +32,7 @@ pub(super) fn read<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, draft: &mut Dr
     reader.fields_but("`config`", &Field::WORDS, never, |reader, index, key| {
         let Some(field) = Field::ALL.get(index).copied() else { return Ok(()) };
         let mut value = key;
-        let wanted = if reader.null()? { Some(None) } else { value_of(reader, field, &mut value)?.map(normal) };
+        let wanted = if reader.null()? { Some(None) } else { value_of(reader, field, draft.1, &mut value)?.map(normal) };
         if let Some(wanted) = wanted {
             draft.0.push(Line { setting: Setting { field, wanted }, key, value });
         }
@@ -118,14 +125,13 @@ fn normal(value: Value) -> Option<Value> {
     }
 }
 
-fn value_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, place: &mut Span) -> Result<Option<Value>, End> {
+fn value_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, form: Form, place: &mut Span) -> Result<Option<Value>, End> {
     let what = field.quoted();
     Ok(match field.shape() {
         Shape::Flag => reader.flag(what)?.map(Value::Flag),
-        Shape::Count => reader.integer(what, 0, u64::from(u32::MAX))?.map(|(number, span)| {
-            *place = span;
-            Value::Count(u32::try_from(number).unwrap_or(u32::MAX))
-        }),
+        Shape::Count => number(reader, what, place)?.map(Value::Count),
+        Shape::Mib if form == Form::Normal => number(reader, what, place)?.map(Value::Mib),
+        Shape::Thousandths if form == Form::Normal => number(reader, what, place)?.map(Value::Thousandths),
         Shape::Mib => memory(reader, what, place)?.map(Value::Mib),
         Shape::Thousandths => thousandths(reader, what, place)?.map(Value::Thousandths),
         Shape::Text => text(reader, what, place)?.map(Value::Text),
@@ -138,6 +144,13 @@ fn value_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, place: 
             Some(Value::Features(crate::normalize::Features::none()))
         }
     })
+}
+
+fn number<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str, place: &mut Span) -> Result<Option<u32>, End> {
+    Ok(reader.integer(what, 0, u64::from(u32::MAX))?.map(|(number, span)| {
+        *place = span;
+        u32::try_from(number).unwrap_or(u32::MAX)
+    }))
 }
 
 fn memory<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, what: &str, place: &mut Span) -> Result<Option<u32>, End> {

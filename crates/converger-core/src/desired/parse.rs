@@ -2,13 +2,13 @@
 
 use super::config::{self, Draft as Config};
 use super::order::{self, Edge};
-use super::{Desired, DesiredGuest, Restart, Stop, VERSION};
+use super::{Desired, DesiredGuest, Form, Restart, Stop, VERSION};
 use crate::document::{Decode, Diagnostic, Diagnostics, Notation, Reader, Source, Span, Stop as End, decode, is_decimal, quoted};
 use crate::guest::{EnvironmentName, GuestName, Kind, RunState, Vmid};
 use crate::marks::{self, Marks};
 
-pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnostics> {
-    let drafts = decode(bytes, notation, File)?;
+pub(super) fn parse(bytes: &[u8], notation: Notation, form: Form) -> Result<Desired, Diagnostics> {
+    let drafts = decode(bytes, notation, File(form))?;
     let Some(environment) = drafts.environment else { return Err(Diagnostics::default()) };
     Ok(Desired { environment, guests: drafts.guests.into(), order: drafts.order })
 }
@@ -16,6 +16,7 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Desired, Diagnos
 pub(super) const KEYS: [&str; 3] = ["version", "environment", "guests"];
 pub(super) const GUEST_KEYS: [&str; 10] =
     ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout", "identity"];
+const NORMAL_KEYS: [&str; 10] = ["vmid", "kind", "name", "state", "config", "restart", "after", "stop", "stop_timeout_secs", "identity"];
 
 /// What has been read so far.
 #[derive(Default)]
@@ -28,7 +29,7 @@ struct Drafts {
     order: Option<Box<[u32]>>,
 }
 
-struct File;
+struct File(Form);
 
 impl Decode<Drafts> for File {
     fn decode<'t, S: Source<'t>>(self, reader: &mut Reader<'t, S>) -> Result<Drafts, End> {
@@ -38,7 +39,7 @@ impl Decode<Drafts> for File {
             reader.report(fault.help("begin with `version: 1`, `environment: <name>` and `guests:`"))?;
             return Ok(drafts);
         }
-        let mut scratch = Config::default();
+        let mut scratch = Config::of(self.0);
         let seen = reader.fields("the file", &KEYS, |reader, key, _| match key {
             0 => version(reader),
             1 => environment(reader, &mut drafts),
@@ -89,7 +90,9 @@ struct Draft {
 fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, config: &mut Config) -> Result<(), End> {
     let mut draft = Draft::default();
     config.clear();
-    let seen = reader.fields("a guest", &GUEST_KEYS, |reader, key, span| {
+    let form = config.form();
+    let keys = if form == Form::Normal { &NORMAL_KEYS } else { &GUEST_KEYS };
+    let seen = reader.fields("a guest", keys, |reader, key, span| {
         match key {
             0 => draft.vmid = vmid(reader, "`vmid`")?,
             1 => draft.kind = word(reader, "`kind`", &Kind::WORDS, &Kind::ALL)?,
@@ -99,13 +102,14 @@ fn guest<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, drafts: &mut Drafts, con
             5 => draft.restart = word(reader, "`restart`", &["never", "when-needed"], &[Restart::Never, Restart::WhenNeeded])?,
             6 => draft.after = after(reader)?,
             7 => draft.stop = word(reader, "`stop`", &["shutdown", "hard"], &[Stop::Shutdown, Stop::Hard])?,
+            8 if form == Form::Normal => draft.stop_timeout_secs = plain_seconds(reader)?,
             8 => draft.stop_timeout_secs = seconds(reader)?,
             _ => draft.identity = marks::read(reader)?.map(|marks| (marks, span)),
         }
         Ok(())
     })?;
     let Some(seen) = seen else { return Ok(()) };
-    reader.required(&seen, "a guest", &GUEST_KEYS, &[0, 1])?;
+    reader.required(&seen, "a guest", keys, &[0, 1])?;
     if seen.key(2).is_none() && seen.key(9).is_none() {
         let fault = Diagnostic::new(seen.span, "a guest lacks the key `name`");
         reader.report(fault.help("the name may be left out only where `identity` pins the guest"))?;
@@ -206,9 +210,15 @@ fn after<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Vmid, Spa
     Ok(ids)
 }
 
+const SECS_MAX: u32 = 86_400;
+
+fn plain_seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>, End> {
+    let secs = reader.integer("`stop_timeout_secs`", 1, u64::from(SECS_MAX))?;
+    Ok(secs.and_then(|(secs, _)| u32::try_from(secs).ok()))
+}
+
 /// `90s` or `5m`: a bare number would leave the unit to memory.
 fn seconds<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<u32>, End> {
-    const SECS_MAX: u32 = 86_400;
     let Some((scalar, span)) = reader.scalar("`stop_timeout`", "a time such as 90s or 5m")? else { return Ok(None) };
     let number =
         |digits: &str, unit: u32| digits.parse::<u32>().ok().filter(|_| is_decimal(digits)).and_then(|number| number.checked_mul(unit));

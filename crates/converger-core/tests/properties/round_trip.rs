@@ -1,6 +1,8 @@
-//! A reading that is written down and read again is the same reading, byte for byte from then on.
+//! A reading and a declared state that are written down and read again are the same, byte for byte from then on.
 
 use converger_core::artifact::write_observation;
+use converger_core::desired;
+use converger_core::document::Notation;
 use converger_core::observe::{self, Observation};
 use converger_core::testing::{Inputs, body};
 
@@ -41,5 +43,33 @@ fn what_is_written_is_canonical() {
         let mut canonical = serde_json_canonicalizer::to_vec(&value).expect("canonical");
         canonical.push(b'\n');
         assert_eq!(bytes, canonical, "{case:?}");
+    }
+}
+
+#[test]
+fn a_declared_state_survives_being_kept_and_read() {
+    for case in each_case(SEED + 200, WORLDS) {
+        let inputs = case.inputs();
+        let bytes = serde_json::to_vec(&*inputs.desired).expect("memory takes it");
+        let again =
+            desired::parse_normal(&bytes).unwrap_or_else(|faults| panic!("{case:?}\n{faults:#?}\n{}", String::from_utf8_lossy(&bytes)));
+        assert_eq!(again, *inputs.desired, "{case:?}");
+        assert_eq!(serde_json::to_vec(&again).expect("memory takes it"), bytes, "{case:?}");
+    }
+}
+
+/// Units are a person's: a number without one is what it says it is in one form only.
+#[test]
+fn the_two_forms_of_a_declared_state_are_not_mixed() {
+    let guest = |inside: &str| format!(r#"{{"environment":"lab","guests":[{{"kind":"lxc","name":"a","vmid":100,{inside}}}],"version":1}}"#);
+    let pairs = [
+        (r#""config":{"memory":"1GiB"}"#, r#""config":{"memory":1024}"#),
+        (r#""config":{"cpulimit":"1.5"}"#, r#""config":{"cpulimit":1500}"#),
+        (r#""stop_timeout":"90s""#, r#""stop_timeout_secs":90"#),
+    ];
+    for (declared, normal) in pairs.map(|(declared, normal)| (guest(declared), guest(normal))) {
+        let one = desired::parse(declared.as_bytes(), Notation::Json).expect("declared");
+        assert_eq!(one, desired::parse_normal(normal.as_bytes()).expect("normal"));
+        assert!(desired::parse(normal.as_bytes(), Notation::Json).is_err() && desired::parse_normal(declared.as_bytes()).is_err());
     }
 }
