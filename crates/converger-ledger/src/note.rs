@@ -13,6 +13,8 @@ const ED25519: u8 = 1;
 const NOTE_BYTES_MAX: usize = 1 << 20;
 /// So many signatures are looked at.
 const SIGNATURES_MAX: usize = 100;
+/// What a key that signs begins with where it is kept.
+const PRIVATE: &str = "PRIVATE+KEY+";
 /// What a signature line begins with.
 const DASH: &str = "\u{2014} ";
 
@@ -23,13 +25,13 @@ pub enum BadKey {
     #[error("the name of a key is one word without `+`")]
     Name,
     /// Not `name+hash+key`.
-    #[error("a verifier key is written `name+hash+key`")]
+    #[error("a key is written `name+hash+key`, and one that signs with `PRIVATE+KEY+` before it")]
     Form,
     /// The hash is not the one of this name and key: one of them was changed.
-    #[error("the hash in the verifier key is not that of its name and key")]
+    #[error("the hash in the key is not that of its name and bytes")]
     Hash,
     /// Not an Ed25519 key.
-    #[error("the verifier key is no Ed25519 key")]
+    #[error("the key is no Ed25519 key")]
     Kind,
 }
 
@@ -57,6 +59,13 @@ fn key_hash(name: &str, key: &[u8; 32]) -> [u8; 4] {
     [digest[0], digest[1], digest[2], digest[3]]
 }
 
+/// The bytes of a key that is written with its kind.
+fn key_bytes(text: &str) -> Result<[u8; 32], BadKey> {
+    let bytes = STANDARD.decode(text).map_err(|_| BadKey::Form)?;
+    let [ED25519, key @ ..] = &bytes[..] else { return Err(BadKey::Kind) };
+    key.try_into().map_err(|_| BadKey::Kind)
+}
+
 /// Who signs notes.
 pub struct Signer {
     name: String,
@@ -75,6 +84,24 @@ impl Signer {
         }
         let key = SigningKey::from_bytes(secret);
         Ok(Self { hash: key_hash(name, key.verifying_key().as_bytes()), name: name.to_owned(), key })
+    }
+
+    /// The key as it is kept: `PRIVATE+KEY+name+hash+key`. Whoever has it can sign.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn parse(text: &str) -> Result<Self, BadKey> {
+        let mut parts = text.trim_end().strip_prefix(PRIVATE).ok_or(BadKey::Form)?.splitn(3, '+');
+        let (Some(name), Some(hash), Some(key)) = (parts.next(), parts.next(), parts.next()) else { return Err(BadKey::Form) };
+        let signer = Self::new(name, &key_bytes(key)?)?;
+        if hex(signer.hash) == hash { Ok(signer) } else { Err(BadKey::Hash) }
+    }
+
+    /// The key in that form. It is a secret: for a file that nobody else can read, and for nothing else.
+    #[must_use]
+    pub fn to_secret(&self) -> String {
+        let key = [&[ED25519][..], self.key.as_bytes()].concat();
+        format!("{PRIVATE}{}+{}+{}", self.name, hex(self.hash), STANDARD.encode(key))
     }
 
     /// Who can check what this signs.
@@ -116,14 +143,12 @@ impl Verifier {
         if !is_name(name) {
             return Err(BadKey::Name);
         }
-        let bytes = STANDARD.decode(key).map_err(|_| BadKey::Form)?;
-        let [ED25519, key @ ..] = &bytes[..] else { return Err(BadKey::Kind) };
-        let key: &[u8; 32] = key.try_into().map_err(|_| BadKey::Kind)?;
-        let own = key_hash(name, key);
+        let key = key_bytes(key)?;
+        let own = key_hash(name, &key);
         if hash != hex(own) {
             return Err(BadKey::Hash);
         }
-        let key = VerifyingKey::from_bytes(key).map_err(|_| BadKey::Kind)?;
+        let key = VerifyingKey::from_bytes(&key).map_err(|_| BadKey::Kind)?;
         Ok(Self { name: name.to_owned(), key, hash: own })
     }
 

@@ -214,6 +214,27 @@ fn others_accept_our_checkpoints_and_keys() {
 }
 
 #[test]
+fn a_key_that_is_kept_is_one_for_others_and_signs_the_same() {
+    use signed_note::Signer as _;
+    let signer = Signer::new(ORIGIN, &[7; 32]).unwrap();
+    let theirs = signed_note::StandardSigner::new(&signer.to_secret()).unwrap();
+    let note = signer.sign("text\n");
+    let ours = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, note.rsplit(' ').next().unwrap().trim_end()).unwrap();
+    assert_eq!(ours[4..], theirs.sign(b"text\n").unwrap(), "after the hash of the key");
+    let again = Signer::parse(&format!("{}\n", signer.to_secret())).unwrap();
+    assert_eq!(again.sign("text\n"), signer.sign("text\n"));
+    let secret = signer.to_secret();
+    for (at, _) in secret.char_indices() {
+        let mut changed = secret.clone().into_bytes();
+        changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+        let changed = String::from_utf8(changed).unwrap();
+        assert!(Signer::parse(&changed).is_err(), "{at}");
+        assert!(Signer::parse(&secret[..at]).is_err(), "{at}");
+    }
+    assert!(!format!("{signer:?}").contains(secret.rsplit('+').next().unwrap()));
+}
+
+#[test]
 fn we_accept_what_others_sign() {
     let key = ed25519_dalek::SigningKey::from_bytes(&[9; 32]);
     let vkey = signed_note::new_ed25519_verifier_key(ORIGIN, &key.verifying_key());
