@@ -22,7 +22,7 @@ use crate::normalize::TABLE;
 use crate::observe::{InScope, Observation, Scoped};
 use crate::policy::Rules;
 
-pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, write_body, write_plan};
+pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, write_body, write_judgement, write_plan};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;

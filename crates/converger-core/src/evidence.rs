@@ -5,6 +5,8 @@
 //!
 //! What never enters: hashes of the log and its signatures, files, and text for people.
 
+mod fit;
+mod keep;
 mod read;
 mod write;
 
@@ -15,6 +17,8 @@ use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId,
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
+pub use fit::write_fitting;
+pub use keep::{Kept, keep};
 pub use read::parse_entry;
 pub use write::write_entry;
 

@@ -66,17 +66,18 @@ impl Grip {
 }
 
 /// Marks of the machine that this program runs on, by which its own guest is known.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Host {
-    macs: Vec<String>,
-    uuids: Vec<String>,
     /// Whether one of the addresses belongs to a device of this machine: inside of a container all may be made up.
     has_device: bool,
+    macs: Vec<String>,
     unread: Vec<Mark>,
+    uuids: Vec<String>,
 }
 
 /// A kind of mark that a machine has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mark {
     /// The UUID that the firmware gives, which a virtual machine has from its config.
     FirmwareUuid,

@@ -13,11 +13,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{
-    Answer, Ask, BootId, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, Run, RunId, TaskId, Terms,
+    Answer, Ask, BootId, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms,
     Uptime,
 };
 use converger_core::approve::ApprovedPlan;
-use converger_core::artifact::write_body;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
@@ -133,12 +132,12 @@ pub enum EngineError {
     /// The journal does not take the run, or cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The run was started for another plan, or not at all, or is over.
+    #[error("the run `{0}` was not started for this plan, or is over; this is a defect of the program")]
+    OtherRun(RunId),
     /// No ids were given for the operations of the plan.
     #[error("the operations of the plan have no ids; this is a defect of the program")]
     NoIds,
-    /// The plan cannot be written down.
-    #[error("the plan cannot be written as JSON; this is a defect of the program")]
-    Unwritable(#[from] std::io::Error),
 }
 
 /// What carries plans out. All mutation in the program goes through one of these.
@@ -172,10 +171,10 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         work.go().await
     }
 
-    /// Carries out a plan as this run, and beside it finds out what became of these: a guest whose past is not known comes later.
+    /// Carries out a plan as this run, which the journal has as started for it, and beside it finds out what became of these: a guest whose past is not known comes later.
     ///
     /// # Errors
-    /// Nothing was begun, because the journal does not take the run.
+    /// Nothing was begun, because the journal has no such run or cannot be read.
     pub async fn apply(
         &self,
         plan: ApprovedPlan,
@@ -185,7 +184,7 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         signal: watch::Receiver<Signal>,
         notice: impl FnMut(Notice<'_>) + Send,
     ) -> Result<Report, EngineError> {
-        self.begin(&plan, &run).await?;
+        self.is_started(&plan, &run).await?;
         let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
         let mut work = Work::new(self, notice, signal);
         work.recover(unsettled, self.settings.patience);
@@ -196,21 +195,11 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
         Ok(report)
     }
 
-    /// The plan and the run are durable before anything of them is.
-    async fn begin(&self, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
-        let mut body = Vec::new();
-        let digest = write_body(&mut body, plan.plan())?;
-        let started = Run {
-            id: run.clone(),
-            environment: plan.plan().desired().environment().clone(),
-            plan: digest,
-            by: plan.by().into(),
-            at_ms: self.clock.now_ms(),
-            boot: self.clock.uptime().map(|uptime| uptime.boot),
-        };
-        let batch = Batch::default().with(Write::Plan { digest, body: body.into() }).with(Write::RunStarted(started));
-        let _ = self.store.commit(batch).await?;
-        Ok(())
+    /// What the run decides on is durable before anything of it is done; without it every intent would be refused.
+    async fn is_started(&self, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
+        let found = self.store.run(run.clone()).await?;
+        let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
+        if is_its_own { Ok(()) } else { Err(EngineError::OtherRun(run.clone())) }
     }
 }
 

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn content() -> Batch {
     let mut sample = Sample::new(100);
     let body: Arc<[u8]> = Arc::from(*b"{\"planner\":1}");
-    let plan = Write::Plan { digest: Digest::of_bytes(&body), body };
+    let plan = Write::Blob { digest: Digest::of_bytes(&body), body };
     let (open, done, held) = (sample.one_shot(1, 1, "key-1", "it"), sample.operation(2, 2), sample.operation(3, 3));
     let (environment, vmid) = (sample.environment(), sample.guest(9));
     let (ended, left) = (sample.ended(&done, End::Done), sample.ended(&held, End::Held));

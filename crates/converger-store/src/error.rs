@@ -63,7 +63,7 @@ pub enum Refused {
     #[error("the batch is empty")]
     Empty,
     /// There is too much in it.
-    #[error("the batch has more than {} writes or {} bytes of plans", Batch::WRITES_MAX, Batch::BYTES_MAX)]
+    #[error("the batch has more than {} writes or {} bytes of bodies", Batch::WRITES_MAX, Batch::BYTES_MAX)]
     TooLarge,
     /// A record may not follow what the journal has.
     #[error("operation `{id}`: {illegal}")]
@@ -132,13 +132,25 @@ pub enum Refused {
         /// The operation.
         id: OperationId,
     },
-    /// The bytes of a plan do not have its digest.
-    #[error("the plan {claimed} has the digest {found}")]
-    PlanDiffers {
+    /// Bytes do not have the digest that they are to be kept under.
+    #[error("what is to be kept as {claimed} has the digest {found}")]
+    BlobDiffers {
         /// The digest that was given.
         claimed: Digest,
         /// The digest of the bytes.
         found: Digest,
+    },
+    /// An entry of the ledger would be too long.
+    #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
+    EntryTooLong {
+        /// What it is about.
+        kind: &'static str,
+    },
+    /// A decision of this kind is written by what it is about.
+    #[error("an entry of the kind `{kind}` is written with what it is about, and never by itself")]
+    NotByItself {
+        /// Its kind.
+        kind: &'static str,
     },
     /// Who or why is blank or too long, or a time is beyond what any artifact holds.
     #[error("`by` and `reason` must say something in at most 4096 bytes, and times must be below 2^53")]

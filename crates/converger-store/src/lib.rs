@@ -6,6 +6,9 @@
 //! refused with a typed cause and never written: records out of order, a second operation on a guest (G12), a key that
 //! stands for another request (G13), an intent while the guest is held or the environment frozen.
 //!
+//! Each decision that is written has one entry in the ledger (`converger-ledger`), in the same transaction and before anybody is told of
+//! it. The ledger only grows; whoever reads it gets entries, hashes, and how far it is durable.
+//!
 //! [`SqliteStore`] keeps it in a file, [`MemoryStore`] is its twin for simulations. Both ask the same judge, and both pass
 //! the same `conformance`. [`EnvironmentLock`] makes sure that one process drives an environment.
 //!
@@ -30,11 +33,12 @@ use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, 
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
+pub use converger_ledger::{Hash, Tile};
 pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use place::keeps;
-pub use query::{Filter, LIST_MAX, RunHistory, Standing};
+pub use query::{Filter, Head, Heads, LIST_MAX, RunHistory, Standing};
 pub use sqlite::{Fatal, OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};
 
@@ -76,6 +80,15 @@ pub trait Store: Send + Sync {
     /// Whether an environment is frozen, by whom and why.
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send;
 
-    /// The body of a plan.
-    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+    /// What is kept under a digest: the body of a plan, a reading, what was declared.
+    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;
+
+    /// How long the ledger is.
+    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send;
+
+    /// Entries of the ledger from this place on, counted from 0, at most `limit` and at most [`LIST_MAX`].
+    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send;
+
+    /// The hashes of a tile of the ledger, exactly as many as it is wide; none where the ledger is not so long.
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send;
 }

@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
+use converger_ledger::{Hash, Tile};
 use tokio::sync::oneshot;
 
-use crate::query::{Filter, LIST_MAX, RunHistory};
+use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
 use crate::tables::{Read as _, Stop, owners, take};
 use crate::write::{Batch, Receipt, Write};
 use crate::{Store, StoreError};
@@ -120,6 +121,7 @@ impl MemoryStore {
         let after = self.crash();
         let mut inner = after.lock();
         marked.iter().for_each(|id| inner.tables.lose_mark(id));
+        inner.tables.lose_entries();
         drop(inner);
         after
     }
@@ -176,11 +178,13 @@ impl Inner {
             }
             Some(Fault::LostWritten) => {
                 self.tables.forget_undo();
+                self.tables.make_durable();
                 return self.stop();
             }
             None => {}
         }
         self.tables.forget_undo();
+        self.tables.make_durable();
         self.marked.clear();
         self.transactions += 1;
         Ok(Receipt::Written { transaction: self.transactions })
@@ -257,15 +261,27 @@ impl Store for MemoryStore {
         ready(self.read(|tables| tables.freeze(&environment)))
     }
 
-    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
-        ready(self.read(|tables| tables.plan(&digest)))
+    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
+        ready(self.read(|tables| tables.blob(&digest)))
+    }
+
+    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
+        ready(self.read(|tables| tables.heads()))
+    }
+
+    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
+        ready(self.read(|tables| tables.entries(from, limit.min(LIST_MAX))))
+    }
+
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
+        ready(self.read(|tables| tables.hashes(tile)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use converger_core::apply::{Freeze, Operation, Run};
-    use converger_core::testing::{Rng, some_operations};
+    use converger_core::testing::{Rng, some_inputs, some_operations};
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -274,7 +290,8 @@ mod tests {
         let store = MemoryStore::new();
         let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
         let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-        let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None });
+        let run = Run { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None };
+        let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
         assert_eq!(store.commit_now(run.into()), Ok(Receipt::Written { transaction: 1 }));
         (store, operation)
     }

@@ -2,6 +2,7 @@
 
 use converger_core::apply::{End, OperationId, Progress, Run, RunId};
 use converger_core::guest::{EnvironmentName, Vmid};
+use converger_ledger::{Hash, Tree};
 
 /// Which operations are listed, newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,4 +54,36 @@ pub struct RunHistory {
     pub run: Run,
     /// How it ended, and when.
     pub ended: Option<(End, u64)>,
+}
+
+/// How long the ledger is, and the root over its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// How many entries there are.
+    pub size: u64,
+    /// The root over them.
+    pub root: Hash,
+}
+
+impl Head {
+    /// That of a log.
+    #[must_use]
+    pub fn of(tree: &Tree) -> Self {
+        Self { size: tree.size(), root: tree.root() }
+    }
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        Self { size: 0, root: Hash::of_nothing() }
+    }
+}
+
+/// The ledger as it is, and as far as a machine that dies now would find it again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Heads {
+    /// With the entries of marks that no later batch has made durable.
+    pub all: Head,
+    /// Without them. This is what a checkpoint is signed over: nothing of it can be lost.
+    pub durable: Head,
 }

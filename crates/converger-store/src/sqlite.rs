@@ -6,6 +6,7 @@
 //! What never enters: rules about what may be written (see `tables` of the crate).
 
 mod glance;
+mod ledger;
 mod open;
 mod rows;
 mod schema;
@@ -26,11 +27,12 @@ use std::time::Duration;
 use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
+use converger_ledger::{Hash, Tile};
 use rusqlite::Connection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::query::{Filter, LIST_MAX, RunHistory};
+use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
 use crate::standing::Standing;
 use crate::tables::{Read as _, owners};
 use crate::{Batch, EnvironmentLock, OpenError, Store, StoreError};
@@ -125,7 +127,7 @@ impl SqliteStore {
     /// The directory or file cannot be used, is not ours, is damaged, or was written by a later version. Nothing is
     /// changed then in a file that is not ours.
     pub fn open(directory: &Path, settings: Settings) -> Result<Self, OpenError> {
-        let Opened { connection, place, settled } = open::writer(directory, &settings)?;
+        let Opened { connection, place, settled, growth } = open::writer(directory, &settings)?;
         let reader = open::reader(&place, settings.patience)?;
         let transactions = Arc::new(AtomicU64::new(0));
         let files = [place.clone(), open::log(&place)];
@@ -134,6 +136,7 @@ impl SqliteStore {
             connection,
             place: place.clone(),
             settled,
+            growth: Some(growth),
             patience: settings.patience,
             on_fatal: settings.on_fatal,
             transactions: Arc::clone(&transactions),
@@ -195,7 +198,7 @@ fn read_all(connection: &Connection, mut reads: mpsc::Receiver<ReadJob>) {
 /// All statements of one read see one state of the file.
 fn snapshot<T>(connection: &Connection, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, Trouble> {
     let transaction = connection.unchecked_transaction()?;
-    let value = read(&Tables(&transaction))?;
+    let value = read(&Tables::reading(&transaction))?;
     transaction.commit()?;
     Ok(value)
 }
@@ -283,7 +286,19 @@ impl Store for SqliteStore {
         self.read(move |tables| tables.freeze(&environment))
     }
 
-    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
-        self.read(move |tables| tables.plan(&digest))
+    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
+        self.read(move |tables| tables.blob(&digest))
+    }
+
+    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
+        self.read(|tables| tables.heads())
+    }
+
+    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
+        self.read(move |tables| tables.entries(from, limit.min(LIST_MAX)))
+    }
+
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
+        self.read(move |tables| tables.hashes(tile))
     }
 }

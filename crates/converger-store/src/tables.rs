@@ -10,10 +10,12 @@ use converger_core::apply::{
     is_storable,
 };
 use converger_core::artifact::{Digest, INTEGER_MAX};
+use converger_core::evidence::{Entry, Inputs, parse_entry, write_fitting};
 use converger_core::guest::{EnvironmentName, Vmid};
+use converger_ledger::{Hash, Tile};
 
 use crate::error::Refused;
-use crate::query::{Filter, RunHistory};
+use crate::query::{Filter, Heads, RunHistory};
 use crate::write::{Batch, Write};
 
 /// What is asked before a write, and by whoever reads.
@@ -38,19 +40,26 @@ pub(crate) trait Read {
     fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, Self::Error>;
     fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Self::Error>;
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
-    fn plan(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
+    fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
+    fn heads(&self) -> Result<Heads, Self::Error>;
+    /// Entries of the ledger from this place on, counted from 0.
+    fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
+    /// The hashes of a tile; none where the log is not so long.
+    fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, Self::Error>;
 }
 
 /// What is written once nothing stands against it. A journal record is given with how far its operation then is.
 pub(crate) trait Put: Read {
     fn put_record(&mut self, record: Record, after: Progress) -> Result<(), Self::Error>;
-    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Result<(), Self::Error>;
+    fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Result<(), Self::Error>;
     fn put_run(&mut self, run: Run) -> Result<(), Self::Error>;
     fn put_run_end(&mut self, id: &RunId, end: converger_core::apply::End, at_ms: u64) -> Result<(), Self::Error>;
     fn put_hold(&mut self, hold: Hold) -> Result<(), Self::Error>;
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+    /// One entry more at the end of the ledger.
+    fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Self::Error>;
 }
 
 /// Those of these tasks that an environment has, each with its operation.
@@ -92,12 +101,27 @@ pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
     batch.into_writes().into_iter().try_for_each(|write| take_one(tables, write))
 }
 
+/// A write, and the one entry that evidences it (C5).
 fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
+    let entry = write.entry();
+    put_one(tables, write)?;
+    match entry {
+        Some(entry) => tables.put_entry(fitting(&entry)?).map_err(Stop::Failed),
+        None => Ok(()),
+    }
+}
+
+fn fitting(entry: &Entry) -> Result<Vec<u8>, Refused> {
+    write_fitting(entry).ok().flatten().ok_or(Refused::EntryTooLong { kind: entry.kind() })
+}
+
+fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
     match write {
         Write::Record(Record::Intent { operation, at_ms }) => take_intent(tables, operation, at_ms),
         Write::Record(record) => take_record(tables, record),
-        Write::Plan { digest, body } => take_plan(tables, digest, &body),
-        Write::RunStarted(run) => take_run(tables, run),
+        Write::Blob { digest, body } => take_blob(tables, digest, &body),
+        Write::RunStarted { run, inputs } => take_run(tables, run, &inputs),
+        Write::Decision(entry) => may_stand_alone(tables, &entry),
         Write::RunEnded { id, end, at_ms } => {
             running(tables, &id)?;
             storable(&[], at_ms)?;
@@ -194,16 +218,30 @@ fn running<T: Put>(tables: &T, id: &RunId) -> Result<Run, Stop<T::Error>> {
     }
 }
 
-fn take_plan<T: Put>(tables: &mut T, digest: Digest, body: &[u8]) -> Taken<T::Error> {
+fn take_blob<T: Put>(tables: &mut T, digest: Digest, body: &[u8]) -> Taken<T::Error> {
     let found = Digest::of_bytes(body);
     if found != digest {
-        return Err(Refused::PlanDiffers { claimed: digest, found }.into());
+        return Err(Refused::BlobDiffers { claimed: digest, found }.into());
     }
-    tables.put_plan(digest, body).map_err(Stop::Failed)
+    tables.put_blob(digest, body).map_err(Stop::Failed)
 }
 
-fn take_run<T: Put>(tables: &mut T, run: Run) -> Taken<T::Error> {
-    storable(&[&run.by], run.at_ms)?;
+/// What is written otherwise has its entry from there, and never a second one. A run decides only while it goes on.
+fn may_stand_alone<T: Put>(tables: &T, entry: &Entry) -> Taken<T::Error> {
+    match entry {
+        Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
+            running(tables, run)?;
+        }
+        Entry::Key { .. } | Entry::Recovery { .. } | Entry::Resync { .. } => {}
+        other => return Err(Refused::NotByItself { kind: other.kind() }.into()),
+    }
+    // It has no table that could refuse it: it must be read back as it is.
+    let is_read_back = parse_entry(&fitting(entry)?).is_ok();
+    if is_read_back { Ok(()) } else { Err(Refused::NotStorable.into()) }
+}
+
+fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error> {
+    storable(&[&run.by, &inputs.program], run.at_ms)?;
     if tables.run(&run.id).map_err(Stop::Failed)?.is_some() {
         return Err(Refused::RunExists(run.id).into());
     }

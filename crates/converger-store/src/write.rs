@@ -4,22 +4,30 @@ use std::sync::Arc;
 
 use converger_core::apply::{End, Freeze, Hold, OperationId, Record, Run, RunId};
 use converger_core::artifact::Digest;
+use converger_core::evidence::{Entry, Inputs};
 use converger_core::guest::{EnvironmentName, Vmid};
 
-/// One thing that is written. Later kinds (ledger entries, approvals, observations) join the same transaction here.
+/// One thing that is written. What of it is a decision becomes an entry of the ledger, in the same transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
     /// A line of the journal.
     Record(Record),
-    /// The body of a plan, under the digest of it. Writing it again changes nothing.
-    Plan {
-        /// The digest that approvals bind.
+    /// Something that is too large for an entry and is named there by its digest: the body of a plan, a reading, what is declared. Writing it again changes nothing.
+    Blob {
+        /// The digest of its bytes. That of a plan's body is what approvals bind.
         digest: Digest,
-        /// The canonical bytes.
+        /// The bytes.
         body: Arc<[u8]>,
     },
     /// A run begins.
-    RunStarted(Run),
+    RunStarted {
+        /// The run.
+        run: Run,
+        /// What it decides on.
+        inputs: Box<Inputs>,
+    },
+    /// A decision that is kept in the ledger and nowhere else: a plan, a refusal, an approval, an admission, a recovery, a key, a resync.
+    Decision(Box<Entry>),
     /// A run ends.
     RunEnded {
         /// The run.
@@ -62,10 +70,39 @@ impl From<Record> for Write {
 }
 
 impl Write {
+    /// A decision that is kept in the ledger and nowhere else.
+    #[must_use]
+    pub fn decision(entry: Entry) -> Self {
+        Self::Decision(Box::new(entry))
+    }
+
+    /// These bytes, under their digest.
+    #[must_use]
+    pub fn blob(body: Vec<u8>) -> Self {
+        Self::Blob { digest: Digest::of_bytes(&body), body: body.into() }
+    }
+
+    /// The entry that evidences it. A body is none: what names it by its digest is.
+    pub(crate) fn entry(&self) -> Option<Entry> {
+        Some(match self {
+            Self::Record(record) => Entry::Record(record.clone()),
+            Self::Blob { .. } => return None,
+            Self::RunStarted { run, inputs } => Entry::RunStarted { run: run.clone(), inputs: (**inputs).clone() },
+            Self::Decision(entry) => (**entry).clone(),
+            Self::RunEnded { id, end, at_ms } => Entry::RunEnded { run: id.clone(), end: *end, at_ms: *at_ms },
+            Self::Hold(hold) => Entry::Hold(hold.clone()),
+            Self::Release { environment, vmid, by, at_ms } => {
+                Entry::Release { environment: environment.clone(), guest: *vmid, by: by.clone(), at_ms: *at_ms }
+            }
+            Self::Freeze(freeze) => Entry::Freeze(freeze.clone()),
+            Self::Thaw { environment, by, at_ms } => Entry::Thaw { environment: environment.clone(), by: by.clone(), at_ms: *at_ms },
+        })
+    }
+
     /// The bytes that it brings along unbounded; the rest of any write is small by the bounds of its types.
     fn weight(&self) -> usize {
         match self {
-            Self::Plan { body, .. } => body.len(),
+            Self::Blob { body, .. } => body.len(),
             _ => 0,
         }
     }
@@ -78,7 +115,7 @@ pub struct Batch(Vec<Write>);
 impl Batch {
     /// The most writes of one batch.
     pub const WRITES_MAX: usize = 1024;
-    /// The most bytes of plans in one batch.
+    /// The most bytes of bodies in one batch.
     pub const BYTES_MAX: usize = 256 << 20;
 
     /// A batch of these writes.
@@ -109,7 +146,7 @@ impl Batch {
         !self.0.iter().all(|write| matches!(write, Write::Record(record) if !record.must_be_durable()))
     }
 
-    /// The bytes of plans in it.
+    /// The bytes of bodies in it.
     pub(crate) fn weight(&self) -> usize {
         self.0.iter().map(Write::weight).sum()
     }

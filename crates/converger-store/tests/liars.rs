@@ -4,9 +4,10 @@ use std::future::{Future, ready};
 
 use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
+use converger_core::evidence::Entry;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Stage, check, now};
-use converger_store::{Batch, Filter, LIST_MAX, MemoryStore, Receipt, RunHistory, Store, StoreError};
+use converger_store::{Batch, Filter, Hash, Head, Heads, LIST_MAX, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
 
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,13 +28,19 @@ enum Lie {
     LosesTasks,
     LosesMarks,
     LosesBoots,
-    BendsPlans,
+    BendsBlobs,
     TasksOfNobody,
     NoKeys,
     RunsOldestFirst,
+    LosesEntries,
+    BendsEntries,
+    RefusedHasEntry,
+    SaysLessIsThere,
+    SaysLessIsDurable,
+    BendsHashes,
 }
 
-const LIES: [Lie; 19] = [
+const LIES: [Lie; 25] = [
     Lie::ForgetsEverything,
     Lie::WritesHalves,
     Lie::OldestFirst,
@@ -49,10 +56,16 @@ const LIES: [Lie; 19] = [
     Lie::LosesTasks,
     Lie::LosesMarks,
     Lie::LosesBoots,
-    Lie::BendsPlans,
+    Lie::BendsBlobs,
     Lie::TasksOfNobody,
     Lie::NoKeys,
     Lie::RunsOldestFirst,
+    Lie::LosesEntries,
+    Lie::BendsEntries,
+    Lie::RefusedHasEntry,
+    Lie::SaysLessIsThere,
+    Lie::SaysLessIsDurable,
+    Lie::BendsHashes,
 ];
 
 struct Liar(Lie, MemoryStore);
@@ -87,6 +100,10 @@ impl Liar {
             (Lie::WritesHalves, refused @ Err(StoreError::Refused(_))) => truth.commit_now(half).and(refused.clone()).or(refused),
             (Lie::RepeatedIsWritten, Ok(Receipt::Repeated { .. })) => Ok(Receipt::Written { transaction: 1 }),
             (Lie::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(Receipt::Written { transaction: 1 }),
+            (Lie::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
+                let entry = Write::decision(Entry::Key { verifier: "refused".into(), at_ms: 1 });
+                truth.commit_now(entry.into()).and(refused)
+            }
             // The batch is written a second time behind its caller's back.
             (Lie::WritesTwice, Ok(_)) => truth.commit_now(batch),
             (_, answer) => answer,
@@ -168,13 +185,42 @@ impl Store for Liar {
         ready(if self.0 == Lie::NeverFrozen { Ok(None) } else { now(self.1.freeze(environment)) })
     }
 
-    fn plan(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
+    fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
         let bend = |mut body: Vec<u8>| {
-            if self.0 == Lie::BendsPlans {
+            if self.0 == Lie::BendsBlobs {
                 body.push(b' ');
             }
             body
         };
-        ready(now(self.1.plan(digest)).map(|found| found.map(bend)))
+        ready(now(self.1.blob(digest)).map(|found| found.map(bend)))
+    }
+
+    fn heads(&self) -> impl Future<Output = Result<Heads, StoreError>> + Send {
+        let lied = |heads: Heads| match self.0 {
+            Lie::SaysLessIsThere => Heads { all: Head::default(), ..heads },
+            Lie::SaysLessIsDurable => Heads { durable: Head::default(), ..heads },
+            _ => heads,
+        };
+        ready(now(self.1.heads()).map(lied))
+    }
+
+    fn entries(&self, from: u64, limit: u32) -> impl Future<Output = Result<Vec<Vec<u8>>, StoreError>> + Send {
+        let mut entries = now(self.1.entries(from, limit));
+        match (self.0, &mut entries) {
+            (Lie::LosesEntries, Ok(entries)) if from == 0 => drop(entries.pop()),
+            (Lie::BendsEntries, Ok(entries)) => entries.iter_mut().for_each(|entry| entry.push(b' ')),
+            _ => {}
+        }
+        ready(entries)
+    }
+
+    fn hashes(&self, tile: Tile) -> impl Future<Output = Result<Option<Vec<Hash>>, StoreError>> + Send {
+        let bend = |mut hashes: Vec<Hash>| {
+            if self.0 == Lie::BendsHashes {
+                hashes.reverse();
+            }
+            hashes
+        };
+        ready(now(self.1.hashes(tile)).map(|found| found.map(bend)))
     }
 }

@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
 use converger_adapters::proxmox::observe::Needs;
+use converger_core::apply::End as Fate;
 use converger_core::artifact;
 use converger_core::audit;
 use converger_core::contract;
@@ -120,6 +121,16 @@ impl Stop {
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
+    }
+
+    /// How a run ends that this stops before anything is carried out.
+    pub(crate) fn fate(&self) -> Fate {
+        match (self.end, self.word) {
+            // Nobody refused it: nobody said yes.
+            (_, Some(_)) => Fate::NotRun,
+            (End::Refused | End::Held, None) => Fate::Refused,
+            (_, None) => Fate::Failed,
+        }
     }
 
     /// The same where something else is held, which outweighs a refusal.

@@ -37,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) connection: Option<Connection>,
     /// Where what must survive the program is kept, where that is written.
     pub(crate) state: Option<PathBuf>,
+    /// All of it as it was understood, in JSON and without remarks: no secret stands in what is understood.
+    pub(crate) snapshot: Vec<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -187,6 +189,7 @@ fn built_in() -> Config {
         circumstances: Circumstances::default(),
         connection: None,
         state: None,
+        snapshot: b"{}".to_vec(),
     }
 }
 
@@ -221,7 +224,14 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: state(file.store, path),
+        snapshot: snapshot(text)?,
     })
+}
+
+/// What was understood of a text, in the order of names. Remarks are not part of it: somebody may have noted a secret there.
+fn snapshot(text: &str) -> Result<Vec<u8>, Fault> {
+    let understood: serde_json::Value = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
+    serde_json::to_vec(&understood).map_err(|error| Fault::nowhere(format!("it cannot be kept: {error}")))
 }
 
 /// The connections of all environments: what is wrong with one is found today, and not when it is needed.

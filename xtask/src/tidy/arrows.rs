@@ -65,7 +65,7 @@ const ROOMS: &[Room] = &[
     },
     Room {
         name: "converger-store",
-        ours: Allowed::Only(&["converger-core"]),
+        ours: Allowed::Only(&["converger-core", "converger-ledger"]),
         others: Allowed::Only(&["rusqlite", "rustix", "thiserror", "tokio"]),
         unreachable: &["reqwest"],
         has_binary: false,

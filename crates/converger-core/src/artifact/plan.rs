@@ -60,6 +60,18 @@ pub fn write_body(out: &mut impl Write, plan: &Plan) -> io::Result<Digest> {
     Ok(Digest(tee.hash.finalize().into()))
 }
 
+/// Writes what a plan was held against and what was found, whose digest stands in plan.json, and returns that digest.
+///
+/// # Errors
+/// What the writer says.
+pub fn write_judgement(out: &mut impl Write, judgement: &Judgement) -> io::Result<Digest> {
+    let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
+    let mut tee = BufWriter::with_capacity(HASH_BUFFER_BYTES, Tee { hash: Sha256::new(), out });
+    write(&mut tee, &Findings { circumstances, limits, refusals })?;
+    let tee = tee.into_inner().map_err(io::IntoInnerError::into_error)?;
+    Ok(Digest(tee.hash.finalize().into()))
+}
+
 /// Everything but the body, in the order of the names.
 #[derive(Serialize)]
 struct Rest<'p> {
@@ -91,7 +103,7 @@ struct JudgementRow<'p> {
 impl<'p> JudgementRow<'p> {
     fn of(judgement: &'p Judgement) -> io::Result<Self> {
         let (circumstances, limits, refusals) = (judgement.circumstances(), judgement.limits(), judgement.refusals());
-        let digest = Digest::of(&Findings { circumstances, limits, refusals })?;
+        let digest = write_judgement(&mut io::sink(), judgement)?;
         Ok(Self { circumstances, digest, limits, refusals })
     }
 }

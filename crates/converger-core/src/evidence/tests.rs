@@ -1,7 +1,7 @@
 //! Entries of every kind are canonical, short, read back exactly, and nothing else is read as one.
 
 use super::*;
-use crate::apply::{BootId, Malformed, Resolution, TaskId};
+use crate::apply::{BootId, Fact, Findings, Malformed, Outcome, Resolution, TaskId, write_outcome};
 use crate::testing::{Rng, outcome, some_operations};
 
 fn digest(rng: &mut Rng) -> Digest {
@@ -128,4 +128,27 @@ fn a_changed_byte_is_another_entry_or_none() {
             assert_ne!(parse_entry(&changed).as_ref(), Ok(&entry), "byte {at} of {}", String::from_utf8_lossy(&bytes));
         }
     }
+}
+
+/// How something ended is kept, however much others said about it; what has no evidence of others and is too long is no entry.
+#[test]
+fn what_is_too_long_is_named_by_its_digest() {
+    let words = || Fact::Words((0..100).map(|_| "\u{1}".repeat(400).into()).collect());
+    let findings = Findings { evidence: Evidence::default().with("said", words()), ..Findings::default() };
+    let outcome = Outcome::failed(crate::failure::Code::TaskFailed, findings);
+    let id = OperationId::new("op-1").expect("an id");
+    let digest = Digest::of_bytes(&write_outcome(&outcome).expect("serialises"));
+    let entry = Entry::Record(Record::Ended { id: id.clone(), outcome, at_ms: 1 });
+    assert!(write_entry(&entry).expect("serialises").len() > ENTRY_BYTES_MAX);
+    let bytes = write_fitting(&entry).expect("serialises").expect("it fits");
+    let Ok(Entry::Record(Record::Ended { outcome: Outcome::Failed { code, findings }, .. })) = parse_entry(&bytes) else {
+        panic!("no end")
+    };
+    assert_eq!(code.as_str(), "task-failed");
+    assert_eq!(findings.evidence.get("too_long"), Some(&Fact::Text(digest.to_string().into())));
+    let names = (0..40).map(|_| "\u{1}".repeat(4000).into()).collect();
+    let word = Word::new("typed").expect("a word");
+    let run = RunId::new("run-1").expect("an id");
+    let approved = Entry::Approved { run, plan: digest, by: "ann".into(), how: word, names, at_ms: 1 };
+    assert_eq!(write_fitting(&approved).expect("serialises"), None);
 }

@@ -3,6 +3,7 @@
 use super::{HOSTILE, Rng, World};
 use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target, Word};
 use crate::artifact::Digest;
+use crate::evidence::Inputs;
 use crate::plan::{Plan, Verdict};
 
 /// The operations of a plan, with ids that begin with `name`; one in four is a one-shot.
@@ -39,6 +40,14 @@ pub fn some_operations(rng: &mut Rng, name: &str) -> Vec<Operation> {
             return drawn;
         }
     }
+}
+
+/// What a run decides on, where nobody looks at it.
+#[must_use]
+pub fn some_inputs() -> Inputs {
+    let [config, desired, observation, rules, catalogue] =
+        ["config", "desired", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
+    Inputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
 }
 
 /// An outcome of any kind, with hostile texts in its evidence.

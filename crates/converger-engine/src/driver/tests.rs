@@ -1,11 +1,12 @@
 //! The driver on a small world: what is carried out, what is not, and what a crash at any point costs.
 
-use converger_core::apply::{Fact, Freeze, Hold};
+use converger_core::apply::{Fact, Freeze, Hold, Run};
 use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused as LeftOut, admit};
 use converger_core::artifact::Provenance;
 use converger_core::guest::Vmid;
 use converger_core::policy::{self, Circumstances};
 use converger_core::safety::{Judged, judge};
+use converger_core::testing::some_inputs;
 use converger_store::{Fault, MemoryStore};
 use serde_json::{Value as Json, json};
 
@@ -63,6 +64,21 @@ fn engine(world: &World, store: &MemoryStore, settings: Settings) -> Engine<Worl
     Engine::new(Arc::new(world.clone()), Arc::new(store.clone()), Arc::new(clock), settings)
 }
 
+/// The run of a plan, as the journal has it before anything is carried out.
+fn begun<S>(engine: &Engine<World, S, Ticking>, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
+    let (id, environment) = (RunId::new(run).expect("an id"), plan.plan().desired().environment().clone());
+    let run = Run {
+        id: id.clone(),
+        environment,
+        plan: plan.digest(),
+        by: plan.by().into(),
+        at_ms: NOW_MS,
+        boot: engine.clock.uptime().map(|uptime| uptime.boot),
+    };
+    let _ = store.commit_now(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
+    Ok(id)
+}
+
 fn block<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(future)
 }
@@ -83,7 +99,9 @@ fn apply(
     block(async {
         let unsettled = engine.unsettled(&environment()).await?;
         let ids = |number: usize| OperationId::new(&format!("{run}-{number}"));
-        engine.apply(approved(&wanted(), world), RunId::new(run).expect("an id"), ids, unsettled, signal, |_| ()).await
+        let plan = approved(&wanted(), world);
+        let run = begun(&engine, store, &plan, run)?;
+        engine.apply(plan, run, ids, unsettled, signal, |_| ()).await
     })
 }
 
@@ -205,7 +223,8 @@ fn progress_is_told_in_order() {
     let plan = approved(&wanted()[..1], &world);
     let mut told = Vec::new();
     let ids = |number: usize| OperationId::new(&format!("r-{number}"));
-    block(engine.apply(plan, RunId::new("r").expect("an id"), ids, Vec::new(), quiet(), |notice| {
+    let run = begun(&engine, &store, &plan, "r").expect("taken");
+    block(engine.apply(plan, run, ids, Vec::new(), quiet(), |notice| {
         told.push((notice.phase, notice.outcome.map(Outcome::end)));
     }))
     .expect("the run begins");
@@ -220,5 +239,20 @@ fn a_run_that_the_journal_does_not_take_is_not_begun() {
     store.fail_next(Fault::Full);
     let error = apply(&world, &store, "r1", Settings::default(), quiet()).expect_err("there is no room");
     assert!(error.to_string().contains("full"), "{error}");
+    assert!(world.sends().is_empty());
+}
+
+#[test]
+fn a_plan_is_carried_out_only_as_the_run_that_was_started_for_it() {
+    let (world, store) = (started(), MemoryStore::new());
+    let engine = engine(&world, &store, Settings::default());
+    let other = begun(&engine, &store, &approved(&wanted()[..1], &world), "other").expect("taken");
+    let over = begun(&engine, &store, &approved(&wanted(), &world), "over").expect("taken");
+    let _ = store.commit_now(Batch::from(Write::RunEnded { id: over.clone(), end: End::Refused, at_ms: NOW_MS })).expect("taken");
+    for run in [other, over, RunId::new("never").expect("an id")] {
+        let ids = |number: usize| OperationId::new(&format!("r-{number}"));
+        let answer = block(engine.apply(approved(&wanted(), &world), run.clone(), ids, Vec::new(), quiet(), |_| ()));
+        assert!(matches!(answer, Err(EngineError::OtherRun(other)) if other == run), "{run}");
+    }
     assert!(world.sends().is_empty());
 }

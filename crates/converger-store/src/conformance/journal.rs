@@ -165,7 +165,7 @@ fn neighbours<S: Stage>(stage: &mut S) -> Told {
 fn one_guest<S: Stage>(stage: &mut S) -> Told {
     let (store, mut sample) = (stage.fresh(), Sample::new(5));
     let (first, second) = (sample.operation(1, 1), sample.operation(2, 1));
-    taken(&store, "runs", Batch::default().with(sample.start()).with(crate::Write::RunStarted(sample.run_elsewhere())))?;
+    taken(&store, "runs", Batch::default().with(sample.start()).with(Sample::started(sample.run_elsewhere())))?;
     taken(&store, "an intent", sample.intent(&first))?;
     refused(&store, "a second one on an open guest", sample.intent(&second), taken_by(&sample, 1, &first))?;
     taken(&store, "a task", sample.tasked(&first))?;
@@ -187,7 +187,7 @@ fn one_task<S: Stage>(stage: &mut S) -> Told {
     let (task, other) = (sample.task(&first), sample.task(&second));
     let both = || vec![task.clone(), other.clone()];
     let whose = |store: &S::Store, environment| read("whose tasks they are", now(store.tasked(environment, both())));
-    taken(&store, "runs", Batch::default().with(sample.start()).with(crate::Write::RunStarted(sample.run_elsewhere())))?;
+    taken(&store, "runs", Batch::default().with(sample.start()).with(Sample::started(sample.run_elsewhere())))?;
     taken(&store, "an intent", sample.intent(&first))?;
     same("nobody's", whose(&store, sample.environment())?, Vec::new())?;
     taken(&store, "its task", sample.tasked(&first))?;
@@ -207,7 +207,7 @@ fn one_task<S: Stage>(stage: &mut S) -> Told {
 
 fn one_key<S: Stage>(stage: &mut S) -> Told {
     let (store, mut sample) = (stage.fresh(), Sample::new(6));
-    taken(&store, "runs", Batch::default().with(sample.start()).with(crate::Write::RunStarted(sample.run_elsewhere())))?;
+    taken(&store, "runs", Batch::default().with(sample.start()).with(Sample::started(sample.run_elsewhere())))?;
     let first = sample.one_shot(1, 1, "key-1", "start it");
     taken(&store, "a request", sample.intent(&first))?;
     let done = sample.ended(&first, End::Done);
@@ -238,7 +238,7 @@ fn belongs<S: Stage>(stage: &mut S) -> Told {
     let (store, mut sample) = (stage.fresh(), Sample::new(7));
     let (operation, run) = (sample.operation(1, 1), sample.run());
     refused(&store, "no run", sample.intent(&operation), Refused::RunUnknown(run.id.clone()))?;
-    taken(&store, "runs", Batch::default().with(sample.start()).with(crate::Write::RunStarted(sample.run_elsewhere())))?;
+    taken(&store, "runs", Batch::default().with(sample.start()).with(Sample::started(sample.run_elsewhere())))?;
     let other = Operation { run: sample.run_elsewhere().id, ..operation.clone() };
     refused(&store, "another environment", sample.intent(&other), Refused::OtherRun { id: operation.id.clone() })?;
     let other = Operation { plan: converger_core::artifact::Digest::of_bytes(b"another"), ..operation.clone() };
@@ -315,7 +315,7 @@ fn bounds<S: Stage>(stage: &mut S) -> Told {
     refused(&store, "nothing", Batch::default(), Refused::Empty)?;
     let plan = |_| {
         let body: std::sync::Arc<[u8]> = std::sync::Arc::from(*b"{}");
-        crate::Write::Plan { digest: converger_core::artifact::Digest::of_bytes(&body), body }
+        crate::Write::Blob { digest: converger_core::artifact::Digest::of_bytes(&body), body }
     };
     let many = Batch::new((0..=Batch::WRITES_MAX).map(plan).collect());
     refused(&store, "too many writes", many, Refused::TooLarge)?;

@@ -24,12 +24,12 @@ fn runs<S: Stage>(stage: &mut S) -> Told {
         Ok::<_, String>(Run { id, at_ms: number, ..sample.run() })
     };
     for number in 0..5 {
-        taken(&store, "a run", Write::RunStarted(run(number)?))?;
+        taken(&store, "a run", Sample::started(run(number)?))?;
     }
-    taken(&store, "a run elsewhere", Write::RunStarted(sample.run_elsewhere()))?;
-    refused(&store, "a run twice", Write::RunStarted(run(3)?), Refused::RunExists(run(3)?.id))?;
+    taken(&store, "a run elsewhere", Sample::started(sample.run_elsewhere()))?;
+    refused(&store, "a run twice", Sample::started(run(3)?), Refused::RunExists(run(3)?.id))?;
     let nameless = Run { by: "  ".into(), ..run(7)? };
-    refused(&store, "a run of nobody", Write::RunStarted(nameless), Refused::NotStorable)?;
+    refused(&store, "a run of nobody", Sample::started(nameless), Refused::NotStorable)?;
     let unknown = Write::RunEnded { id: run(8)?.id, end: End::Done, at_ms: 1 };
     refused(&store, "the end of no run", unknown, Refused::RunUnknown(run(8)?.id))?;
     taken(&store, "an end", Write::RunEnded { id: run(4)?.id, end: End::Held, at_ms: 30 })?;
@@ -45,18 +45,18 @@ fn plans<S: Stage>(stage: &mut S) -> Told {
     let store = stage.fresh();
     let bodies: [Arc<[u8]>; 3] = [Arc::from(*b"{}"), Arc::from(vec![0xff; 100_000]), Arc::from(*b"")];
     for body in &bodies {
-        let plan = |digest| Write::Plan { digest, body: Arc::clone(body) };
+        let plan = |digest| Write::Blob { digest, body: Arc::clone(body) };
         let (claimed, found) = (Digest::of_bytes(b"other"), Digest::of_bytes(body));
-        refused(&store, "a plan under another digest", plan(claimed), Refused::PlanDiffers { claimed, found })?;
+        refused(&store, "a plan under another digest", plan(claimed), Refused::BlobDiffers { claimed, found })?;
         taken(&store, "a plan", plan(found))?;
         taken(&store, "the same plan", plan(found))?;
     }
     let store = stage.reopened(store);
     for body in &bodies {
-        let found = read("a plan", now(store.plan(Digest::of_bytes(body))))?;
+        let found = read("a plan", now(store.blob(Digest::of_bytes(body))))?;
         same("a plan", found.as_deref(), Some(&**body))?;
     }
-    same("a plan that nobody wrote", read("a plan", now(store.plan(Digest::of_bytes(b"other"))))?, None)
+    same("a plan that nobody wrote", read("a plan", now(store.blob(Digest::of_bytes(b"other"))))?, None)
 }
 
 fn holds<S: Stage>(stage: &mut S) -> Told {

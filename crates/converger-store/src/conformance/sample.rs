@@ -3,7 +3,7 @@
 use converger_core::apply::{BootId, End, History, IdempotencyKey, Operation, OperationId, Record, Resolution, Run, RunId, Source, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::testing::{Rng, outcome_of, some_operations};
+use converger_core::testing::{Rng, outcome_of, some_inputs, some_operations};
 
 use crate::write::Write;
 
@@ -65,7 +65,13 @@ impl Sample {
     /// The start of [`Sample::run`].
     #[must_use]
     pub fn start(&self) -> Write {
-        Write::RunStarted(self.run())
+        Self::started(self.run())
+    }
+
+    /// The start of a run.
+    #[must_use]
+    pub fn started(run: Run) -> Write {
+        Write::RunStarted { run, inputs: Box::new(some_inputs()) }
     }
 
     /// A guest.

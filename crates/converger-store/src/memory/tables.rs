@@ -9,8 +9,9 @@ use converger_core::apply::{
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
+use converger_ledger::{Growth, Hash, Tile};
 
-use crate::query::{Filter, RunHistory, Standing};
+use crate::query::{Filter, Head, Heads, RunHistory, Standing};
 use crate::tables::{Put, Read};
 
 type GuestKey = (EnvironmentName, Vmid);
@@ -27,7 +28,11 @@ pub(super) struct Tables {
     run_places: BTreeMap<RunId, usize>,
     holds: BTreeMap<GuestKey, Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
-    plans: BTreeMap<Digest, Arc<[u8]>>,
+    blobs: BTreeMap<Digest, Arc<[u8]>>,
+    /// The ledger. Its hashes are made for whoever asks: most simulations never do.
+    entries: Vec<Arc<[u8]>>,
+    /// How many of its entries are durable.
+    durable: usize,
     undo: Vec<Undo>,
 }
 
@@ -43,13 +48,14 @@ enum Undo {
     Tasked(usize),
     Ended(usize),
     Resolved(usize),
-    Plan(Digest),
+    Blob(Digest),
     Run,
     RunEnd(usize),
     Hold(GuestKey),
     Release(Hold),
     Freeze(EnvironmentName),
     Thaw(Freeze),
+    Entry,
 }
 
 impl Tables {
@@ -82,13 +88,14 @@ impl Tables {
                 self.operations[place].resolved = None;
                 self.occupy(place);
             }
-            Undo::Plan(digest) => drop(self.plans.remove(&digest)),
+            Undo::Blob(digest) => drop(self.blobs.remove(&digest)),
             Undo::Run => drop(self.runs.pop().map(|run| self.run_places.remove(&run.run.id))),
             Undo::RunEnd(place) => self.runs[place].ended = None,
             Undo::Hold(key) => drop(self.holds.remove(&key)),
             Undo::Release(hold) => drop(self.holds.insert((hold.environment.clone(), hold.vmid), hold)),
             Undo::Freeze(environment) => drop(self.freezes.remove(&environment)),
             Undo::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
+            Undo::Entry => drop(self.entries.pop()),
         }
     }
 
@@ -116,6 +123,25 @@ impl Tables {
         self.operations.push(History { boot, ..History::begin(operation, at_ms) });
         self.occupy(place);
         self.undo.push(Undo::Intent);
+    }
+
+    /// All that is there is on the disk.
+    pub(super) fn make_durable(&mut self) {
+        self.durable = self.entries.len();
+    }
+
+    /// Takes the entries away that no disk has: those of marks.
+    pub(super) fn lose_entries(&mut self) {
+        self.entries.truncate(self.durable);
+    }
+
+    /// The first entries of the ledger as a log.
+    fn grown(&self, size: usize, mut filled: impl FnMut(Tile, &[Hash])) -> Growth {
+        let mut growth = Growth::default();
+        for entry in self.entries.iter().take(size) {
+            growth.append(Hash::of_leaf(entry), |tile, hashes, _| filled(tile, hashes));
+        }
+        growth
     }
 
     /// Takes a mark away that no disk has.
@@ -211,8 +237,26 @@ impl Read for Tables {
         Ok(self.holds.values().filter(|hold| hold.environment == *environment).cloned().collect())
     }
 
-    fn plan(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Infallible> {
-        Ok(self.plans.get(digest).map(|body| body.to_vec()))
+    fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Infallible> {
+        Ok(self.blobs.get(digest).map(|body| body.to_vec()))
+    }
+
+    fn heads(&self) -> Result<Heads, Infallible> {
+        let head = |size| Head::of(self.grown(size, |_, _| ()).tree());
+        Ok(Heads { all: head(self.entries.len()), durable: head(self.durable) })
+    }
+
+    fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Infallible> {
+        let from = usize::try_from(from).unwrap_or(usize::MAX);
+        Ok(first(self.entries.iter().skip(from).map(|entry| entry.to_vec()), limit))
+    }
+
+    fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, Infallible> {
+        let mut tiles = BTreeMap::new();
+        let growth = self.grown(self.entries.len(), |full, hashes| drop(tiles.insert((full.level, full.index), hashes.to_vec())));
+        tiles.extend(growth.partial().map(|(open, hashes)| ((open.level, open.index), hashes.to_vec())));
+        let hashes = tiles.get(&(tile.level, tile.index)).and_then(|hashes| hashes.get(..usize::from(tile.width)));
+        Ok(hashes.map(<[Hash]>::to_vec))
     }
 }
 
@@ -243,9 +287,9 @@ impl Put for Tables {
         Ok(())
     }
 
-    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Result<(), Infallible> {
-        if self.plans.insert(digest, body.into()).is_none() {
-            self.undo.push(Undo::Plan(digest));
+    fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Result<(), Infallible> {
+        if self.blobs.insert(digest, body.into()).is_none() {
+            self.undo.push(Undo::Blob(digest));
         }
         Ok(())
     }
@@ -286,6 +330,12 @@ impl Put for Tables {
     fn put_thaw(&mut self, environment: &EnvironmentName, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
         let freeze = self.freezes.remove(environment);
         self.undo.extend(freeze.map(Undo::Thaw));
+        Ok(())
+    }
+
+    fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Infallible> {
+        self.entries.push(entry.into());
+        self.undo.push(Undo::Entry);
         Ok(())
     }
 }

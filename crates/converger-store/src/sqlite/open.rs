@@ -8,14 +8,14 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use converger_ledger::Growth;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use super::Settings;
 use super::schema::{self, Found};
-use super::sums;
+use super::{Settings, ledger, sums, trouble};
 use crate::{OpenError, lock};
 
 /// The name of the file in the state directory.
@@ -39,6 +39,8 @@ pub(super) struct Opened {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
     pub(super) settled: Settled,
+    /// The ledger that is in it.
+    pub(super) growth: Growth,
 }
 
 /// Checks and opens the store in a directory, for writing.
@@ -48,10 +50,11 @@ pub(super) fn writer(directory: &Path, settings: &Settings) -> Result<Opened, Op
     ready_directory(directory)?;
     let place = directory.join(FILE);
     let length = ready_file(&place)?;
-    let (connection, settled) = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
+    let opened = open(&place, length, settings).map_err(|trouble| trouble.of(&place))?;
+    let (connection, settled, growth) = opened;
     // The names of new files are as durable as their content only after this.
     sync_directory(directory)?;
-    Ok(Opened { connection, place, settled })
+    Ok(Opened { connection, place, settled, growth })
 }
 
 /// Opens a store that was opened for writing before, for reading.
@@ -162,7 +165,7 @@ impl From<rusqlite::Error> for Trouble {
     }
 }
 
-fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, Settled), Trouble> {
+fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, Settled, Growth), Trouble> {
     let mut connection = Connection::open_with_flags(place, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     // Closing brings the log into the file and syncs both, also after a sync that failed, and tells nobody how it went.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -178,7 +181,20 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
         found => return Err(Trouble::Found(found)),
     }
     let settled = settle(&connection, settings.patience)?;
-    Ok((connection, settled))
+    let growth = ledger::resume(&connection)?;
+    Ok((connection, settled, growth))
+}
+
+impl From<trouble::Trouble> for Trouble {
+    fn from(trouble: trouble::Trouble) -> Self {
+        match trouble {
+            trouble::Trouble::Sql(error) => Self::Sql(error),
+            trouble::Trouble::Full => {
+                Self::Sql(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None))
+            }
+            trouble::Trouble::Rotten { what, cause } => Self::Damaged(format!("{what}: {cause}")),
+        }
+    }
 }
 
 /// Whether a file may be read: it is ours, and of a version that is known.

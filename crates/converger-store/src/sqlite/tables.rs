@@ -8,28 +8,66 @@ use converger_core::apply::{
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
+use converger_ledger::{Hash, Tile};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Params, Row, params};
 
-use super::rows;
 use super::trouble::Trouble;
-use crate::query::{Filter, RunHistory, Standing};
+use super::{ledger, rows};
+use crate::query::{Filter, Heads, RunHistory, Standing};
 use crate::tables::{Put, Read};
 
 /// One connection, within whatever transaction its owner has begun.
-pub(super) struct Tables<'c>(pub(super) &'c Connection);
+pub(super) struct Tables<'c> {
+    connection: &'c Connection,
+    /// How long the ledger was before this transaction.
+    size: u64,
+    /// The hashes of the entries that this transaction has written.
+    leaves: Vec<Hash>,
+}
 
 type Done<T> = Result<T, Trouble>;
 
-impl Tables<'_> {
+impl<'c> Tables<'c> {
+    /// For whoever reads.
+    pub(super) fn reading(connection: &'c Connection) -> Self {
+        Self::writing(connection, 0)
+    }
+
+    /// For whoever writes, to a ledger of this size.
+    pub(super) fn writing(connection: &'c Connection, size: u64) -> Self {
+        Self { connection, size, leaves: Vec::new() }
+    }
+
+    /// How many entries were written.
+    pub(super) fn written(&self) -> usize {
+        self.leaves.len()
+    }
+
+    /// Only so many entries were written: the rest was taken back.
+    pub(super) fn forget_after(&mut self, written: usize) {
+        self.leaves.truncate(written);
+    }
+
+    /// The hashes of the entries that were written.
+    pub(super) fn leaves(&self) -> &[Hash] {
+        &self.leaves
+    }
+
+    /// Carries out a statement without values.
+    pub(super) fn execute(&self, sql: &str) -> Done<()> {
+        self.connection.prepare_cached(sql)?.execute([])?;
+        Ok(())
+    }
+
     fn one<T>(&self, sql: &str, params: impl Params, make: impl FnOnce(&Row<'_>) -> Done<T>) -> Done<Option<T>> {
-        let mut statement = self.0.prepare_cached(sql)?;
+        let mut statement = self.connection.prepare_cached(sql)?;
         let mut rows = statement.query(params)?;
         rows.next()?.map(make).transpose()
     }
 
     fn all<T>(&self, sql: &str, params: impl Params, make: impl Fn(&Row<'_>) -> Done<T>) -> Done<Vec<T>> {
-        let mut statement = self.0.prepare_cached(sql)?;
+        let mut statement = self.connection.prepare_cached(sql)?;
         let mut rows = statement.query(params)?;
         let mut all = Vec::new();
         while let Some(row) = rows.next()? {
@@ -40,7 +78,7 @@ impl Tables<'_> {
 
     /// Changes exactly one row: that it is there was asked before, so that anything else is a damaged file.
     fn change(&self, what: &str, sql: &str, params: impl Params) -> Done<()> {
-        match self.0.prepare_cached(sql)?.execute(params)? {
+        match self.connection.prepare_cached(sql)?.execute(params)? {
             1 => Ok(()),
             rows => Err(Trouble::rotten(what, format!("{rows} rows were changed instead of one"))),
         }
@@ -51,7 +89,7 @@ impl Tables<'_> {
         let body = write_operation(operation).map_err(|error| Trouble::rotten(id.as_str(), error.to_string()))?;
         let row = params![id.as_str(), run.as_str(), environment.as_str(), guest.vmid.get(), integer(at_ms), body];
         self.change(id.as_str(), INTENT, row)?;
-        let seq = self.0.last_insert_rowid();
+        let seq = self.connection.last_insert_rowid();
         self.change(id.as_str(), OCCUPY, params![environment.as_str(), guest.vmid.get(), seq])?;
         if let Source::OneShot { key, request } = source {
             self.change(id.as_str(), KEY, params![environment.as_str(), key.as_str(), request.to_string(), seq])?;
@@ -89,7 +127,7 @@ const RESOLVE: &str = "INSERT INTO resolutions (operation, resolution, who, reas
     SELECT seq, ?2, ?3, ?4, ?5, row_sum(seq, ?2, ?3, ?4, ?5) FROM operations WHERE id = ?1";
 
 /// SQLite's integers are signed; the judge has bounded all of ours far below that.
-fn integer(number: u64) -> i64 {
+pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -158,14 +196,26 @@ impl Read for Tables<'_> {
         self.all(rows::HOLDS, params![environment.as_str()], |row| rows::hold(row, environment))
     }
 
-    fn plan(&self, digest: &Digest) -> Done<Option<Vec<u8>>> {
-        let sql = "SELECT body FROM plans WHERE digest = ?1";
+    fn blob(&self, digest: &Digest) -> Done<Option<Vec<u8>>> {
+        let sql = "SELECT body FROM blobs WHERE digest = ?1";
         let body = self.one(sql, params![digest.to_string()], |row| Ok(row.get::<_, Vec<u8>>(0)?))?;
-        // A plan is what an approval binds: other bytes are worse than none.
+        // What a decision rests on: other bytes are worse than none.
         match body {
             Some(body) if Digest::of_bytes(&body) != *digest => Err(Trouble::rotten(&digest.to_string(), "its bytes have another digest")),
             body => Ok(body),
         }
+    }
+
+    fn heads(&self) -> Done<Heads> {
+        ledger::heads(self.connection)
+    }
+
+    fn entries(&self, from: u64, limit: u32) -> Done<Vec<Vec<u8>>> {
+        ledger::entries(self.connection, from, limit)
+    }
+
+    fn hashes(&self, tile: Tile) -> Done<Option<Vec<Hash>>> {
+        ledger::hashes(self.connection, tile)
     }
 }
 
@@ -217,9 +267,9 @@ impl Put for Tables<'_> {
         if after.occupies_guest() { Ok(()) } else { self.vacate(record.id()) }
     }
 
-    fn put_plan(&mut self, digest: Digest, body: &[u8]) -> Done<()> {
-        let sql = "INSERT INTO plans (digest, body) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
-        self.0.prepare_cached(sql)?.execute(params![digest.to_string(), body])?;
+    fn put_blob(&mut self, digest: Digest, body: &[u8]) -> Done<()> {
+        let sql = "INSERT INTO blobs (digest, body) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
+        self.connection.prepare_cached(sql)?.execute(params![digest.to_string(), body])?;
         Ok(())
     }
 
@@ -261,5 +311,11 @@ impl Put for Tables<'_> {
         let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3, sum = row_sum(environment, who, reason, at_ms, ?2, ?3) \
             WHERE environment = ?1 AND thawed_at_ms IS NULL";
         self.change("freeze", sql, params![environment.as_str(), by, integer(at_ms)])
+    }
+
+    fn put_entry(&mut self, entry: Vec<u8>) -> Done<()> {
+        ledger::put(self.connection, self.size + self.leaves.len() as u64, &entry)?;
+        self.leaves.push(Hash::of_leaf(&entry));
+        Ok(())
     }
 }

@@ -1,12 +1,13 @@
 -- Version 1. Never edited once released: what comes later is a version of its own.
 --
--- What happened is only added (runs, run_ends, operations, sendings, tasks, ends, resolutions, plans). Two tables are derived and
--- change: `occupants` is who has a guest now, and a hold or freeze is closed by filling in who ended it.
+-- What happened is only added (runs, run_ends, operations, sendings, tasks, ends, resolutions, blobs, and the ledger). What changes is
+-- derived: `occupants` is who has a guest now, `ledger_head` how long the ledger is; and a hold or freeze is closed by filling in who ended it.
 --
 -- `sum` is over all else in a row, by a function of the program (`sums`). SQLite looks whether it fits when a row is written and when the
--- file is looked through; a plan has its digest.
+-- file is looked through; a blob has its digest.
 
-CREATE TABLE plans (
+-- What entries name by its digest: bodies of plans, readings, what was declared.
+CREATE TABLE blobs (
     digest TEXT NOT NULL PRIMARY KEY,
     body BLOB NOT NULL
 ) STRICT;
@@ -123,3 +124,30 @@ CREATE TABLE freezes (
 ) STRICT;
 
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;
+
+-- The ledger: one entry for each decision, in the transaction of what it evidences. Entries count from 1, without a gap.
+CREATE TABLE ledger_entries (
+    seq INTEGER PRIMARY KEY,
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, body))
+) STRICT;
+
+-- Tiles that are full: 256 hashes of their level, and the root over them, which is one hash of the level above.
+CREATE TABLE ledger_tiles (
+    level INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    hashes BLOB NOT NULL,
+    root BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(level, place, hashes, root)),
+    PRIMARY KEY (level, place)
+) STRICT;
+
+-- One row: how long the ledger is, and how much of it was durable when that was written. The rest are entries of marks.
+CREATE TABLE ledger_head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    size INTEGER NOT NULL,
+    root BLOB NOT NULL,
+    durable_size INTEGER NOT NULL,
+    durable_root BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(one, size, root, durable_size, durable_root))
+) STRICT;

@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use converger_ledger::Growth;
+use rusqlite::{Connection, ErrorCode, TransactionBehavior};
 use tokio::sync::{mpsc, oneshot};
 
+use super::ledger;
 use super::open::{Settled, may_close, settle};
 use super::tables::Tables;
 use super::trouble::{Failure, Trouble};
@@ -39,6 +41,8 @@ pub(super) struct Writer {
     pub(super) connection: Connection,
     pub(super) place: PathBuf,
     pub(super) settled: Settled,
+    /// The ledger as this writer left it; none after a transaction that failed.
+    pub(super) growth: Option<Growth>,
     pub(super) patience: Duration,
     pub(super) on_fatal: OnFatal,
     pub(super) transactions: Arc<AtomicU64>,
@@ -86,7 +90,7 @@ impl Writer {
             return vec![Err(StoreError::Stopped { cause: cause.clone() }); count];
         }
         let syncs = if batches.iter().any(Batch::must_be_durable) { Syncs::Yes } else { Syncs::Later };
-        let written = self.settle().and_then(|()| self.set(syncs)).and_then(|()| write(&mut self.connection, batches));
+        let written = self.settle().and_then(|()| self.set(syncs)).and_then(|()| self.write(batches));
         let fatal = match written.map_err(|trouble| trouble.of_writing(&self.place)) {
             Ok(verdicts) => match self.lost() {
                 None => return self.committed(verdicts, syncs),
@@ -98,6 +102,23 @@ impl Writer {
         let cause = fatal.to_string();
         self.stop(&fatal);
         vec![Err(StoreError::Stopped { cause }); count]
+    }
+
+    fn write(&mut self, batches: Vec<Batch>) -> Result<Vec<Verdict>, Trouble> {
+        let transaction = self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Taken out: what a transaction that fails has left of it is not known.
+        let mut growth = ledger::current(&transaction, self.growth.take())?;
+        let mut tables = Tables::writing(&transaction, growth.tree().size());
+        let verdicts = batches.into_iter().map(|batch| write_one(&mut tables, batch)).collect::<Result<Vec<_>, _>>()?;
+        // Nothing was written by batches that were all refused, and a commit would sync for nothing.
+        if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written)) {
+            ledger::grow(&transaction, &mut growth, tables.leaves(), self.syncs)?;
+            transaction.commit()?;
+        } else {
+            transaction.rollback()?;
+        }
+        self.growth = Some(growth);
+        Ok(verdicts)
     }
 
     /// Looked at once it is written and before anybody is told: who is told of it sends something.
@@ -178,34 +199,20 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Batch>, Vec<onesho
     (batches, callers)
 }
 
-fn write(connection: &mut Connection, batches: Vec<Batch>) -> Result<Vec<Verdict>, Trouble> {
-    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let mut verdicts = Vec::with_capacity(batches.len());
-    for batch in batches {
-        verdicts.push(write_one(&transaction, batch)?);
-    }
-    // Nothing was written by batches that were all refused, and a commit would sync for nothing.
-    if verdicts.iter().any(|verdict| matches!(verdict, Verdict::Written)) {
-        transaction.commit()?;
-    } else {
-        transaction.rollback()?;
-    }
-    Ok(verdicts)
-}
-
 /// One batch inside of the transaction; what it wrote is taken back if it may not be written.
-fn write_one(transaction: &Transaction<'_>, batch: Batch) -> Result<Verdict, Trouble> {
-    let execute = |sql| transaction.prepare_cached(sql)?.execute([]);
-    execute("SAVEPOINT batch")?;
-    let verdict = match take(&mut Tables(transaction), batch) {
+fn write_one(tables: &mut Tables<'_>, batch: Batch) -> Result<Verdict, Trouble> {
+    tables.execute("SAVEPOINT batch")?;
+    let before = tables.written();
+    let verdict = match take(tables, batch) {
         Ok(()) => Verdict::Written,
         Err(Stop::Refused(refused)) => Verdict::Refused(refused),
         Err(Stop::Repeated(first)) => Verdict::Repeated(first),
         Err(Stop::Failed(trouble)) => return Err(trouble),
     };
     if !matches!(verdict, Verdict::Written) {
-        execute("ROLLBACK TO batch")?;
+        tables.execute("ROLLBACK TO batch")?;
+        tables.forget_after(before);
     }
-    execute("RELEASE batch")?;
+    tables.execute("RELEASE batch")?;
     Ok(verdict)
 }

@@ -1,11 +1,11 @@
 -- Made by the example `fixture` of converger-store.
 PRAGMA application_id = 1684237942;
 PRAGMA user_version = 1;
-CREATE TABLE plans (
+CREATE TABLE blobs (
     digest TEXT NOT NULL PRIMARY KEY,
     body BLOB NOT NULL
 ) STRICT;
-INSERT INTO plans VALUES ('sha256:0174f101d922ce59638dbf40e186d010405461aca5223b1bf7d4ef47e3026b77', CAST('{"planner":1}' AS BLOB));
+INSERT INTO blobs VALUES ('sha256:0174f101d922ce59638dbf40e186d010405461aca5223b1bf7d4ef47e3026b77', CAST('{"planner":1}' AS BLOB));
 CREATE TABLE runs (
     seq INTEGER PRIMARY KEY,
     id TEXT NOT NULL UNIQUE,
@@ -116,3 +116,41 @@ CREATE TABLE freezes (
 INSERT INTO freezes VALUES (1, 'lab', 'ann', 'audit', 6, 'bob', 9, -3940355370651444340);
 INSERT INTO freezes VALUES (2, 'lab', 'ann', 'audit', 6, NULL, NULL, -3936062668586532289);
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;
+CREATE TABLE ledger_entries (
+    seq INTEGER PRIMARY KEY,
+    body BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, body))
+) STRICT;
+INSERT INTO ledger_entries VALUES (1, CAST('{"at_ms":1,"kind":"run-started","schema":"converger.entry/1","what":{"boot":"boot-1","by":"ann","catalogue":"sha256:d2504e52b8b07484a2b690e7ffaedeabe91320c09012844d0f7c81c2ec72e882","config":"sha256:b79606fb3afea5bd1609ed40b622142f1c98125abcfe89a76a661b0e8e343910","desired":"sha256:b60b935389f7cf68e7877a80a4ded0dfc93e248b8807932536e1de0f771d259b","environment":"lab","observation":"sha256:772c6953848bf5b19aedf9a34ccb066f31eacca29bdbfcb1b9821765f1060149","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","planner":1,"program":"0.1.0","rules":"sha256:6c621d1a05138a7888d37d9269a9da8e2e11e4aced2f6cfd24b05ab1b9e61bb0","run":"run-0"}}' AS BLOB), 2484117001757449894);
+INSERT INTO ledger_entries VALUES (2, CAST('{"at_ms":10,"kind":"intent","schema":"converger.entry/1","what":{"operation":{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1001},"id":"op-1","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"key":"key-1","kind":"one-shot","request":"sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}}}' AS BLOB), 7737281367035825338);
+INSERT INTO ledger_entries VALUES (3, CAST('{"at_ms":11,"kind":"task","schema":"converger.entry/1","what":{"id":"op-1","task":"UPID:pve1:0000ABCD:00001234:65A0B1C2:qmstart:1001:root@pam!op-1:"}}' AS BLOB), -8373687480362149753);
+INSERT INTO ledger_entries VALUES (4, CAST('{"at_ms":10,"kind":"intent","schema":"converger.entry/1","what":{"operation":{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}}}' AS BLOB), -6135196080289252506);
+INSERT INTO ledger_entries VALUES (5, X'7b2261745f6d73223a31322c226b696e64223a226f7574636f6d65222c22736368656d61223a22636f6e7665726765722e656e7472792f31222c2277686174223a7b226964223a226f702d32222c226f7574636f6d65223a7b22656e64223a22646f6e65222c2265766964656e6365223a7b22737461747573223a22e280ae676e702e312d626577222c2274616773223a5b222d70726f642d6462225d7d2c226f62736572766564223a7b7d2c22736368656d61223a22636f6e7665726765722e6f7574636f6d652f31227d7d7d', -8703287127585485638);
+INSERT INTO ledger_entries VALUES (6, CAST('{"at_ms":10,"kind":"intent","schema":"converger.entry/1","what":{"operation":{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}}}' AS BLOB), 6071112153845637472);
+INSERT INTO ledger_entries VALUES (7, CAST('{"at_ms":11,"kind":"sending","schema":"converger.entry/1","what":{"id":"op-3","up_ms":7}}' AS BLOB), 3783045059778450465);
+INSERT INTO ledger_entries VALUES (8, CAST('{"at_ms":12,"kind":"outcome","schema":"converger.entry/1","what":{"id":"op-3","outcome":{"code":"guest-locked","end":"held","evidence":{"tags":["web-1\u001b[2J\u001b[31mPROD"]},"observed":{"seen.at":"converger-hold "},"release":"reading","schema":"converger.outcome/1"}}}' AS BLOB), -7302679913487191621);
+INSERT INTO ledger_entries VALUES (9, CAST('{"at_ms":13,"kind":"resolution","schema":"converger.entry/1","what":{"by":"bob","id":"op-3","reason":"the log says so","resolution":"not-run"}}' AS BLOB), -57897958552315962);
+INSERT INTO ledger_entries VALUES (10, CAST('{"at_ms":7,"kind":"run-ended","schema":"converger.entry/1","what":{"end":"held","run":"run-0"}}' AS BLOB), 1201922592394021859);
+INSERT INTO ledger_entries VALUES (11, CAST('{"at_ms":5,"kind":"hold","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","guest":1009,"reason":"it''s being moved"}}' AS BLOB), 6319727066837885911);
+INSERT INTO ledger_entries VALUES (12, CAST('{"at_ms":8,"kind":"release","schema":"converger.entry/1","what":{"by":"bob","environment":"lab","guest":1009}}' AS BLOB), 4364630380955588511);
+INSERT INTO ledger_entries VALUES (13, CAST('{"at_ms":5,"kind":"hold","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","guest":1009,"reason":"it''s being moved"}}' AS BLOB), -2840976886642939043);
+INSERT INTO ledger_entries VALUES (14, CAST('{"at_ms":6,"kind":"freeze","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","reason":"audit"}}' AS BLOB), -4735339844456065011);
+INSERT INTO ledger_entries VALUES (15, CAST('{"at_ms":9,"kind":"thaw","schema":"converger.entry/1","what":{"by":"bob","environment":"lab"}}' AS BLOB), 4241709081994233378);
+INSERT INTO ledger_entries VALUES (16, CAST('{"at_ms":6,"kind":"freeze","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","reason":"audit"}}' AS BLOB), -5409075023030795133);
+CREATE TABLE ledger_tiles (
+    level INTEGER NOT NULL,
+    place INTEGER NOT NULL,
+    hashes BLOB NOT NULL,
+    root BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(level, place, hashes, root)),
+    PRIMARY KEY (level, place)
+) STRICT;
+CREATE TABLE ledger_head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    size INTEGER NOT NULL,
+    root BLOB NOT NULL,
+    durable_size INTEGER NOT NULL,
+    durable_root BLOB NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(one, size, root, durable_size, durable_root))
+) STRICT;
+INSERT INTO ledger_head VALUES (1, 16, X'e641025241b5904a11d79ce0d72bb8494539d5fd43fa25d0ee3577940fba98c8', 16, X'e641025241b5904a11d79ce0d72bb8494539d5fd43fa25d0ee3577940fba98c8', 4094994291808895421);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use converger_core::apply::{End, Freeze, Hold, IdempotencyKey, Resolution};
 use converger_core::artifact::Digest;
+use converger_core::evidence::Entry;
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, SqliteStore, Store, StoreError, Write, glance};
+use converger_store::{Batch, Filter, SqliteStore, Store, StoreError, Tile, Write, glance};
 use tempfile::TempDir;
 
 use super::{open, place, settings, write};
@@ -19,7 +20,7 @@ const FLIPS: u64 = 2_000;
 fn content() -> Batch {
     let mut sample = Sample::new(7);
     let body: Arc<[u8]> = Arc::from(*b"{\"planner\":1}");
-    let mut batch = Batch::from(Write::Plan { digest: Digest::of_bytes(&body), body }).with(sample.start());
+    let mut batch = Batch::from(Write::Blob { digest: Digest::of_bytes(&body), body }).with(sample.start());
     for number in 0..12 {
         let operation = sample.one_shot(number, number, &format!("key-{number}"), "it");
         batch = batch.with(sample.intent(&operation));
@@ -38,7 +39,9 @@ fn content() -> Batch {
     let release = Write::Release { environment: environment.clone(), vmid: sample.guest(20), by: "bob".into(), at_ms: 8 };
     let thaw = Write::Thaw { environment: environment.clone(), by: "bob".into(), at_ms: 9 };
     let said = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
-    said.into_iter().fold(batch, Batch::with).with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
+    // So many that a tile is full.
+    let keys = (0..240).map(|number| Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number }));
+    said.into_iter().chain(keys).fold(batch, Batch::with).with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
 }
 
 /// A store with all of it that nobody has open, in a directory that goes with the first; and its file.
@@ -62,7 +65,13 @@ fn told(directory: &Path) -> Result<String, String> {
             (0..12).map(|number| now(store.keyed(environment(), IdempotencyKey::new(&format!("key-{number}")).expect("a key")))).collect();
         let lists = (now(store.operations(Filter::default(), 99))?, now(store.open_operations(environment()))?, keyed?);
         let said = (now(store.holds(environment()))?, now(store.freeze(environment()))?);
-        Ok::<_, StoreError>(format!("{lists:?} {said:?} {:?} {:?}", now(store.runs(environment(), 9))?, now(store.plan(plan()))?))
+        let tile = Tile { level: 0, index: 0, width: 256 };
+        let ledger = (now(store.heads())?, now(store.entries(0, 999))?, now(store.hashes(tile))?);
+        Ok::<_, StoreError>(format!(
+            "{lists:?} {said:?} {ledger:?} {:?} {:?}",
+            now(store.runs(environment(), 9))?,
+            now(store.blob(plan()))?
+        ))
     };
     read().map(|read| format!("{glanced:?} {read}")).map_err(|error| error.to_string())
 }

@@ -76,7 +76,7 @@ fn the_log_does_not_grow_for_ever() {
     for number in 0..40 {
         let body: std::sync::Arc<[u8]> = vec![number; 500_000].into();
         let digest = converger_core::artifact::Digest::of_bytes(&body);
-        write(&store, converger_store::Write::Plan { digest, body });
+        write(&store, converger_store::Write::Blob { digest, body });
         longest = longest.max(log.metadata().expect("there").len());
     }
     assert!((8 << 20..12 << 20).contains(&longest), "{longest} bytes of log for 20 MB");

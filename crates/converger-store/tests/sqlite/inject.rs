@@ -223,7 +223,7 @@ fn writer_of_much(directory: &Path) {
     for number in 0..8 {
         let body: std::sync::Arc<[u8]> = vec![number; 2 << 20].into();
         let digest = converger_core::artifact::Digest::of_bytes(&body);
-        let answer = now(store.commit(converger_store::Write::Plan { digest, body }.into()));
+        let answer = now(store.commit(converger_store::Write::Blob { digest, body }.into()));
         assert!(matches!(answer, Ok(Receipt::Written { .. })), "{answer:?}");
     }
     println!("\nfinished");

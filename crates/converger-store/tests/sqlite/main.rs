@@ -6,6 +6,7 @@ mod gone;
 mod groups;
 mod inject;
 mod kill;
+mod ledger;
 mod marks;
 mod opening;
 mod trouble;

@@ -17,7 +17,7 @@ use super::{commit, open, other, place, settings, write};
 
 fn plan(size: usize, fill: u8) -> Write {
     let body: Arc<[u8]> = vec![fill; size].into();
-    Write::Plan { digest: Digest::of_bytes(&body), body }
+    Write::Blob { digest: Digest::of_bytes(&body), body }
 }
 
 #[test]
@@ -43,8 +43,8 @@ fn a_full_disk_is_said_before_anything_is_acknowledged_and_the_store_goes_on() {
     drop(store);
     let store = open(&directory);
     for plan in written {
-        let Write::Plan { digest, body } = plan else { panic!("a plan") };
-        assert_eq!(now(store.plan(digest)).expect("read").as_deref(), Some(&*body));
+        let Write::Blob { digest, body } = plan else { panic!("a plan") };
+        assert_eq!(now(store.blob(digest)).expect("read").as_deref(), Some(&*body));
     }
     write(&store, plan(2 << 20, 1));
 }
@@ -130,10 +130,10 @@ fn a_row_that_was_changed_past_the_program_is_found_at_the_next_start() {
 fn a_plan_with_other_bytes_than_its_digest_is_not_given_out() {
     let (_above, directory) = place();
     let store = open(&directory);
-    let Write::Plan { digest, body } = plan(10, 1) else { panic!("a plan") };
-    write(&store, Write::Plan { digest, body });
-    Connection::open(store.place()).expect("opens").execute_batch("UPDATE plans SET body = X'00'").expect("SQL");
-    assert!(matches!(now(store.plan(digest)), Err(StoreError::Malformed { .. })));
+    let Write::Blob { digest, body } = plan(10, 1) else { panic!("a plan") };
+    write(&store, Write::Blob { digest, body });
+    Connection::open(store.place()).expect("opens").execute_batch("UPDATE blobs SET body = X'00'").expect("SQL");
+    assert!(matches!(now(store.blob(digest)), Err(StoreError::Malformed { .. })));
 }
 
 const DIRECTORY: &str = "CONVERGER_TEST_FAILING_IN";

@@ -57,7 +57,7 @@ impl Draw {
             1..4 => Write::Release { environment, vmid, by: "bob".into(), at_ms: self.next },
             4 => Write::Freeze(Freeze { environment, by: "ann".into(), reason: "why".into(), at_ms: self.next }),
             5..9 => Write::Thaw { environment, by: "bob".into(), at_ms: self.next },
-            9..12 => Write::RunStarted(self.run()),
+            9..12 => Sample::started(self.run()),
             12 if self.rng.one_in(4) => Write::RunEnded { id: self.run().id, end: End::Done, at_ms: self.next },
             12..24 => self.intent(),
             _ => self.record(),
@@ -111,6 +111,8 @@ fn word(answer: &Result<Receipt, StoreError>) -> String {
 
 fn compare(seed: u64, sample: &Sample, made: &[Operation], file: &impl Store, twin: &impl Store) {
     let environment = || sample.environment();
+    assert_eq!(now(file.entries(0, 1000)), now(twin.entries(0, 1000)), "seed {seed}");
+    assert_eq!(now(file.heads()), now(twin.heads()), "seed {seed}");
     assert_eq!(now(file.open_operations(environment())), now(twin.open_operations(environment())), "seed {seed}");
     assert_eq!(now(file.holds(environment())), now(twin.holds(environment())), "seed {seed}");
     assert_eq!(now(file.freeze(environment())), now(twin.freeze(environment())), "seed {seed}");

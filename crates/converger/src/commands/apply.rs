@@ -5,6 +5,7 @@
 mod ask;
 mod board;
 mod pace;
+mod record;
 mod result;
 mod saved;
 
@@ -45,6 +46,7 @@ use crate::{config, files, progress, render, state};
 use ask::Person;
 use board::{Board, Subject};
 use pace::Pace;
+use record::Recorded;
 use result::Told;
 
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
@@ -113,18 +115,25 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let mut remembered = memory.remembered(&environment)?;
     // Whatever could not be found out, because the run is being left, keeps its guest.
     remembered.held.extend(memory.wait(memory.store.open_operations(environment.clone())).map_err(|error| memory::failed(&error))?);
+    let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
-    if let Some(saved) = saved {
-        let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
-        saved.holds(outcome.judged.plan(), narrowed).map_err(|stop| stop.beside(refused))?;
-    }
-    let approved = approved(arguments, outcome, mode.into(), &Person { memory: &memory, signal: signal.clone() })
-        .map_err(|stop| stop.beside(refused))?;
-    let Some(approved) = approved else { return Ok(refused) };
-    let (digest, left_out) = (approved.digest(), left_out(&approved));
-    let run = run_id()?;
-    let report = carry_out(&engine, &memory, approved, &run, &signal)?;
-    let told = Told { environment: &environment, plan: digest, run: &run, at_once, recovered: &recovered, report: &report, left_out };
+    // All that is decided from here on is in the ledger before anybody is told of it.
+    let recorded = record::begin(&memory, &outcome.judged, config, run_id()?)?;
+    let person = Person { memory: &memory, signal: signal.clone() };
+    let approved = match decided(arguments, outcome, mode.into(), saved.as_ref(), &person, &recorded) {
+        Ok(Some(approved)) => approved,
+        Ok(None) => {
+            recorded.ended(Fate::Refused);
+            return Ok(refused);
+        }
+        Err(stop) => {
+            recorded.ended(stop.fate());
+            return Err(stop.beside(refused));
+        }
+    };
+    let (digest, left_out, run) = (approved.digest(), left_out(&approved), recorded.run());
+    let report = carry_out(&engine, &memory, approved, run, &signal)?;
+    let told = Told { environment: &environment, plan: digest, run, at_once, recovered: &recovered, report: &report, left_out };
     told.write(arguments)?;
     // What was left of an earlier run and is settled by now does not speak about this one.
     let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
@@ -259,14 +268,39 @@ fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, sign
     if unsettled.is_empty() {
         return Ok(Report::default());
     }
+    record::recovery(memory, environment, unsettled.iter().map(|history| history.id().clone()).collect())?;
     let count = render::counted(u64::try_from(unsettled.len()).unwrap_or(u64::MAX), "operation");
     let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
     let board = Board::new(Subject::Past);
     Ok(memory.wait(engine.recover(unsettled, signal.clone(), |notice| board.notice(&notice))))
 }
 
-/// Shows the plan, asks, and admits it. Nothing: it was refused, and shown why.
-fn approved(arguments: &Apply, outcome: Outcome, mode: Mode, person: &Person<'_>) -> Result<Option<ApprovedPlan>, Stop> {
+/// Whether the plan is carried out. Nothing: it was refused, and shown why.
+fn decided(
+    arguments: &Apply,
+    outcome: Outcome,
+    mode: Mode,
+    saved: Option<&saved::Saved>,
+    person: &Person<'_>,
+    recorded: &Recorded<'_>,
+) -> Result<Option<ApprovedPlan>, Stop> {
+    let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
+    let stale = saved.map(|saved| saved.stale(outcome.judged.plan(), narrowed)).transpose()?;
+    if let Some(stale) = stale.flatten() {
+        recorded.refused(std::slice::from_ref(&stale))?;
+        return Err(Stop::refused(&stale));
+    }
+    approved(arguments, outcome, mode, person, recorded)
+}
+
+/// Shows the plan, asks, and admits it.
+fn approved(
+    arguments: &Apply,
+    outcome: Outcome,
+    mode: Mode,
+    person: &Person<'_>,
+    recorded: &Recorded<'_>,
+) -> Result<Option<ApprovedPlan>, Stop> {
     let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
     let (now_secs, age_secs_max, provenance) = (state::now_ms() / 1000, Admission::AGE_SECS_MAX, outcome.provenance);
     let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_secs, age_secs_max };
@@ -286,11 +320,13 @@ fn approved(arguments: &Apply, outcome: Outcome, mode: Mode, person: &Person<'_>
     let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
     ask::nothing_is_refused(&safe, refused)?;
     admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
+    recorded.approved(&admission.confirmation)?;
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
     match admit(safe, &admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))? {
         Admitted::Approved(approved) => Ok(Some(approved)),
         Admitted::Refused(refusals) => {
+            recorded.refused(&refusals)?;
             let text: String = refusals.iter().map(render::refusal).collect();
             let _ = write!(anstream::stderr(), "\n{text}");
             Ok(None)
@@ -304,7 +340,7 @@ fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, 
     let driven = engine.apply(plan, run.clone(), ids, Vec::new(), signal.clone(), |notice| board.notice(&notice));
     memory.wait(driven).map_err(|error| match error {
         EngineError::Store(error) => memory::failed(&error),
-        EngineError::NoIds | EngineError::Unwritable(_) => Stop::failed(error.to_string()),
+        EngineError::NoIds | EngineError::OtherRun(_) => Stop::failed(error.to_string()),
     })
 }
 

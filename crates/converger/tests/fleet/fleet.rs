@@ -14,7 +14,7 @@ use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
 use converger_core::apply::{
-    Answer, Ask, BootId, Cause, End, Freeze, History, Hold, IdempotencyKey, OperationId, Place, RunId, TaskId, Uptime,
+    Answer, Ask, BootId, Cause, End, Freeze, History, Hold, IdempotencyKey, OperationId, Place, Run as Started, RunId, TaskId, Uptime,
 };
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
 use converger_core::artifact::{Digest, Provenance};
@@ -23,11 +23,12 @@ use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
 use converger_core::policy::{self, Circumstances, Rules};
 use converger_core::safety::{Judged, judge};
+use converger_core::testing::some_inputs;
 use converger_core::{plan, safety};
 use converger_engine::driver::{Clock, Engine, Hand, Report, Settings, Signal};
 use converger_engine::schedule::Limits;
 use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
-use converger_store::{Batch, Filter, MemoryStore, Receipt, RunHistory, Store, StoreError};
+use converger_store::{Batch, Filter, Hash, Heads, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
@@ -48,6 +49,16 @@ pub(crate) struct Fleet {
     /// How long the task of one start takes.
     pub(crate) start_ms: u64,
     pub(crate) limits: Limits,
+}
+
+/// The run is in the journal before anything of it is.
+async fn begun(store: &impl Store, approved: &ApprovedPlan) -> RunId {
+    let id = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
+    let environment = approved.plan().desired().environment().clone();
+    let run = Started { id: id.clone(), environment, plan: approved.digest(), by: approved.by().into(), at_ms: 1, boot: None };
+    let started = store.commit(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) })).await;
+    assert!(matches!(started, Ok(Receipt::Written { .. })), "{started:?}");
+    id
 }
 
 /// What became of it.
@@ -99,11 +110,12 @@ impl Fleet {
         let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
         let hand = Arc::new(Carrier(ProxmoxHand::new(session, caller)));
         let settings = Settings { limits: self.limits, ..Settings::default() };
-        let engine = Engine::new(Arc::clone(&hand), Arc::new(store), Arc::new(yard), settings);
+        let store = Arc::new(store);
+        let engine = Engine::new(Arc::clone(&hand), Arc::clone(&store), Arc::new(yard), settings);
+        let run = begun(&*store, &approved).await;
         let (began, before) = (Instant::now(), hand.0.requests());
         let (_says, hears) = watch::channel(Signal::GoOn);
         let ids = |number: usize| OperationId::new(&format!("fleet-{number}"));
-        let run = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
         let report = engine.apply(approved, run, ids, Vec::new(), hears, |_| ()).await.unwrap_or_else(|error| panic!("{error}"));
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         Run { report, took_ms, requests: hand.0.requests() - before }
@@ -293,7 +305,19 @@ impl<S: Store> Store for Elsewhere<S> {
         busily(self.0.freeze(environment)).await
     }
 
-    async fn plan(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        busily(self.0.plan(digest)).await
+    async fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        busily(self.0.blob(digest)).await
+    }
+
+    async fn heads(&self) -> Result<Heads, StoreError> {
+        busily(self.0.heads()).await
+    }
+
+    async fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
+        busily(self.0.entries(from, limit)).await
+    }
+
+    async fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, StoreError> {
+        busily(self.0.hashes(tile)).await
     }
 }

@@ -13,7 +13,7 @@ use converger_core::guest::Vmid;
 use converger_core::plan::{self, Plan, Verdict};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety::{self, Judged};
-use converger_core::testing::Rng;
+use converger_core::testing::{Rng, some_inputs};
 use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
@@ -336,7 +336,8 @@ impl Story {
         let Self { stage, store, oracle, scene, bug, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
-        if !life.write(Write::RunStarted(Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot }))? {
+        let run = Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
+        if !life.write(Write::RunStarted { run, inputs: Box::new(some_inputs()) })? {
             return Ok(());
         }
         life.carry_out(operations)?;

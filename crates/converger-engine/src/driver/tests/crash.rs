@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use converger_core::apply::{Freeze, Hold, IdempotencyKey, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::Vmid;
-use converger_store::RunHistory;
+use converger_store::{Hash, Heads, RunHistory, Tile};
 
 use super::*;
 
@@ -22,10 +22,11 @@ fn left_at(number: u64) -> (World, MemoryStore) {
     world.dies_at(Some(number));
     let engine = engine(&world, &store, Settings::default());
     let plan = approved(&wanted(), &world);
+    let run = begun(&engine, &store, &plan, "r1").expect("taken");
     let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let run = engine.apply(plan, RunId::new("r1").expect("an id"), ids, Vec::new(), quiet(), |_| ());
+        let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
         // Everything else goes on as far as it can without the one that does not answer; then comes the end.
         let mut run = Box::pin(run);
         for _ in 0..5_000 {
@@ -151,17 +152,20 @@ fn a_lost_answer_at_any_send_is_found_out_by_reading() {
 fn a_journal_that_fails_at_any_commit_lets_nothing_more_be_sent() {
     let (world, store) = (started(), MemoryStore::new());
     apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
-    // The last one is the end of the run, when everything has been done. Each operation has a mark beside its durable records.
-    let commits = store.transactions() - 1 + 6;
+    // The first one is the start of the run, the last one its end, when everything has been done. Each operation has a mark beside its durable
+    // records.
+    let commits = store.transactions() - 2 + 6;
     for fault in [Fault::Full, Fault::LostUnwritten, Fault::LostWritten] {
-        for number in 1..commits {
+        for number in 0..commits {
             let (world, store) = (started(), MemoryStore::new());
             let failing = Failing { store: store.clone(), at: number, fault, made: Arc::default() };
             let clock = Arc::new(Ticking::new(NOW_MS, world.clone()));
             let engine = Engine::new(Arc::new(world.clone()), Arc::new(failing.clone()), clock, Settings::default());
             let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
-            let run = engine.apply(approved(&wanted(), &world), RunId::new("r1").expect("an id"), ids, Vec::new(), quiet(), |_| ());
-            let report = block(run).expect("the first commit is taken");
+            let plan = approved(&wanted(), &world);
+            let run = begun(&engine, &store, &plan, "r1").expect("taken");
+            let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
+            let report = block(run).expect("the run begins");
             let is_unwritable = |reported: &Reported| reported.outcome.code().is_some_and(|code| code.as_str() == "journal-unwritable");
             let is_seen = |reported: &Reported| !reported.is_recorded || is_unwritable(reported);
             assert!(report.operations().iter().any(is_seen), "{fault:?} at {number}");
@@ -235,7 +239,19 @@ impl Store for Failing {
         self.store.freeze(environment).await
     }
 
-    async fn plan(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
-        self.store.plan(digest).await
+    async fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.store.blob(digest).await
+    }
+
+    async fn heads(&self) -> Result<Heads, StoreError> {
+        self.store.heads().await
+    }
+
+    async fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.store.entries(from, limit).await
+    }
+
+    async fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, StoreError> {
+        self.store.hashes(tile).await
     }
 }

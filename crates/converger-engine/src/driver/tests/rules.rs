@@ -40,7 +40,8 @@ fn a_node_that_took_the_guests_of_another_has_one_limit_for_all_of_them() {
     world.move_all_to("pve2");
     let engine = engine(&world, &store, Settings { limits: Limits { per_node: 1, overall: 9 }, ..Settings::default() });
     let id = |number: usize| OperationId::new(&format!("r1-{number}"));
-    let run = engine.apply(plan, RunId::new("r1").expect("an id"), id, Vec::new(), quiet(), |_| ());
+    let run = begun(&engine, &store, &plan, "r1").expect("taken");
+    let run = engine.apply(plan, run, id, Vec::new(), quiet(), |_| ());
     let report = block(run).expect("the run begins");
     assert_eq!(shown(&report), ids.map(|vmid| format!("{vmid} start: done")));
     assert_eq!((world.sends(), world.most_tasks()), (ids.map(|vmid| (vmid, 1)).into(), 1));
@@ -95,7 +96,8 @@ fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
     let plan = approved(&wanted(), &World::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")]));
     let mut told = Vec::new();
     let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
-    let run = engine.apply(plan, RunId::new("r2").expect("an id"), ids, unsettled, quiet(), |notice| {
+    let run = begun(&engine, &store, &plan, "r2").expect("taken");
+    let run = engine.apply(plan, run, ids, unsettled, quiet(), |notice| {
         told.push((notice.operation.guest.vmid.get(), notice.operation.run.as_str().to_owned(), notice.phase));
     });
     let report = block(run).expect("the run begins");
@@ -117,7 +119,8 @@ fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
         let engine = engine(&world, &store, Settings::default());
         let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
         let plan = approved(&wanted()[..1], &world);
-        let run = engine.apply(plan, RunId::new("r1").expect("an id"), ids, Vec::new(), hears, |_| ());
+        let run = begun(&engine, &store, &plan, "r1").expect("taken");
+        let run = engine.apply(plan, run, ids, Vec::new(), hears, |_| ());
         (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
     };
     let held = said(|store, _| {
@@ -154,7 +157,8 @@ fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
 fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, Terms)) -> Report {
     let engine = engine(world, store, Settings::default());
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-    let run = Write::RunStarted(Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS, boot: None });
+    let run = Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
+    let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
     let _ = store.commit_now(Batch::from(run)).expect("taken");
     block(async {
         let mut work = Work::new(&engine, |_| (), quiet());
@@ -185,9 +189,10 @@ fn config_that_waits_for_a_restart_is_done_and_stays_so() {
     let guests = [json!({ "vmid": 102, "kind": "qemu", "name": "web", "config": { "cores": 4 } })];
     let engine = engine(&world, &store, Settings::default());
     let run = |name: &str| {
-        let (run, prefix) = (RunId::new(name).expect("an id"), name.to_owned());
+        let (plan, prefix) = (approved(&guests, &world), name.to_owned());
+        let run = begun(&engine, &store, &plan, name).expect("taken");
         let ids = move |number: usize| OperationId::new(&format!("{prefix}-{number}"));
-        block(engine.apply(approved(&guests, &world), run, ids, Vec::new(), quiet(), |_| ())).expect("the run begins")
+        block(engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ())).expect("the run begins")
     };
     let report = run("r1");
     assert_eq!(shown(&report), ["102 config.set: done"]);
@@ -229,7 +234,8 @@ fn a_person_who_resolves_faster_than_the_reading_stops_nobody() {
     let _ = store.commit_now(Batch::from(said)).expect("taken");
     let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
     let plan = approved(&wanted(), &world);
-    let run = engine.apply(plan, RunId::new("r2").expect("an id"), ids, unsettled.clone(), quiet(), |_| ());
+    let run = begun(&engine, &store, &plan, "r2").expect("taken");
+    let run = engine.apply(plan, run, ids, unsettled.clone(), quiet(), |_| ());
     let report = block(run).expect("the run begins");
     assert_eq!(shown(&report), ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"]);
     let known = block(store.operation(id)).expect("readable").expect("it is there");

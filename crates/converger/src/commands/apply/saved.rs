@@ -58,14 +58,14 @@ fn is_whole(bytes: &[u8], digest: &str) -> bool {
 }
 
 impl Saved {
-    /// Whether the plan of now has the same steps; otherwise what differs, guest by guest.
-    pub(super) fn holds(&self, plan: &Plan, narrowed: Narrowed) -> Result<(), Stop> {
+    /// Whether the plan of now has the same steps; otherwise a refusal that says what differs, guest by guest.
+    pub(super) fn stale(&self, plan: &Plan, narrowed: Narrowed) -> Result<Option<Refusal>, Stop> {
         let mut body = Vec::new();
         let failed = |error: String| Stop::failed(format!("the plan cannot be written: {error}"));
         write_body(&mut body, plan).map_err(|error| failed(error.to_string()))?;
         let now: Json = serde_json::from_slice(&body).map_err(|error| failed(error.to_string()))?;
         let differences = differences(&self.body, &now, narrowed);
-        if differences.is_empty() { Ok(()) } else { Err(Stop::refused(&Refusal::plan_stale(differences))) }
+        Ok((!differences.is_empty()).then(|| Refusal::plan_stale(differences)))
     }
 }
 

@@ -1,0 +1,153 @@
+//! The ledger in the file: entries, tiles that are full, and one row that says how long it is and what root it has.
+//!
+//! Nothing of it is rewritten but that row: an append costs one insert, and a tile for every 256th. What no full tile has is hashed again by
+//! whoever opens the file, at most 255 entries; the sums over rows find a disk that lies, the hashes whoever would lie on purpose.
+//!
+//! What never enters: what entries say, keys and signatures.
+
+use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile};
+use rusqlite::types::FromSqlError;
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+
+use super::tables::integer;
+use super::trouble::Trouble;
+use super::writer::Syncs;
+use crate::query::{Head, Heads};
+
+type Done<T> = Result<T, Trouble>;
+
+const ENTRY: &str = "INSERT INTO ledger_entries (seq, body, sum) VALUES (?1, ?2, row_sum(?1, ?2))";
+const ENTRIES: &str = "SELECT seq, body FROM ledger_entries WHERE seq > ?1 ORDER BY seq LIMIT ?2";
+const LAST: &str = "SELECT coalesce(max(seq), 0) FROM ledger_entries";
+const TILE: &str = "INSERT INTO ledger_tiles (level, place, hashes, root, sum) VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+const FULL: &str = "SELECT hashes FROM ledger_tiles WHERE level = ?1 AND place = ?2";
+const ROOTS: &str = "SELECT root FROM ledger_tiles WHERE level = ?1 AND place >= ?2 AND place < ?3 ORDER BY place";
+const HEAD: &str = "SELECT size, root, durable_size, durable_root FROM ledger_head WHERE one = 1";
+const PUT_HEAD: &str = "INSERT OR REPLACE INTO ledger_head (one, size, root, durable_size, durable_root, sum) \
+    VALUES (1, ?1, ?2, ?3, ?4, row_sum(1, ?1, ?2, ?3, ?4))";
+
+/// How long it is. A log that nothing was written to has no row.
+pub(super) fn heads(connection: &Connection) -> Done<Heads> {
+    let mut statement = connection.prepare_cached(HEAD)?;
+    let found = statement.query_row([], |row| Ok((row.get(0)?, hash(row, 1)?, row.get(2)?, hash(row, 3)?))).optional()?;
+    let Some((size, root, durable_size, durable_root)) = found else { return Ok(Heads::default()) };
+    let head = |size: i64, root| {
+        let size = u64::try_from(size).map_err(|_| rotten("its size is below zero"))?;
+        Ok::<_, Trouble>(Head { size, root })
+    };
+    Ok(Heads { all: head(size, root)?, durable: head(durable_size, durable_root)? })
+}
+
+/// Puts an entry at this place, counted from 0.
+pub(super) fn put(connection: &Connection, index: u64, entry: &[u8]) -> Done<()> {
+    connection.prepare_cached(ENTRY)?.execute(params![integer(index + 1), entry])?;
+    Ok(())
+}
+
+/// Entries from this place on. They follow each other without a gap.
+pub(super) fn entries(connection: &Connection, from: u64, limit: u32) -> Done<Vec<Vec<u8>>> {
+    let mut statement = connection.prepare_cached(ENTRIES)?;
+    let rows = statement.query_map(params![integer(from), limit], |row| Ok((row.get::<_, i64>(0)?, row.get(1)?)))?;
+    let mut entries = Vec::new();
+    for (row, seq) in rows.zip(integer(from) + 1..) {
+        let (found, body) = row?;
+        if found != seq {
+            return Err(rotten(&format!("entry {} is missing", seq - 1)));
+        }
+        entries.push(body);
+    }
+    Ok(entries)
+}
+
+/// The hashes of a tile, from the full one in its place or from what lies below it; none where the log is not so long.
+pub(super) fn hashes(connection: &Connection, tile: Tile) -> Done<Option<Vec<Hash>>> {
+    let width = usize::from(tile.width);
+    let full = connection.prepare_cached(FULL)?.query_row(params![tile.level, integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
+    let found = match full.optional()? {
+        Some(bytes) => parts(&bytes).ok_or_else(|| rotten(&format!("tile {} of level {} is not whole", tile.index, tile.level)))?,
+        None => below(connection, tile)?,
+    };
+    Ok((found.len() >= width).then(|| found.into_iter().take(width).collect()))
+}
+
+/// The hashes of a tile that is not full: of its entries, or the roots over the full tiles below it.
+fn below(connection: &Connection, tile: Tile) -> Done<Vec<Hash>> {
+    let first = tile.index.saturating_mul(TILE_WIDTH);
+    let Some(level) = tile.level.checked_sub(1) else {
+        let entries = entries(connection, first, u32::from(tile.width))?;
+        return Ok(entries.iter().map(|entry| Hash::of_leaf(entry)).collect());
+    };
+    let mut statement = connection.prepare_cached(ROOTS)?;
+    let last = first.saturating_add(tile.width.into());
+    let roots = statement.query_map(params![level, integer(first), integer(last)], |row| hash(row, 0))?;
+    Ok(roots.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The log as it is in the file: what no full tile has is read and hashed, and must lead to the root that the file says.
+pub(super) fn resume(connection: &Connection) -> Done<Growth> {
+    let Head { size, root } = heads(connection)?.all;
+    let last: i64 = connection.prepare_cached(LAST)?.query_row([], |row| row.get(0))?;
+    if last != integer(size) {
+        let what = if last < integer(size) { "is missing" } else { "is not of it" };
+        return Err(rotten(&format!("it has {size} entries, and entry {} {what}", last.min(integer(size)))));
+    }
+    let mut open = Vec::new();
+    let growth = Growth::resume(size, |level, index| {
+        let at = index % TILE_WIDTH;
+        if at == 0 {
+            let width = (size >> (8 * u32::from(level))) - index;
+            let tile = Tile { level, index: index / TILE_WIDTH, width: u16::try_from(width).unwrap_or(u16::MAX) };
+            open = hashes(connection, tile)?.ok_or_else(|| rotten(&format!("tile {} of level {level} is missing", tile.index)))?;
+        }
+        // As many as were asked for.
+        usize::try_from(at).ok().and_then(|at| open.get(at).copied()).ok_or_else(|| rotten("a tile is not whole"))
+    })?;
+    if growth.tree().root() == root { Ok(growth) } else { Err(rotten(&format!("its last entries, up to {size}, do not lead to its root"))) }
+}
+
+/// The log as another process may have left it since: read again only where it is not as it is known.
+pub(super) fn current(connection: &Connection, known: Option<Growth>) -> Done<Growth> {
+    let head = heads(connection)?.all;
+    match known {
+        Some(growth) if Head::of(growth.tree()) == head => Ok(growth),
+        _ => resume(connection),
+    }
+}
+
+/// The log grows by these leaves, whose entries are there already.
+pub(super) fn grow(connection: &Connection, growth: &mut Growth, leaves: &[Hash], syncs: Syncs) -> Done<()> {
+    let mut full = Vec::new();
+    for leaf in leaves {
+        growth.append(*leaf, |tile, hashes, root| full.push((tile, joined(hashes), root)));
+    }
+    for (tile, hashes, root) in full {
+        connection.prepare_cached(TILE)?.execute(params![tile.level, integer(tile.index), hashes, root.0.as_slice()])?;
+    }
+    let all = Head::of(growth.tree());
+    // What is not synced now is with the next commit that is, and only that one says so.
+    let durable = if syncs == Syncs::Yes { all } else { heads(connection)?.durable };
+    let row = params![integer(all.size), all.root.0.as_slice(), integer(durable.size), durable.root.0.as_slice()];
+    connection.prepare_cached(PUT_HEAD)?.execute(row)?;
+    Ok(())
+}
+
+fn joined(hashes: &[Hash]) -> Vec<u8> {
+    hashes.iter().flat_map(|hash| hash.0).collect()
+}
+
+fn parts(bytes: &[u8]) -> Option<Vec<Hash>> {
+    let (hashes, rest) = bytes.as_chunks::<{ Hash::BYTES }>();
+    rest.is_empty().then(|| hashes.iter().map(|hash| Hash(*hash)).collect())
+}
+
+fn hash(row: &Row<'_>, column: usize) -> rusqlite::Result<Hash> {
+    let bytes: Vec<u8> = row.get(column)?;
+    let length = bytes.len();
+    let found = <[u8; Hash::BYTES]>::try_from(bytes);
+    let other = |_| FromSqlError::InvalidBlobSize { expected_size: Hash::BYTES, blob_size: length };
+    Ok(Hash(found.map_err(other)?))
+}
+
+fn rotten(cause: &str) -> Trouble {
+    Trouble::rotten("the ledger", cause)
+}

@@ -1,0 +1,106 @@
+//! The ledger in the file: one log for all who write, damage told with its place, and never more said to be durable than is.
+
+use converger_core::evidence::{Entry, parse_entry};
+use converger_ledger::{Growth, Hash};
+use converger_store::conformance::{Sample, now};
+use converger_store::{Batch, Head, MemoryStore, SqliteStore, Store, Write};
+
+use super::{open, other, place, settings, write};
+
+fn keys(numbers: std::ops::Range<u64>) -> Batch {
+    Batch::new(numbers.map(|number| Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number })).collect())
+}
+
+/// The head of the log that these entries make.
+fn head_of(entries: &[Vec<u8>]) -> Head {
+    let mut growth = Growth::default();
+    entries.iter().for_each(|entry| growth.append(Hash::of_leaf(entry), |_, _, _| ()));
+    Head::of(growth.tree())
+}
+
+#[test]
+fn two_processes_write_one_log() {
+    let (_above, directory) = place();
+    let (one, two) = (open(&directory), open(&directory));
+    for round in 0..40 {
+        write(&one, keys(round * 20..round * 20 + 7));
+        // A batch that is refused leaves the log as it was, whoever asked.
+        assert!(now(one.commit(Write::decision(Entry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
+        write(&two, keys(round * 20 + 7..round * 20 + 20));
+    }
+    let entries = now(one.entries(0, 1000)).expect("read");
+    let times: Vec<u64> = entries.iter().map(|entry| parse_entry(entry).expect("an entry").at_ms()).collect();
+    assert_eq!(times, (0..800).collect::<Vec<_>>());
+    let heads = now(two.heads()).expect("read");
+    assert_eq!((heads.all, heads.durable), (head_of(&entries), head_of(&entries)));
+}
+
+#[test]
+fn what_is_lost_or_added_at_the_end_is_told_with_its_place() {
+    let broken = [
+        ("DELETE FROM ledger_entries WHERE seq = 600", "it has 600 entries, and entry 599 is missing"),
+        ("DELETE FROM ledger_entries WHERE seq = 513", "entry 512 is missing"),
+        ("INSERT INTO ledger_entries VALUES (601, CAST('{}' AS BLOB), row_sum(601, CAST('{}' AS BLOB)))", "entry 600 is not of it"),
+        ("DELETE FROM ledger_head", "it has 0 entries, and entry 0 is not of it"),
+        ("DELETE FROM ledger_tiles WHERE place = 1", "tile 0 of level 1 is missing"),
+        (
+            "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 550",
+            "its last entries, up to 600, do not lead to its root",
+        ),
+        ("UPDATE ledger_head SET root = X'00'", ""),
+        ("UPDATE ledger_head SET size = -1", ""),
+    ];
+    for (sql, part) in broken {
+        let (_above, directory) = place();
+        let store = open(&directory);
+        write(&store, keys(0..600));
+        drop(store);
+        other(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
+        let error = SqliteStore::open(&directory, settings()).map(drop).expect_err(sql).to_string();
+        assert!(error.contains(part) && error.contains("damaged"), "{sql}: {error}");
+    }
+}
+
+/// What is missing in the middle is found by whoever reads it, also in a file too large to be looked through at its start.
+#[test]
+fn a_gap_is_told_to_whoever_reads() {
+    let (_above, directory) = place();
+    let store = open(&directory);
+    write(&store, keys(0..600));
+    other(store.place()).execute_batch("DELETE FROM ledger_entries WHERE seq = 42").expect("SQL");
+    let error = now(store.entries(0, 100)).expect_err("a gap").to_string();
+    assert!(error.contains("entry 41 is missing"), "{error}");
+    assert_eq!(now(store.entries(42, 100)).expect("behind it").len(), 100);
+}
+
+/// A checkpoint over an entry that a power failure takes back would be a lie: a mark is in the log at once and durable with the next batch.
+#[test]
+fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
+    let (_above, directory) = place();
+    let (file, twin, sample) = (open(&directory), MemoryStore::new(), Sample::new(1));
+    let [first, second] = [1, 2].map(|number| sample.operation(number, number));
+    let sizes = || {
+        let heads = now(file.heads()).expect("read");
+        assert_eq!(now(twin.heads()), Ok(heads), "the twin says the same");
+        (heads.all.size, heads.durable.size)
+    };
+    let both = |batch: Batch| {
+        write(&file, batch.clone());
+        write(&twin, batch);
+    };
+    both(Batch::from(sample.start()).with(sample.intent(&first)));
+    assert_eq!(sizes(), (2, 2));
+    both(sample.sending(&first).into());
+    assert_eq!(sizes(), (3, 2));
+    let durable = now(file.heads()).expect("read").durable;
+    assert_eq!(durable, head_of(&now(file.entries(0, 2)).expect("read")), "the root is that of the durable ones");
+    let dark = twin.crash().lose_power();
+    assert_eq!(now(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
+    let twin = twin.crash();
+    for batch in [Batch::from(sample.intent(&second)), keys(0..1)] {
+        write(&file, batch.clone());
+        write(&twin, batch);
+    }
+    let heads = now(file.heads()).expect("read");
+    assert_eq!((heads.all.size, heads.durable.size, now(twin.heads())), (5, 5, Ok(heads)));
+}

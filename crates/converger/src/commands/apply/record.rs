@@ -1,0 +1,126 @@
+//! What a run decided, as the ledger keeps it: with all that it rests on, and before anybody is told of it.
+//!
+//! A run begins here once there is something to decide on, and ends here where nothing is carried out; what is carried out the engine records.
+//!
+//! What never enters: deciding, and secrets. The configuration is kept as it was understood, without remarks.
+
+use converger_core::apply::{End as Fate, Evidence, OperationId, Run, RunId, Word};
+use converger_core::approve::Confirmation;
+use converger_core::artifact::Digest;
+use converger_core::evidence::{Entry, Kept, keep};
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::plan::Verdict;
+use converger_core::refusal::Refusal;
+use converger_core::safety::Judged;
+use converger_engine::driver::{Clock as _, SystemClock};
+use converger_store::{Batch, Write};
+
+use super::super::Stop;
+use super::super::memory::Memory;
+use crate::state;
+
+/// A run that the ledger has.
+pub(super) struct Recorded<'m> {
+    memory: &'m Memory,
+    run: RunId,
+    plan: Digest,
+}
+
+/// Records that a run began, what it rests on, its plan, and everything that is refused in it.
+pub(super) fn begin<'m>(memory: &'m Memory, judged: &Judged, config: Vec<u8>, run: RunId) -> Result<Recorded<'m>, Stop> {
+    let unwritten = |error: std::io::Error| Stop::failed(format!("what the run rests on cannot be written: {error}"));
+    let Kept { inputs, plan, judgement, blobs } = keep(judged, env!("CARGO_PKG_VERSION"), config).map_err(unwritten)?;
+    let (environment, at_ms) = (judged.plan().desired().environment().clone(), state::now_ms());
+    let boot = SystemClock.uptime().map(|uptime| uptime.boot);
+    let started = Run { id: run.clone(), environment, plan, by: state::actor().into(), at_ms, boot };
+    let mut writes: Vec<Write> = blobs.into_iter().map(Write::blob).collect();
+    writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs) });
+    writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+    let recorded = Recorded { memory, run, plan };
+    writes.extend(refusals(judged).map(|(guest, refusal)| recorded.refusal(guest, refusal, at_ms)));
+    recorded.write(writes)?;
+    Ok(recorded)
+}
+
+/// Records that operations of an earlier run are looked at before anything else is.
+pub(super) fn recovery(memory: &Memory, environment: &EnvironmentName, operations: Vec<OperationId>) -> Result<(), Stop> {
+    let entry = |some: &[OperationId]| {
+        Write::decision(Entry::Recovery { environment: environment.clone(), operations: some.into(), at_ms: state::now_ms() })
+    };
+    memory.commit(Batch::new(operations.chunks(OPERATIONS_MAX).map(entry).collect())).map(drop)
+}
+
+/// So many ids are below the bound of an entry, whatever they are.
+const OPERATIONS_MAX: usize = 256;
+
+/// All that a judged plan refuses: for the whole run, for a guest, and by its judgement.
+fn refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusal)> {
+    let plan = judged.plan();
+    let whole = plan.refusals().iter().chain(judged.judgement().refusals()).map(|refusal| (None, refusal));
+    let guests = plan.guests().filter_map(|(guest, verdict)| match verdict {
+        Verdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (Some(guest.vmid), refusal))),
+        _ => None,
+    });
+    whole.chain(guests.flatten())
+}
+
+impl Recorded<'_> {
+    /// The run.
+    pub(super) fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// Records what else is against it.
+    pub(super) fn refused(&self, refusals: &[Refusal]) -> Result<(), Stop> {
+        let at_ms = state::now_ms();
+        self.write(refusals.iter().map(|refusal| self.refusal(None, refusal, at_ms)).collect())
+    }
+
+    /// Records who agreed to it, if somebody did.
+    pub(super) fn approved(&self, confirmation: &Confirmation) -> Result<(), Stop> {
+        let (by, how, plan, names) = match confirmation {
+            Confirmation::None => return Ok(()),
+            Confirmation::Typed { by, names } => (by, "typed", self.plan, names.as_slice()),
+            // Whether that is this plan is for the admission to say.
+            Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
+        };
+        let (run, by, how, names, at_ms) = (self.run.clone(), by.clone(), word(how), names.into(), state::now_ms());
+        self.write(vec![Write::decision(Entry::Approved { run, plan, by, how, names, at_ms })])
+    }
+
+    /// Records that nothing of it is carried out. A run whose end cannot be written down has ended all the same.
+    pub(super) fn ended(&self, end: Fate) {
+        let ended = Write::RunEnded { id: self.run.clone(), end, at_ms: state::now_ms() };
+        let _ = self.memory.commit(Batch::from(ended));
+    }
+
+    fn refusal(&self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Write {
+        let entry = refusal.code().entry();
+        let facts = refusal.evidence().iter();
+        let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
+        Write::decision(Entry::Refused {
+            run: self.run.clone(),
+            guest,
+            stage: word(entry.stage.word()),
+            code: word(entry.word),
+            evidence,
+            at_ms,
+        })
+    }
+
+    /// As few transactions as there can be; what comes first is there first.
+    fn write(&self, mut writes: Vec<Write>) -> Result<(), Stop> {
+        while !writes.is_empty() {
+            let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
+            let _ = self.memory.commit(Batch::new(writes))?;
+            writes = rest;
+        }
+        Ok(())
+    }
+}
+
+/// A word of ours.
+fn word(text: &str) -> Word {
+    // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages hold it.
+    Word::new(text).unwrap_or_else(|| unreachable!("`{text}` is no word"))
+}
