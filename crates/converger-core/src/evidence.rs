@@ -5,9 +5,12 @@
 //!
 //! What never enters: hashes of the log and its signatures, files, and text for people.
 
+mod bundle;
 mod fit;
 mod keep;
 mod read;
+mod recall;
+mod replay;
 mod write;
 
 #[cfg(test)]
@@ -17,9 +20,12 @@ use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId,
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
+pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
 pub use fit::write_fitting;
 pub use keep::{Kept, keep};
 pub use read::parse_entry;
+pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
+pub use replay::{Misplaced, Past, Replay};
 pub use write::write_entry;
 
 /// The schema id of an entry.

@@ -84,6 +84,14 @@ pub enum Code {
     RequestRepeated,
     /// There is no room for more steps.
     QueueFull,
+    /// What is kept is not what was recorded.
+    IntegrityViolation,
+    /// What a decision rests on is not kept.
+    EvidenceMissing,
+    /// The same inputs give another decision.
+    DeterminismBreach,
+    /// Something was carried out that the ledger does not know.
+    UnloggedExecution,
 }
 
 impl Code {
@@ -123,7 +131,7 @@ mod tests {
             assert_eq!(refusal::Code::find(entry.word), None, "{} is a refusal too", entry.word);
             assert!(entry.remedy.ends_with('.') && entry.meaning.ends_with('.') && !entry.title.ends_with('.'), "{}", entry.word);
         }
-        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::QueueFull));
-        assert_eq!(TABLE.len(), Code::QueueFull as usize + 1);
+        assert_eq!(TABLE.last().map(|entry| entry.code), Some(Code::UnloggedExecution));
+        assert_eq!(TABLE.len(), Code::UnloggedExecution as usize + 1);
     }
 }

@@ -40,6 +40,7 @@ pub mod adopt;
 
 pub mod failure;
 pub mod refusal;
+pub mod status;
 
 pub mod artifact;
 pub mod contract;

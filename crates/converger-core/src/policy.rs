@@ -207,6 +207,12 @@ impl Rules {
         self.grips.iter().filter(move |grip| grip.vmid == vmid)
     }
 
+    /// The guests that somebody has.
+    #[must_use]
+    pub fn grips(&self) -> &[Grip] {
+        &self.grips
+    }
+
     /// The machine that this program runs on, where that matters.
     #[must_use]
     pub fn host(&self) -> Option<&Host> {

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 37] = [
+pub static TABLE: [Entry; 41] = [
     entry(
         Code::ClientSetup,
         "client-setup",
@@ -284,5 +284,33 @@ pub static TABLE: [Entry; 37] = [
         "more steps wait than are kept",
         "Every queue has a bound, and a plan that does not fit into it is not begun at all.",
         "Wait until what is under way has ended, then apply again; or narrow the plan with `--only`.",
+    ),
+    entry(
+        Code::IntegrityViolation,
+        "integrity-violation",
+        "what is kept is not what was recorded",
+        "The ledger binds every entry, and by its digest everything that an entry names. The bytes that are there now are others: they were changed, cut, replaced or put back from an older copy. Nothing is carried out on evidence like this.",
+        "Keep the state directory as it is and copy it: it is evidence. `converger verify` says where the first wrong byte is; compare with an export or with the witness, and find out who wrote there.",
+    ),
+    entry(
+        Code::EvidenceMissing,
+        "evidence-missing",
+        "what a decision rests on is not kept",
+        "An entry names a plan, a reading or rules by their digest, and nothing is kept under it. It may have been removed with `converger ledger prune`, or it was lost.",
+        "Look for it in an export or a copy of the state directory from before; without it the decision can be shown and not made again.",
+    ),
+    entry(
+        Code::DeterminismBreach,
+        "determinism-breach",
+        "the same inputs give another decision",
+        "A decision was made again out of what was recorded for it, by the same planner, and came out as another one. That must never be: either the record was forged as a whole, or the program decides by something that it does not record.",
+        "Do not apply anything. Keep the state directory, and report it with the output of `converger reproduce`.",
+    ),
+    entry(
+        Code::UnloggedExecution,
+        "unlogged-execution",
+        "something was carried out that the ledger does not know",
+        "Every intent and every outcome of the journal commits together with its entry. Here the journal has an operation without entries, or entries of an operation that the journal does not have: one of the two was changed by other means than this program.",
+        "Keep the state directory as it is. `converger verify --db` names the operations; compare the task log of the cluster (`/cluster/tasks`) with both.",
     ),
 ];

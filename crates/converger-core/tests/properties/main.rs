@@ -3,6 +3,7 @@
 //! Every case has a seed of its own, made of the theme's seed and the number of the case, and a failure names both.
 //! `CONVERGER_CASES` multiplies the counts (in percent), for a longer search than CI makes.
 
+mod admission;
 mod canonical;
 mod determinism;
 mod fixpoint;
@@ -12,6 +13,7 @@ mod model;
 mod permutation;
 mod pin;
 mod protection;
+mod reproduce;
 mod robustness;
 mod round_trip;
 mod scaffold;

@@ -1,0 +1,317 @@
+//! The evidence that an apply is admitted on: who asks and under which rules, what is proposed, every gate with its result, what was said to it,
+//! and what all of that rests on; and the question whether it is enough.
+//!
+//! [`admissible`] believes nothing: it hashes every byte that it is given, plans, judges and admits once more, and compares each gate with what came of
+//! that. A "no" that the evidence carries is a decision; evidence that does not hold together is something else, and has a code of its own.
+//!
+//! What never enters: where the bytes are kept, and carrying anything out.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Decision, Inputs, Irreproducible, reproduce};
+use crate::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
+use crate::artifact::{Digest, Provenance};
+use crate::failure;
+use crate::refusal::{self, Code, Reach, Refusal};
+use crate::safety::Judged;
+
+/// The schema id of a bundle.
+pub const BUNDLE_SCHEMA: &str = "converger.bundle/1";
+
+/// The gate that no guest is refused, unless those are to be left out.
+const GUESTS: &str = "no-guest-refused";
+const PASSED: &str = "passed";
+const REFUSED: &str = "refused";
+
+/// What an admission weighs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bundle {
+    /// Who asks, as the journal names them.
+    pub by: Box<str>,
+    /// What was proposed, and what it rests on; the rules among it are those of the authority.
+    pub decision: Decision,
+    /// What held at that moment, with what was said.
+    pub admission: Admission,
+    /// Every gate with its result, in the order of their ids.
+    pub gates: Vec<Gate>,
+}
+
+/// A gate that was passed or not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gate {
+    /// Its id: the code that it refuses with.
+    pub id: String,
+    /// `passed` or `refused`.
+    pub result: String,
+}
+
+/// Whether a bundle is enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Everything was found as it says, and nothing stands against it.
+    Admissible,
+    /// Everything was found as it says, and these gates say no.
+    Inadmissible(Vec<String>),
+    /// The evidence does not hold together.
+    Broken(Broken),
+    /// Another planner made it, or other tables were in force: this program cannot tell.
+    Untold(Irreproducible),
+}
+
+/// What of the evidence is broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Its code.
+    pub code: failure::Code,
+    /// What and where.
+    pub what: String,
+}
+
+impl Answer {
+    /// The word for it: `admitted`, `refused`, `untold`, or the code of what is broken.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Admissible => "admitted",
+            Self::Inadmissible(_) => "refused",
+            Self::Broken(broken) => broken.code.word(),
+            Self::Untold(_) => "untold",
+        }
+    }
+}
+
+impl From<Irreproducible> for Answer {
+    fn from(found: Irreproducible) -> Self {
+        let broken = |code, what| Self::Broken(Broken { code, what });
+        match found {
+            Irreproducible::Missing { piece, digest } => {
+                broken(failure::Code::EvidenceMissing, format!("the {piece} {digest} is not kept"))
+            }
+            Irreproducible::Changed { piece, named, found } => {
+                broken(failure::Code::IntegrityViolation, format!("the {piece} that is kept as {named} has the digest {found}"))
+            }
+            Irreproducible::Unread { piece, why } => {
+                broken(failure::Code::IntegrityViolation, format!("the {piece} is none that this program writes: {why}"))
+            }
+            Irreproducible::Breach { piece, then, now, at } => broken(
+                failure::Code::DeterminismBreach,
+                format!("the same inputs gave the {piece} {then} then and {now} now, from byte {at} on"),
+            ),
+            other @ (Irreproducible::OtherPlanner { .. } | Irreproducible::OtherTables { .. }) => Self::Untold(other),
+        }
+    }
+}
+
+impl Bundle {
+    /// The evidence of an admission that found these causes against it; none: it was approved.
+    #[must_use]
+    pub fn new(by: &str, decision: Decision, admission: Admission, causes: &[Refusal]) -> Self {
+        let gates = gates(&causes.iter().map(Refusal::code).collect());
+        Self { by: by.into(), decision, admission, gates }
+    }
+
+    /// Its canonical form, under whose digest it is kept.
+    ///
+    /// # Errors
+    /// A value that cannot be written as JSON; none of ours is one.
+    pub fn write(&self) -> io::Result<Vec<u8>> {
+        serde_json::to_vec(&Row::of(self)).map_err(io::Error::from)
+    }
+
+    /// Reads one strictly: what is not byte for byte as this program writes it is none.
+    #[must_use]
+    pub fn read(bytes: &[u8]) -> Option<Self> {
+        let bundle = serde_json::from_slice::<Row>(bytes).ok()?.bundle()?;
+        bundle.write().is_ok_and(|written| written == bytes).then_some(bundle)
+    }
+}
+
+/// Every gate, by the codes that were raised.
+fn gates(raised: &BTreeSet<Code>) -> Vec<Gate> {
+    let gate = |id: &str, is_raised: bool| Gate { id: id.into(), result: if is_raised { REFUSED } else { PASSED }.into() };
+    let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == Reach::Run);
+    let mut gates: Vec<Gate> = of_run.map(|entry| gate(entry.word, raised.contains(&entry.code))).collect();
+    gates.push(gate(GUESTS, raised.iter().any(|code| code.entry().reach != Reach::Run)));
+    gates.sort();
+    gates
+}
+
+/// Whether an apply may be admitted on this evidence. `kept` gives the bytes under a digest, where they are kept.
+#[must_use]
+pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Answer {
+    let broken = |code, what: &str| Answer::Broken(Broken { code, what: what.into() });
+    let Some(bundle) = Bundle::read(bundle) else {
+        return broken(failure::Code::IntegrityViolation, "the bundle is none that this program writes");
+    };
+    let recalled = match reproduce(&bundle.decision, kept) {
+        Ok(recalled) => recalled,
+        Err(found) => return found.into(),
+    };
+    let causes = match recalled.decide() {
+        Judged::Refused(refused) => {
+            let judged = Judged::Refused(refused);
+            judged.judgement().refusals().iter().chain(judged.plan().refusals()).map(Refusal::code).collect()
+        }
+        Judged::Safe(safe) => match admit(safe, &bundle.admission) {
+            Ok(Admitted::Approved(_)) => BTreeSet::new(),
+            Ok(Admitted::Refused(refusals)) => refusals.iter().map(Refusal::code).collect(),
+            Err(_) => return broken(failure::Code::IntegrityViolation, "the plan cannot be written"),
+        },
+    };
+    if gates(&causes) != bundle.gates {
+        return broken(failure::Code::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
+    }
+    let refused: Vec<String> = bundle.gates.into_iter().filter(|gate| gate.result != PASSED).map(|gate| gate.id).collect();
+    if refused.is_empty() { Answer::Admissible } else { Answer::Inadmissible(refused) }
+}
+
+/// The form in which a bundle is kept: members in the order of their names.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Row {
+    approvals: Vec<ApprovalRow>,
+    authority: AuthorityRow,
+    circumstances: MomentRow,
+    gates: Vec<Gate>,
+    proposal: ProposalRow,
+    schema: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApprovalRow {
+    by: String,
+    how: String,
+    names: Vec<String>,
+    /// What it binds, where it binds something.
+    plan: Option<String>,
+}
+
+/// Who asks, and under what.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AuthorityRow {
+    by: String,
+    config: String,
+    mode: String,
+    rules: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MomentRow {
+    age_secs_max: u32,
+    now_secs: u64,
+    provenance: String,
+    refused_guests: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProposalRow {
+    catalogue: String,
+    desired: String,
+    judgement: String,
+    observation: String,
+    plan: String,
+    planner: u32,
+    program: String,
+}
+
+const SOLO: &str = "solo";
+const SHARED: &str = "shared";
+const LIVE: &str = "live";
+const REPLAY: &str = "replay";
+const STOP_ALL: &str = "stop-all";
+const LEFT_OUT: &str = "left-out";
+const TYPED: &str = "typed";
+const DIGEST: &str = "digest";
+
+impl Row {
+    fn of(bundle: &Bundle) -> Self {
+        let Bundle { by, decision: Decision { inputs, plan, judgement }, admission, gates } = bundle;
+        let approval = match &admission.confirmation {
+            Confirmation::None => None,
+            Confirmation::Typed { by, names } => {
+                let names = names.iter().map(|name| name.to_string()).collect();
+                Some(ApprovalRow { by: by.to_string(), how: TYPED.into(), names, plan: None })
+            }
+            Confirmation::FullDigest { by, digest } => {
+                Some(ApprovalRow { by: by.to_string(), how: DIGEST.into(), names: Vec::new(), plan: Some(digest.to_string()) })
+            }
+        };
+        let mode = if admission.mode == Mode::Solo { SOLO } else { SHARED };
+        let provenance = if admission.provenance == Provenance::Live { LIVE } else { REPLAY };
+        let refused_guests = if admission.refused == Refused::StopsAll { STOP_ALL } else { LEFT_OUT };
+        let Admission { age_secs_max, now_secs, .. } = *admission;
+        Self {
+            approvals: approval.into_iter().collect(),
+            authority: AuthorityRow {
+                by: by.to_string(),
+                config: inputs.config.to_string(),
+                mode: mode.into(),
+                rules: inputs.rules.to_string(),
+            },
+            circumstances: MomentRow { age_secs_max, now_secs, provenance: provenance.into(), refused_guests: refused_guests.into() },
+            gates: gates.clone(),
+            proposal: ProposalRow {
+                catalogue: inputs.catalogue.to_string(),
+                desired: inputs.desired.to_string(),
+                judgement: judgement.to_string(),
+                observation: inputs.observation.to_string(),
+                plan: plan.to_string(),
+                planner: inputs.planner,
+                program: inputs.program.to_string(),
+            },
+            schema: BUNDLE_SCHEMA.into(),
+        }
+    }
+
+    fn bundle(self) -> Option<Bundle> {
+        let Self { mut approvals, authority, circumstances, gates, proposal, schema } = self;
+        let digest = |text: &str| Digest::parse(text);
+        let one_of = |word: &str, yes: &str, no: &str| (word == yes || word == no).then_some(word == yes);
+        let is_solo = one_of(&authority.mode, SOLO, SHARED)?;
+        let is_live = one_of(&circumstances.provenance, LIVE, REPLAY)?;
+        let is_stopped = one_of(&circumstances.refused_guests, STOP_ALL, LEFT_OUT)?;
+        let confirmation = match (approvals.pop(), approvals.is_empty()) {
+            (None, _) => Confirmation::None,
+            (Some(approval), true) => approval.confirmation()?,
+            (Some(_), false) => return None,
+        };
+        let inputs = Inputs {
+            program: proposal.program.into(),
+            planner: proposal.planner,
+            config: digest(&authority.config)?,
+            desired: digest(&proposal.desired)?,
+            observation: digest(&proposal.observation)?,
+            rules: digest(&authority.rules)?,
+            catalogue: digest(&proposal.catalogue)?,
+        };
+        let decision = Decision { inputs, plan: digest(&proposal.plan)?, judgement: digest(&proposal.judgement)? };
+        let admission = Admission {
+            mode: if is_solo { Mode::Solo } else { Mode::Shared },
+            provenance: if is_live { Provenance::Live } else { Provenance::Replay },
+            confirmation,
+            refused: if is_stopped { Refused::StopsAll } else { Refused::IsLeftOut },
+            now_secs: circumstances.now_secs,
+            age_secs_max: circumstances.age_secs_max,
+        };
+        (schema == BUNDLE_SCHEMA).then(|| Bundle { by: authority.by.into(), decision, admission, gates })
+    }
+}
+
+impl ApprovalRow {
+    fn confirmation(self) -> Option<Confirmation> {
+        let by = self.by.into();
+        match (self.how.as_str(), self.plan) {
+            (TYPED, None) => Some(Confirmation::Typed { by, names: self.names.into_iter().map(Into::into).collect() }),
+            (DIGEST, Some(plan)) => Some(Confirmation::FullDigest { by, digest: Digest::parse(&plan)? }),
+            _ => None,
+        }
+    }
+}

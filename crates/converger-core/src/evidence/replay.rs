@@ -1,0 +1,180 @@
+//! The ledger, played again from its beginning: what the journal must say if both tell the truth (C7).
+//!
+//! Entries are taken in their order, by the rules that the journal itself is held to. The first that could not have been written tells
+//! where something was removed, put in or moved, even by somebody who could sign.
+//!
+//! What never enters: reading entries, and the journal that is compared with.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::Entry;
+use crate::apply::{End, Freeze, History, Hold, Illegal, OperationId, Record, Run, RunId};
+use crate::guest::{EnvironmentName, Vmid};
+
+/// What entries amount to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    operations: BTreeMap<OperationId, History>,
+    runs: BTreeMap<RunId, Past>,
+    holds: BTreeMap<(EnvironmentName, Vmid), Hold>,
+    freezes: BTreeMap<EnvironmentName, Freeze>,
+    keys: Vec<Box<str>>,
+}
+
+/// A run, with its end and when that was, if it has one.
+pub type Past = (Run, Option<(End, u64)>);
+
+/// Why an entry cannot stand where it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Misplaced {
+    /// It is about a run that did not begin before it.
+    RunUnknown(RunId),
+    /// It is about a run that had ended.
+    RunOver(RunId),
+    /// The run began before.
+    RunTwice(RunId),
+    /// It is about an operation without an intent before it.
+    OperationUnknown(OperationId),
+    /// It does not follow what was recorded about the operation.
+    Record(OperationId, Illegal),
+    /// The operation is one of another plan or environment than its run.
+    OtherRun(OperationId),
+    /// The guest was held already, or was not held.
+    Hold(Vmid),
+    /// The environment was frozen already, or was not frozen.
+    Freeze(EnvironmentName),
+}
+
+impl fmt::Display for Misplaced {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RunUnknown(run) => write!(out, "it is about the run {}, which did not begin before it", run.as_str()),
+            Self::RunOver(run) => write!(out, "it is about the run {}, which had ended", run.as_str()),
+            Self::RunTwice(run) => write!(out, "the run {} began before", run.as_str()),
+            Self::OperationUnknown(id) => write!(out, "it is about the operation {}, which has no intent before it", id.as_str()),
+            Self::Record(id, illegal) => write!(out, "it cannot follow what was recorded of the operation {}: {illegal}", id.as_str()),
+            Self::OtherRun(id) => write!(out, "the operation {} is of another plan or environment than its run", id.as_str()),
+            Self::Hold(vmid) => write!(out, "guest {vmid} was held already, or was not held"),
+            Self::Freeze(environment) => write!(out, "`{environment}` was frozen already, or was not frozen"),
+        }
+    }
+}
+
+impl Replay {
+    /// One entry more.
+    ///
+    /// # Errors
+    /// It cannot stand here. What was taken before stays.
+    pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
+        match entry {
+            Entry::Key { verifier, .. } => self.keys.push(verifier),
+            Entry::RunStarted { run, .. } => return self.start(run),
+            Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
+                self.running(&run)?;
+            }
+            Entry::Recovery { operations, .. } => {
+                let unknown = operations.iter().find(|id| !self.operations.contains_key(id));
+                return unknown.map_or(Ok(()), |id| Err(Misplaced::OperationUnknown(id.clone())));
+            }
+            Entry::Record(record) => return self.record(record),
+            Entry::RunEnded { run, end, at_ms } => {
+                self.running(&run)?;
+                if let Some((_, ended)) = self.runs.get_mut(&run) {
+                    *ended = Some((end, at_ms));
+                }
+            }
+            Entry::Hold(hold) => return self.hold(hold),
+            Entry::Release { environment, guest, .. } => {
+                return self.holds.remove(&(environment, guest)).map(drop).ok_or(Misplaced::Hold(guest));
+            }
+            Entry::Freeze(freeze) => return self.freeze(freeze),
+            Entry::Thaw { environment, .. } => {
+                return self.freezes.remove(&environment).map(drop).ok_or(Misplaced::Freeze(environment));
+            }
+            Entry::Resync { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn running(&self, run: &RunId) -> Result<&Run, Misplaced> {
+        match self.runs.get(run) {
+            None => Err(Misplaced::RunUnknown(run.clone())),
+            Some((_, Some(_))) => Err(Misplaced::RunOver(run.clone())),
+            Some((run, None)) => Ok(run),
+        }
+    }
+
+    fn start(&mut self, run: Run) -> Result<(), Misplaced> {
+        if self.runs.contains_key(&run.id) {
+            return Err(Misplaced::RunTwice(run.id));
+        }
+        self.runs.insert(run.id.clone(), (run, None));
+        Ok(())
+    }
+
+    fn record(&mut self, record: Record) -> Result<(), Misplaced> {
+        if let Record::Intent { operation, at_ms } = record {
+            let id = operation.id.clone();
+            let run = self.running(&operation.run)?;
+            if run.environment != operation.environment || run.plan != operation.plan {
+                return Err(Misplaced::OtherRun(id));
+            }
+            let boot = run.boot.clone();
+            if self.operations.contains_key(&id) {
+                return Err(Misplaced::Record(id, Illegal::SecondIntent));
+            }
+            let history = History { boot, ..History::begin(operation, at_ms) };
+            self.operations.insert(id, history);
+            return Ok(());
+        }
+        let id = record.id().clone();
+        let history = self.operations.get_mut(&id).ok_or_else(|| Misplaced::OperationUnknown(id.clone()))?;
+        history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))
+    }
+
+    fn hold(&mut self, hold: Hold) -> Result<(), Misplaced> {
+        let place = (hold.environment.clone(), hold.vmid);
+        if self.holds.contains_key(&place) {
+            return Err(Misplaced::Hold(hold.vmid));
+        }
+        self.holds.insert(place, hold);
+        Ok(())
+    }
+
+    fn freeze(&mut self, freeze: Freeze) -> Result<(), Misplaced> {
+        if self.freezes.contains_key(&freeze.environment) {
+            return Err(Misplaced::Freeze(freeze.environment));
+        }
+        self.freezes.insert(freeze.environment.clone(), freeze);
+        Ok(())
+    }
+
+    /// The operations, by their ids.
+    #[must_use]
+    pub fn operations(&self) -> &BTreeMap<OperationId, History> {
+        &self.operations
+    }
+
+    /// The runs with their ends, by their ids.
+    #[must_use]
+    pub fn runs(&self) -> &BTreeMap<RunId, Past> {
+        &self.runs
+    }
+
+    /// The guests that are held now.
+    pub fn holds(&self) -> impl Iterator<Item = &Hold> {
+        self.holds.values()
+    }
+
+    /// The environments that are frozen now.
+    pub fn freezes(&self) -> impl Iterator<Item = &Freeze> {
+        self.freezes.values()
+    }
+
+    /// The keys that were named, in order.
+    #[must_use]
+    pub fn keys(&self) -> &[Box<str>] {
+        &self.keys
+    }
+}

@@ -1,0 +1,111 @@
+//! How a code ends a process and answers a request: one table for every refusal and every failure.
+//!
+//! Exit statuses are those of the whole program; HTTP statuses are for whoever serves it. What never enters: what a code means (`refusal`,
+//! `failure`).
+
+use crate::failure::Code as Failure;
+use crate::refusal::Code as Refusal;
+
+/// How something ends, for a shell and for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The exit status of the process.
+    pub exit: u8,
+    /// The status of the HTTP answer.
+    pub http: u16,
+}
+
+const FAILED: u8 = 1;
+const REFUSED: u8 = 3;
+const HELD: u8 = 5;
+const BROKEN: u8 = 6;
+
+/// What a refusal ends with.
+#[must_use]
+pub fn of_refusal(code: Refusal) -> Status {
+    let http = match code {
+        Refusal::GuestMissing => 404,
+        Refusal::ProtectedGuest
+        | Refusal::OwnGuestUntold
+        | Refusal::ProtectionChange
+        | Refusal::LimitGuests
+        | Refusal::LimitPercent
+        | Refusal::LimitStops
+        | Refusal::ApprovalMissing => 403,
+        Refusal::GuestLocked | Refusal::GuestHeld | Refusal::Frozen => 423,
+        Refusal::UnsupportedChange | Refusal::ReplayNotAppliable => 422,
+        Refusal::DependencyRefused | Refusal::DependencyNotRunning => 424,
+        Refusal::NotQuorate | Refusal::ObservationIncomplete | Refusal::NodeOffline => 503,
+        Refusal::ConfigUnreadable | Refusal::GuardUnread => 502,
+        Refusal::GuaranteeBroken => 500,
+        Refusal::GuestUnknown
+        | Refusal::KindMismatch
+        | Refusal::NameMismatch
+        | Refusal::IdentityMismatch
+        | Refusal::GuestTemplate
+        | Refusal::HaOwned
+        | Refusal::ConfigPending
+        | Refusal::DependentRunning
+        | Refusal::PlanStale
+        | Refusal::ObservationStale
+        | Refusal::EnvironmentBusy => 409,
+    };
+    Status { exit: REFUSED, http }
+}
+
+/// What a failure ends with.
+#[must_use]
+pub fn of_failure(code: Failure) -> Status {
+    let (exit, http) = match code {
+        Failure::ClientSetup | Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
+        Failure::EndpointUnreachable
+        | Failure::CertificateUntrusted
+        | Failure::CertificateExpired
+        | Failure::CertificateOtherName
+        | Failure::PinMismatch
+        | Failure::TokenRejected
+        | Failure::TokenForbidden
+        | Failure::Redirected
+        | Failure::NotProxmox
+        | Failure::AnswerCompressed
+        | Failure::AnswerTooLarge
+        | Failure::AnswerInterrupted
+        | Failure::ReadingTooLarge
+        | Failure::OtherCluster
+        | Failure::EnvironmentUnreadable
+        | Failure::NotDelivered
+        | Failure::ChangeRejected
+        | Failure::TaskFailed
+        | Failure::PromiseBroken
+        | Failure::NotCarriedOut => (FAILED, 502),
+        Failure::ClusterDown | Failure::QueueFull => (FAILED, 503),
+        Failure::AnswerTooSlow | Failure::ReadingTooSlow | Failure::ShutdownTimeout => (FAILED, 504),
+        // What became of it is not known: the guest is held, and a person or the next run finds out.
+        Failure::TaskOverdue | Failure::TaskLost | Failure::OutcomeUnread | Failure::OutcomeUnclear => (HELD, 504),
+        Failure::LaneHalted | Failure::DependencyNotDone => (FAILED, 424),
+        Failure::RunStopped | Failure::Superseded | Failure::RequestRepeated => (FAILED, 409),
+        Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),
+    };
+    Status { exit, http }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{failure, refusal};
+
+    /// A client that takes a refusal for a success would act on it.
+    #[test]
+    fn no_code_ends_as_a_success_and_evidence_that_is_broken_ends_as_that() {
+        for entry in &refusal::TABLE {
+            let Status { exit, http } = of_refusal(entry.code);
+            assert!(exit == REFUSED && (400..600).contains(&http), "{}", entry.word);
+        }
+        for entry in &failure::TABLE {
+            let Status { exit, http } = of_failure(entry.code);
+            assert!([FAILED, HELD, BROKEN].contains(&exit) && (400..600).contains(&http), "{}", entry.word);
+        }
+        let broken = failure::TABLE.iter().filter(|entry| of_failure(entry.code).exit == BROKEN).map(|entry| entry.word);
+        assert_eq!(broken.collect::<Vec<_>>(), ["integrity-violation", "evidence-missing", "determinism-breach", "unlogged-execution"]);
+    }
+}

@@ -1,0 +1,188 @@
+//! An admission is believed on its evidence alone: an honest bundle gives the answer that was given, a "no" stays a "no", and evidence that was
+//! touched is told from both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
+use converger_core::artifact::{Digest, Provenance};
+use converger_core::evidence::{Answer, Bundle, Decision, Piece, admissible, keep};
+use converger_core::failure::Code;
+use converger_core::policy::{Circumstances, Limits};
+use converger_core::refusal::Refusal;
+use converger_core::safety::{Judged, judge};
+use converger_core::testing::Rng;
+
+use crate::{Case, each_case};
+
+const SEED: u64 = 91;
+const ADMISSIONS: u64 = 3_000;
+/// A minute after the readings of drawn worlds.
+const NOW_SECS: u64 = 1_794_744_060;
+
+struct Weighed {
+    bundle: Bundle,
+    blobs: BTreeMap<Digest, Vec<u8>>,
+    is_approved: bool,
+}
+
+impl Weighed {
+    fn answer(&self, bundle: &Bundle) -> Answer {
+        admissible(&bundle.write().expect("memory takes it"), |digest| self.blobs.get(&digest).cloned())
+    }
+}
+
+fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
+    let by = || "ann@desk".into();
+    let other = Digest::of_bytes(b"another plan");
+    let confirmation = match rng.below(5) {
+        0 => Confirmation::None,
+        1 => Confirmation::FullDigest { by: by(), digest: if rng.one_in(4) { other } else { plan } },
+        2 => Confirmation::Typed { by: by(), names: Vec::new() },
+        _ => Confirmation::Typed { by: by(), names },
+    };
+    Admission {
+        mode: if rng.one_in(8) { Mode::Shared } else { Mode::Solo },
+        provenance: if rng.one_in(8) { Provenance::Replay } else { Provenance::Live },
+        confirmation,
+        refused: if rng.one_in(3) { Refused::StopsAll } else { Refused::IsLeftOut },
+        now_secs: NOW_SECS + if rng.one_in(8) { 3_600 } else { 0 },
+        age_secs_max: Admission::AGE_SECS_MAX,
+    }
+}
+
+/// What a run does: plans, judges, admits, and keeps the evidence.
+fn weighed(case: &Case) -> Weighed {
+    let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
+    let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
+    let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()) };
+    let judged = judge(inputs.plan(), limits, circumstances);
+    let kept = keep(&judged, "0.1.0", b"{}".to_vec()).expect("memory takes it");
+    let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
+    let admission = admission(rng, kept.plan, names);
+    let causes: Vec<Refusal> = match judged {
+        Judged::Refused(_) => judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect(),
+        Judged::Safe(safe) => match admit(safe, &admission).expect("memory takes it") {
+            Admitted::Approved(_) => Vec::new(),
+            Admitted::Refused(causes) => causes,
+        },
+    };
+    let decision = Decision { inputs: kept.inputs, plan: kept.plan, judgement: kept.judgement };
+    let bundle = Bundle::new("ann@desk", decision, admission, &causes);
+    let blobs = kept.blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
+    Weighed { bundle, blobs, is_approved: causes.is_empty() }
+}
+
+#[test]
+fn an_honest_bundle_gives_the_answer_that_was_given() {
+    let mut seen = BTreeSet::new();
+    for case in each_case(SEED, ADMISSIONS) {
+        let weighed = weighed(&case);
+        let answer = weighed.answer(&weighed.bundle);
+        match &answer {
+            Answer::Admissible => assert!(weighed.is_approved, "{case:?}"),
+            Answer::Inadmissible(gates) => {
+                assert!(!weighed.is_approved && !gates.is_empty(), "{case:?}");
+                seen.extend(gates.clone());
+            }
+            _ => panic!("{case:?} {answer:?}"),
+        }
+        seen.insert(answer.word().to_owned());
+    }
+    let expected = [
+        "admitted",
+        "approval-missing",
+        "frozen",
+        "limit-guests",
+        "limit-percent",
+        "limit-stops",
+        "no-guest-refused",
+        "not-quorate",
+        "observation-incomplete",
+        "observation-stale",
+        "refused",
+        "replay-not-appliable",
+    ];
+    assert_eq!(seen, expected.map(str::to_owned).into(), "every gate says no somewhere, and all say yes somewhere");
+}
+
+/// A gate that is left out, doubled, renamed or told the other way.
+#[test]
+fn no_gate_can_be_left_out_or_told_another_way() {
+    for case in each_case(SEED + 1, ADMISSIONS / 30) {
+        let weighed = weighed(&case);
+        for at in 0..weighed.bundle.gates.len() {
+            let mut forged = vec![weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone(), weighed.bundle.clone()];
+            forged[0].gates.remove(at);
+            let twice = forged[1].gates[at].clone();
+            forged[1].gates.insert(at, twice);
+            forged[2].gates[at].id.push('x');
+            let told = &mut forged[3].gates[at].result;
+            *told = if told == "passed" { "refused" } else { "passed" }.into();
+            for bundle in forged {
+                let answer = weighed.answer(&bundle);
+                assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {at} {answer:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_confirmation_of_something_else_admits_nothing() {
+    for case in each_case(SEED + 2, ADMISSIONS / 10) {
+        let weighed = weighed(&case);
+        if !weighed.is_approved || !has_steps(&weighed) {
+            continue;
+        }
+        let other = Digest::of_bytes(b"another plan");
+        for confirmation in [Confirmation::None, Confirmation::FullDigest { by: "eve".into(), digest: other }] {
+            let mut forged = weighed.bundle.clone();
+            forged.admission.confirmation = confirmation;
+            let answer = weighed.answer(&forged);
+            assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
+        }
+    }
+}
+
+fn has_steps(weighed: &Weighed) -> bool {
+    weighed.blobs.get(&weighed.bundle.decision.plan).is_some_and(|body| String::from_utf8_lossy(body).contains("\"verdict\":\"steps\""))
+}
+
+#[test]
+fn missing_changed_and_forged_evidence_have_codes_of_their_own() {
+    let is = |answer: &Answer, code: Code| matches!(answer, Answer::Broken(broken) if broken.code == code);
+    for case in each_case(SEED + 3, ADMISSIONS / 30) {
+        let mut weighed = weighed(&case);
+        for piece in Piece::ALL {
+            let digest = weighed.bundle.decision.digest(piece);
+            let whole = weighed.blobs.remove(&digest).expect("it is kept");
+            assert!(is(&weighed.answer(&weighed.bundle), Code::EvidenceMissing), "{case:?} {piece}");
+            weighed.blobs.insert(digest, whole[..whole.len() - 1].to_vec());
+            assert!(is(&weighed.answer(&weighed.bundle), Code::IntegrityViolation), "{case:?} {piece}");
+            weighed.blobs.insert(digest, whole);
+        }
+        let mut body = weighed.blobs[&weighed.bundle.decision.plan].clone();
+        let at = body.windows(5).position(|word| word == b"\"lab\"").expect("the environment");
+        body[at + 1] = b'L';
+        let mut forged = weighed.bundle.clone();
+        forged.decision.plan = Digest::of_bytes(&body);
+        weighed.blobs.insert(forged.decision.plan, body);
+        assert!(is(&weighed.answer(&forged), Code::DeterminismBreach), "{case:?}");
+    }
+}
+
+/// Every byte of a bundle that is changed makes it none, or another one that says what is wrong.
+#[test]
+fn a_changed_byte_of_a_bundle_never_admits() {
+    for case in each_case(SEED + 4, ADMISSIONS / 300) {
+        let weighed = weighed(&case);
+        let bytes = weighed.bundle.write().expect("memory takes it");
+        let honest = weighed.answer(&weighed.bundle);
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            let answer = admissible(&changed, |digest| weighed.blobs.get(&digest).cloned());
+            // Who asked, what made it, when it was and what it was configured by is bound by the ledger, not by the bundle.
+            assert!(answer == honest || !matches!(answer, Answer::Admissible), "{case:?} at {at}");
+        }
+    }
+}
