@@ -50,6 +50,14 @@ pub fn inclusion<H: Hashes>(hashes: &mut H, index: u64, size: u64) -> Result<Opt
     Ok(Some(proof))
 }
 
+/// The root over the first `size` entries of a log.
+///
+/// # Errors
+/// A hash cannot be read.
+pub fn root_at<H: Hashes>(hashes: &mut H, size: u64) -> Result<Hash, H::Error> {
+    root(hashes, 0..size)
+}
+
 /// The proof that the log of the first `new` entries extends that of the first `old`. None where it does not.
 ///
 /// # Errors

@@ -37,7 +37,7 @@ pub use converger_ledger::{Hash, Tile};
 pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
-pub use place::keeps;
+pub use place::{KEY_FILE, is_used, keeps};
 pub use query::{Filter, Head, Heads, LIST_MAX, RunHistory, Standing};
 pub use sqlite::{Fatal, OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};

@@ -9,6 +9,9 @@ use std::path::Path;
 use crate::lock;
 use crate::sqlite::FILE;
 
+/// The key that signs checkpoints, which is never in the database.
+pub const KEY_FILE: &str = "ledger.key";
+
 /// Whether a path is a file that is kept in this state directory, or would be one: the store, its log, or the lock of an environment.
 ///
 /// Whoever is about to write a file asks this before, also where a link leads there.
@@ -18,6 +21,13 @@ pub fn keeps(directory: &Path, path: &Path) -> bool {
     [Some(path), meant.as_deref()].into_iter().flatten().any(|path| is_in(directory, path) && is_own(path.file_name()))
 }
 
+/// Whether something is remembered in a directory: a store, or what one has left.
+#[must_use]
+pub fn is_used(directory: &Path) -> bool {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| is_own(Some(&entry.file_name())))
+}
+
 fn is_in(directory: &Path, path: &Path) -> bool {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     matches!((fs::canonicalize(room), fs::canonicalize(directory)), (Ok(room), Ok(directory)) if room == directory)
@@ -25,7 +35,7 @@ fn is_in(directory: &Path, path: &Path) -> bool {
 
 fn is_own(name: Option<&OsStr>) -> bool {
     let name = name.map(OsStr::to_string_lossy).unwrap_or_default();
-    name.starts_with(FILE) || name.ends_with(lock::ENDING)
+    name.starts_with(FILE) || name.ends_with(lock::ENDING) || name == KEY_FILE
 }
 
 #[cfg(test)]
@@ -37,7 +47,7 @@ mod tests {
         let above = tempfile::tempdir().expect("a directory");
         let directory = above.path().join("state");
         fs::create_dir(&directory).expect("made");
-        for name in ["converger.db", "converger.db-wal", "converger.db-shm", "converger.db-journal", "lab.lock"] {
+        for name in ["converger.db", "converger.db-wal", "converger.db-shm", "converger.db-journal", "lab.lock", KEY_FILE] {
             assert!(keeps(&directory, &directory.join(name)), "{name}");
             assert!(keeps(&directory, &above.path().join("state/../state").join(name)), "{name}");
             assert!(!keeps(&directory, &above.path().join(name)), "{name}");

@@ -197,16 +197,63 @@ Comments and layout of the file are kept. A pin that does not hold is replaced o
 
 Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]
     Pin(Pinning),
-    /// Explain a refusal code, or list them all
+    /// Look at the ledger: every decision as it was recorded, and what strangers need to check it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  converger ledger tail                            the last entries
+  converger ledger key                             what others check it with
+  converger ledger export /srv/ledger              files for any web server
+  converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt"
+    )]
+    Ledger(Ledger),
+    /// Say whether the record is whole, and where it is not: offline, and without trusting who kept it
+    #[command(after_help = "\
+Examples:
+  converger verify                                 the state directory of converger.toml
+  converger verify --db /backup/converger          a copy of one
+  converger verify /srv/ledger --key KEY           an export
+  converger verify receipt.txt --key KEY           a receipt alone
+
+Exit codes: 0 whole, 6 broken.")]
+    Verify(Verifying),
+    /// Make a recorded decision again, out of what was recorded for it, and compare it byte for byte
+    #[command(after_help = "\
+Examples:
+  converger reproduce sha256:2f6c...               a plan, by its full digest
+  converger reproduce 6afaf0b3-43690ad2            a run
+
+Exit codes: 0 the same, 3 another planner made it, 6 it is another decision, or the record is broken.")]
+    Reproduce(Reproducing),
+    /// Show what two recorded plans do differently, guest by guest
+    #[command(after_help = "\
+Examples:
+  converger diff 6afaf0b3-43690ad2 6afaf1c0-8d2e1f00
+
+Exit codes: 0 the same steps, 4 others.")]
+    Diff(Diff),
+    /// Weigh every recorded decision under other protection rules and limits, and list what would have changed
+    #[command(after_help = "\
+Examples:
+  converger backtest --config candidate.toml
+
+Exit codes: 0 nothing would have changed, 4 something would.")]
+    Backtest(Backtesting),
+    /// Explain a refusal code, or list them all; or a plan that was recorded
     #[command(after_help = "\
 Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
+  converger explain sha256:2f6c...     a recorded plan, made again
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A refusal code, `fields` or `steps`
+        /// A code, `fields`, `steps`, or the digest or run of a recorded plan
         topic: Option<String>,
+        /// Where the state directory is written [default: converger.toml where it exists]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
         /// Print it as JSON
         #[arg(long)]
         json: bool,
@@ -410,6 +457,138 @@ pub(crate) struct Releasing {
     /// The guest's id
     #[arg(value_parser = vmid)]
     pub(crate) vmid: Vmid,
+}
+
+/// Which ledger.
+#[derive(Args, Debug)]
+pub(crate) struct LedgerPlace {
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// What is asked of the ledger.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ledger {
+    /// Show the last entries
+    Tail(Tailing),
+    /// Show one entry whole
+    Show(ShowingEntry),
+    /// Print a checkpoint of what is durable, signed
+    Checkpoint(LedgerPlace),
+    /// Print the key that others check the ledger with
+    Key(LedgerPlace),
+    /// Write the ledger as files that any web server can serve, and anybody can check
+    Export(Exporting),
+    /// Write a receipt of an entry, which is checked alone
+    Prove(Proving),
+}
+
+/// Which entries are shown.
+#[derive(Args, Debug)]
+pub(crate) struct Tailing {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// How many
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which entry is shown.
+#[derive(Args, Debug)]
+pub(crate) struct ShowingEntry {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Its place, counted from 0
+    pub(crate) index: u64,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the ledger is written to.
+#[derive(Args, Debug)]
+pub(crate) struct Exporting {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// The directory; an earlier export of the same ledger is extended
+    pub(crate) directory: PathBuf,
+}
+
+/// What is proven.
+#[derive(Args, Debug)]
+pub(crate) struct Proving {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// An operation, whose last entry is meant, or the place of an entry
+    pub(crate) what: String,
+    /// The file to write [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// What is checked, and with what.
+#[derive(Args, Debug)]
+pub(crate) struct Verifying {
+    /// An export or a receipt, or with --db a state directory [default: the state directory of converger.toml]
+    pub(crate) path: Option<PathBuf>,
+    /// The path is a state directory
+    #[arg(long, requires = "path")]
+    pub(crate) db: bool,
+    /// The key of the ledger, or a file that has it
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which decision is made again.
+#[derive(Args, Debug)]
+pub(crate) struct Reproducing {
+    /// The full digest of a plan, or the id of a run
+    pub(crate) what: String,
+    /// Write the plan that came out to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which plans are compared.
+#[derive(Args, Debug)]
+pub(crate) struct Diff {
+    /// The full digest of a plan, or the id of a run
+    pub(crate) one: String,
+    /// Another
+    pub(crate) other: String,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Under what recorded decisions are weighed.
+#[derive(Args, Debug)]
+pub(crate) struct Backtesting {
+    /// The candidate: a converger.toml with other protection or limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What is asked of the journal.

@@ -3,18 +3,21 @@
 //! Artifacts and reports go to standard output, everything else to standard error.
 
 mod apply;
+mod decisions;
 mod demo;
 mod doctor;
 mod endings;
 mod explain;
 mod init;
 mod lab;
+mod ledger;
 mod memory;
 mod ops;
 mod people;
 mod pin;
 mod schema;
 mod spine;
+mod verify;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -52,7 +55,12 @@ pub(crate) fn run(command: Command) -> End {
         Command::Doctor(visit) => doctor::visit(&visit),
         Command::Init(adoption) => init::init(&adoption),
         Command::Pin(pinning) => pin::pin(&pinning),
-        Command::Explain { topic, json } => explain::explain(topic.as_deref(), json),
+        Command::Ledger(which) => ledger::ledger(&which),
+        Command::Verify(arguments) => verify::verify(&arguments),
+        Command::Reproduce(arguments) => decisions::reproduce_command(&arguments),
+        Command::Diff(arguments) => decisions::diff(&arguments),
+        Command::Backtest(arguments) => decisions::backtest(&arguments),
+        Command::Explain { topic, config, json } => explain::explain(topic.as_deref(), config.as_deref(), json),
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
@@ -106,6 +114,19 @@ impl Stop {
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::new(End::Failed, Message::Sentence(message.into()))
+    }
+
+    /// The evidence is broken: exit status 6, whatever else is wrong.
+    pub(crate) fn broken(code: failure::Code, message: impl Into<String>) -> Self {
+        let stop = Self::new(End::Broken, Message::Sentence(message.into())).help(code.entry().remedy);
+        stop.code(Some(code))
+    }
+
+    /// What it says, for a list of many.
+    pub(crate) fn sentence(&self) -> String {
+        match &self.message {
+            Message::Sentence(text) | Message::Laid(text) => text.clone(),
+        }
     }
 
     fn new(end: End, message: Message) -> Self {

@@ -109,7 +109,7 @@ pub(crate) struct Survey {
     pub(crate) origin: String,
     pub(crate) connections: BTreeMap<EnvironmentName, Connection>,
     /// The state directory, where it is written.
-    state: Option<PathBuf>,
+    pub(crate) state: Option<PathBuf>,
 }
 
 impl Survey {

@@ -184,6 +184,11 @@ pub(crate) fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result
     whole(path, Readers::Usual, write, |beside| take_name(beside, path))
 }
 
+/// The same for what nobody else may read.
+pub(crate) fn create_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    whole(path, Readers::Owner, write, |beside| take_name(beside, path))
+}
+
 fn take_name(beside: &Path, path: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     use rustix::io::Errno;

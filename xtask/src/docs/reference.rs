@@ -11,7 +11,7 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 23] = [
     "demo",
     "doctor",
     "init",
@@ -26,6 +26,11 @@ const COMMANDS: [&str; 18] = [
     "hold",
     "release",
     "lab",
+    "ledger",
+    "verify",
+    "reproduce",
+    "diff",
+    "backtest",
     "explain",
     "contract",
     "schema",

@@ -80,7 +80,14 @@ const ROOMS: &[Room] = &[
     Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
-        ours: Allowed::Only(&["converger-core", "converger-adapters", "converger-engine", "converger-lab", "converger-store"]),
+        ours: Allowed::Only(&[
+            "converger-core",
+            "converger-adapters",
+            "converger-engine",
+            "converger-lab",
+            "converger-ledger",
+            "converger-store",
+        ]),
         others: Allowed::Any,
         unreachable: &[],
         has_binary: true,

@@ -369,3 +369,8 @@ fn end(fate: Fate) -> End {
 pub(super) fn told(text: &str) -> Result<(), Stop> {
     shown(write!(anstream::stdout(), "{text}"), End::Done).map(drop)
 }
+
+/// What two bodies of plans do differently, guest by guest.
+pub(super) fn differences(one: &serde_json::Value, other: &serde_json::Value) -> Vec<String> {
+    saved::differences(one, other, saved::Narrowed::No)
+}

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
+use std::path::Path;
 
 use converger_core::action::CATALOGUE;
+use converger_core::artifact::Digest;
 use converger_core::contract::{self, Report};
 use converger_core::failure::{self, TABLE as FAILURES};
 use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
@@ -14,11 +16,12 @@ use super::{Stop, shown};
 use crate::exit::End;
 use crate::render::{self, styled};
 
-pub(super) fn explain(topic: Option<&str>, as_json: bool) -> Result<End, Stop> {
+pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool) -> Result<End, Stop> {
     let (text, data) = match topic {
         None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
         Some("steps") => (steps_text(), json!({ "actions": CATALOGUE, "words": WORDS.map(word_json) })),
+        Some(name) if Digest::parse(name).is_some() => return super::decisions::explain_plan(config, name),
         Some(word) => {
             let refusal = Code::find(word).map(|code| (code_text(code.entry()), code_json(code.entry())));
             let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));

@@ -24,9 +24,13 @@ pub(super) struct Memory {
 /// Opens the store that converger.toml names.
 pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
     let config = spine::load(config, environment)?;
-    let directory = state::directory(config.state.as_deref()).map_err(Stop::input)?;
-    let store = state::open(&directory).map_err(|error| unopened(&error))?;
-    Ok(Memory { store, directory, runtime: spine::runtime()? })
+    at(&state::directory(config.state.as_deref()).map_err(Stop::input)?)
+}
+
+/// Opens the store in this directory.
+pub(super) fn at(directory: &Path) -> Result<Memory, Stop> {
+    let store = state::open(directory).map_err(|error| unopened(&error))?;
+    Ok(Memory { store, directory: directory.to_owned(), runtime: spine::runtime()? })
 }
 
 /// What is remembered of an environment that decides about a plan, without touching anything. Where there is no store nothing is

@@ -69,7 +69,7 @@ impl Saved {
     }
 }
 
-fn differences(then: &Json, now: &Json, narrowed: Narrowed) -> Vec<String> {
+pub(super) fn differences(then: &Json, now: &Json, narrowed: Narrowed) -> Vec<String> {
     if then["environment"] != now["environment"] {
         return vec![format!("environment: then {}, now {}", then["environment"], now["environment"])];
     }

@@ -1,0 +1,113 @@
+//! `converger backtest`: what other protection rules and limits would have made of everything that was decided.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
+
+use converger_core::guest::Vmid;
+use converger_core::moment;
+use converger_core::plan::Verdict;
+use converger_core::refusal::Refusal;
+use converger_core::safety::Judged;
+use serde_json::{Value as Json, json};
+
+use super::super::ledger::Book;
+use super::super::{Stop, shown, spine};
+use super::{Made, again, all};
+use crate::cli::Backtesting;
+use crate::exit::End;
+use crate::render::{self, styled};
+
+/// A run that would have been decided in another way.
+struct Changed {
+    made: Made,
+    /// What concerns the whole run, then and under the candidate.
+    run: Option<(String, String)>,
+    guests: BTreeMap<Vmid, (String, String)>,
+}
+
+pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
+    let book = Book::open(arguments.state.as_deref())?;
+    let (mut count, mut unread, mut changed) = (0_u64, Vec::new(), Vec::new());
+    for made in all(&book)? {
+        let recalled = match again(&book, &made) {
+            Ok(recalled) => recalled,
+            // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
+            Err(stop) => {
+                unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
+                continue;
+            }
+        };
+        count += 1;
+        let candidate = spine::load(Some(&arguments.config), &made.run.environment)?;
+        let (then, now) = (recalled.decide(), recalled.under(&candidate.rules, candidate.limits).decide());
+        changed.extend(compared(made, &then, &now));
+    }
+    let written = if arguments.json {
+        writeln!(std::io::stdout(), "{}", as_json(count, &changed, &unread))
+    } else {
+        write!(anstream::stdout(), "{}", text(count, &changed, &unread))
+    };
+    shown(written, if changed.is_empty() { End::Done } else { End::ChangesPending })
+}
+
+fn compared(made: Made, then: &Judged, now: &Judged) -> Option<Changed> {
+    let (one, other) = (whole(then), whole(now));
+    let run = (one != other).then_some((one, other));
+    let pairs = then.plan().guests().zip(now.plan().guests());
+    let guests: BTreeMap<Vmid, (String, String)> =
+        pairs.map(|((guest, then), (_, now))| (guest.vmid, (verdict(then), verdict(now)))).filter(|(_, (then, now))| then != now).collect();
+    (run.is_some() || !guests.is_empty()).then_some(Changed { made, run, guests })
+}
+
+/// What stands against the whole run.
+fn whole(judged: &Judged) -> String {
+    let causes = judged.plan().refusals().iter().chain(judged.judgement().refusals());
+    codes(causes).unwrap_or_else(|| "may be carried out".into())
+}
+
+fn verdict(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Converged { .. } => "converged".into(),
+        Verdict::Steps(steps) => steps.iter().map(|step| step.change.word()).collect::<Vec<_>>().join(", "),
+        Verdict::Refused(causes) => codes(causes.iter()).unwrap_or_default(),
+    }
+}
+
+fn codes<'r>(causes: impl Iterator<Item = &'r Refusal>) -> Option<String> {
+    let mut words: Vec<&str> = causes.map(|cause| cause.code().entry().word).collect();
+    words.dedup();
+    (!words.is_empty()).then(|| format!("refused ({})", words.join(", ")))
+}
+
+fn text(count: u64, changed: &[Changed], unread: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for Changed { made, run, guests } in changed {
+        let head = format!("{} in {} at {}", made.run.id.as_str(), made.run.environment, moment::written(made.run.at_ms / 1000));
+        let _ = writeln!(text, "{}", styled(render::BOLD, head));
+        let rows =
+            run.iter().map(|change| ("run".to_owned(), change)).chain(guests.iter().map(|(vmid, change)| (vmid.to_string(), change)));
+        for (who, (then, now)) in rows {
+            let _ = writeln!(text, "  {who:<6} then {then}, now {now}");
+        }
+    }
+    for (run, why) in unread {
+        let _ = writeln!(text, "{} cannot be weighed: {why}", styled(render::BOLD, run));
+    }
+    let runs = render::counted(count, "run");
+    let _ = writeln!(text, "{runs} weighed, {} would have been decided in another way, {} cannot be weighed", changed.len(), unread.len());
+    text
+}
+
+fn as_json(count: u64, changed: &[Changed], unread: &[(String, String)]) -> Json {
+    let pair = |(then, now): &(String, String)| json!({ "then": then, "now": now });
+    let rows: Vec<Json> = changed
+        .iter()
+        .map(|Changed { made, run, guests }| {
+            let guests: BTreeMap<String, Json> = guests.iter().map(|(vmid, change)| (vmid.to_string(), pair(change))).collect();
+            json!({ "run": made.run.id.as_str(), "plan": made.decision.plan, "whole": run.as_ref().map(pair), "guests": guests })
+        })
+        .collect();
+    let unread: Vec<Json> = unread.iter().map(|(run, why)| json!({ "run": run, "why": why })).collect();
+    json!({ "schema": "converger.backtest/1", "weighed": count, "changed": rows, "unread": unread })
+}

@@ -1,0 +1,126 @@
+//! The ledger as a directory that any static file server can serve: tiles, entries and checkpoint as C2SP tlog-tiles has them, and beside them
+//! what the entries name by digest.
+//!
+//! What is full never changes and is written once; the checkpoint comes last, so that an export which is interrupted is the older one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use converger_core::artifact::Digest;
+use converger_core::evidence::Entry;
+use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
+
+use super::super::{Stop, unwritten};
+use super::{Book, broken, signed};
+use crate::files;
+
+/// What an export has.
+pub(super) struct Exported {
+    pub(super) entries: u64,
+    /// Files that entries name by digest.
+    pub(super) kept: usize,
+}
+
+pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
+    let (checkpoint, text) = signed(book)?;
+    extends(book, directory, &checkpoint)?;
+    for tile in Tile::all(checkpoint.size) {
+        let hashes = book.tile(tile)?;
+        put(directory, &tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
+        if tile.level == 0 {
+            put(directory, &tile.entries_path(), &bundle(book, tile, &hashes)?)?;
+        }
+    }
+    let kept = blobs(book, directory, checkpoint.size)?;
+    put(directory, "log.vkey", format!("{}\n", super::signer(book)?.verifier()).as_bytes())?;
+    put(directory, "checkpoint", text.as_bytes())?;
+    Ok(Exported { entries: checkpoint.size, kept })
+}
+
+/// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
+fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> {
+    let path = directory.join("checkpoint");
+    let old = match fs::read(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))))?,
+    };
+    let shown = files::shown(directory);
+    let old = Checkpoint::verify(&old, &super::signer(book)?.verifier()).map_err(|error| {
+        Stop::input(format!("{shown} holds something else: {error}")).help("name a directory that is empty or not there")
+    })?;
+    if old.size > new.size {
+        return Err(broken(format!(
+            "{shown} has {} entries, and the ledger here {}: it was put back from an older copy",
+            old.size, new.size
+        )));
+    }
+    let root = root_at(book, old.size, new.size)?;
+    if root == old.root {
+        Ok(())
+    } else {
+        Err(broken(format!("{shown} and the ledger here differ within their first {} entries", old.size)))
+    }
+}
+
+/// The root that the log had when it had this size.
+pub(in super::super) fn root_at(book: &Book, size: u64, now: u64) -> Result<Hash, Stop> {
+    converger_ledger::root_at(&mut book.hashes(now), size)
+}
+
+fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
+    let mut bundle = Bundle::default();
+    let first = tile.index * TILE_WIDTH;
+    book.each(first, first + u64::from(tile.width), |index, entry| {
+        let at = usize::try_from(index - first).unwrap_or(usize::MAX);
+        // What does not lead to the root is not given to strangers as if it did.
+        if hashes.get(at) != Some(&Hash::of_leaf(entry)) || !bundle.push(entry) {
+            return Err(broken(format!("entry {index} is not the one that the hashes above it are of")));
+        }
+        Ok(())
+    })?;
+    Ok(bundle.into_bytes())
+}
+
+/// Everything that entries name by digest and that is still kept.
+fn blobs(book: &Book, directory: &Path, size: u64) -> Result<usize, Stop> {
+    let mut named = BTreeSet::new();
+    book.each(0, size, |index, bytes| {
+        named.extend(digests(&book.entry(index, bytes)?));
+        Ok(())
+    })?;
+    let mut kept = 0;
+    for digest in named {
+        if let Some(bytes) = book.blob(digest)? {
+            put(directory, &blob_path(digest), &bytes)?;
+            kept += 1;
+        }
+    }
+    Ok(kept)
+}
+
+/// Where something lies that is named by its digest.
+pub(in super::super) fn blob_path(digest: Digest) -> String {
+    format!("blob/{}", digest.to_string().replace(':', "/"))
+}
+
+/// What an entry names.
+pub(in super::super) fn digests(entry: &Entry) -> Vec<Digest> {
+    match entry {
+        Entry::RunStarted { inputs, .. } => vec![inputs.config, inputs.desired, inputs.observation, inputs.rules, inputs.catalogue],
+        Entry::PlanMade { plan, judgement, .. } => vec![*plan, *judgement],
+        Entry::Admitted { bundle, .. } => vec![*bundle],
+        _ => Vec::new(),
+    }
+}
+
+/// Writes a file, unless it is there with these bytes.
+fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
+    let path = directory.join(path);
+    if fs::read(&path).is_ok_and(|there| there == bytes) {
+        return Ok(());
+    }
+    let room = path.parent().unwrap_or(directory);
+    fs::create_dir_all(room).and_then(|()| files::replace(&path, |file| file.write_all(bytes))).map_err(|error| unwritten(&path, &error))
+}

@@ -1,0 +1,101 @@
+//! The key that signs checkpoints: made on first use, in a file of its own that nobody else can read, never in the database.
+//!
+//! The ledger names it in an entry. A key that no entry names signs nothing: it was put there by somebody else.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use converger_core::evidence::Entry;
+use converger_core::failure::Code;
+use converger_ledger::Signer;
+use converger_store::{Batch, KEY_FILE, Write};
+
+use super::super::Stop;
+use super::{Book, broken};
+use crate::{files, state};
+
+/// A key is one line; more is none.
+const KEY_BYTES_MAX: u64 = 4096;
+
+/// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
+pub(in super::super) fn signer(book: &Book) -> Result<Signer, Stop> {
+    let path = book.directory().join(KEY_FILE);
+    let named = named(book)?;
+    let signer = match (read(&path)?, &named) {
+        (Some(signer), _) => signer,
+        (None, None) => make(&path)?,
+        (None, Some(_)) => {
+            let text = format!("the key of this ledger is not there: {}", files::shown(&path));
+            return Err(broken(text).help("put it back from a copy; without it nothing new is signed, and what was signed stays so"));
+        }
+    };
+    let verifier = signer.verifier().to_string();
+    match named {
+        Some(named) if named == verifier => Ok(signer),
+        Some(_) => {
+            let text = format!("{} is not the key that the ledger names: somebody replaced it", files::shown(&path));
+            Err(broken(text).help("put the right one back from a copy, and find out who wrote there"))
+        }
+        // Made by a run that died before it could say so, or just now: the ledger says it first.
+        None => {
+            let key = Entry::Key { verifier: verifier.into(), at_ms: state::now_ms() };
+            let _ = book.memory().commit(Batch::from(Write::decision(key)))?;
+            Ok(signer)
+        }
+    }
+}
+
+/// The key that the ledger names. It stands at the beginning, where the first who wrote here put it.
+fn named(book: &Book) -> Result<Option<String>, Stop> {
+    let size = book.heads()?.all.size;
+    for first in (0..size).step_by(PAGE) {
+        let mut named = None;
+        book.each(first, size.min(first.saturating_add(PAGE as u64)), |index, bytes| {
+            if let (None, Entry::Key { verifier, .. }) = (&named, book.entry(index, bytes)?) {
+                named = Some(verifier.into());
+            }
+            Ok(())
+        })?;
+        if named.is_some() {
+            return Ok(named);
+        }
+    }
+    Ok(None)
+}
+
+/// So many entries are looked at before more are read.
+const PAGE: usize = 16;
+
+fn read(path: &Path) -> Result<Option<Signer>, Stop> {
+    let unreadable =
+        |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Some(Code::JournalUnreadable));
+    let file = match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(unreadable)?,
+    };
+    let mode = file.metadata().map_err(unreadable)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let text = format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::shown(path), mode & 0o777);
+        return Err(Stop::failed(text).help(format!("chmod 600 {}", files::shown(path))).code(Some(Code::JournalUnreadable)));
+    }
+    let mut text = String::new();
+    file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
+    // The text is a secret, and is shown nowhere.
+    Signer::parse(&text).map(Some).map_err(|error| broken(format!("{} is damaged: {error}", files::shown(path))))
+}
+
+fn make(path: &Path) -> Result<Signer, Stop> {
+    let failed = |what: &str| Stop::failed(format!("cannot make {}: {what}", files::shown(path))).code(Some(Code::JournalUnwritable));
+    let mut secret = [0; 32];
+    let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
+    random(&mut secret).map_err(|error| failed(&error.to_string()))?;
+    let name = format!("converger-{:016x}", state::random().map_err(|error| failed(&error))?);
+    let signer = Signer::new(&name, &secret).map_err(|error| failed(&error.to_string()))?;
+    match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret())) {
+        // Somebody else made one meanwhile: that one counts.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(path)?.ok_or_else(|| failed("it comes and goes")),
+        made => made.map(|()| signer).map_err(|error| failed(&error.to_string())),
+    }
+}

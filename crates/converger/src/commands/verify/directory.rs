@@ -1,0 +1,98 @@
+//! An export: static files, checked without the program that made them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use converger_ledger::{Broken, Files, Part, Verifier, walk};
+
+use super::super::Stop;
+use super::super::ledger::{blob_path, broken};
+use super::{Whole, deep::Deep};
+use crate::files;
+
+/// No file of a log is larger: 256 entries of 64 KiB, each with its length.
+const FILE_BYTES_MAX: usize = 256 * ((64 << 10) + 2);
+/// What is named by its digest is at most as large as anything that is read.
+const BLOB_BYTES_MAX: usize = 1 << 30;
+
+struct Directory<'d>(&'d Path);
+
+impl Directory<'_> {
+    fn read_at_most(&self, path: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
+        match files::read_at_most(&self.0.join(path), most) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+            // One byte more than the bound is enough to be another file than the one that belongs here.
+            Ok(text) => Ok(Some(text.bytes)),
+        }
+    }
+}
+
+impl Files for Directory<'_> {
+    type Error = io::Error;
+
+    fn read(&mut self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        self.read_at_most(path, FILE_BYTES_MAX)
+    }
+}
+
+pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
+    let (shown, mut notes) = (files::shown(path), Vec::new());
+    let key = match key {
+        Some(key) => key,
+        None => {
+            notes.push(
+                "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source".into(),
+            );
+            beside(path)?
+        }
+    };
+    let (mut deep, mut wrong) = (Deep::default(), None);
+    let walked = walk(&mut Directory(path), &key, |index, entry| {
+        if wrong.is_none() {
+            wrong = deep.take(index, entry).err();
+        }
+    });
+    let walked = walked.map_err(|error| Stop::failed(format!("cannot read {shown}: {error}")))?;
+    // What the hashes find is the first wrong byte; what entries say counts only where those are whole.
+    let walked = walked.map_err(|found| told(&found))?;
+    if let Some(stop) = wrong {
+        return Err(stop);
+    }
+    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}"));
+    let gone = deep.gone(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
+    if !deep.replay.keys().iter().any(|named| **named == key.to_string()) {
+        notes.push("the ledger names no such key in its entries".into());
+    }
+    let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
+    Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
+}
+
+fn beside(path: &Path) -> Result<Verifier, Stop> {
+    let file = path.join("log.vkey");
+    let text = fs::read_to_string(&file).map_err(|error| {
+        Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
+            .help("--key KEY, as `converger ledger key` prints it")
+    })?;
+    Verifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))
+}
+
+fn told(found: &Broken) -> Stop {
+    let at = |part: &Part| match part.index {
+        Some(index) => format!("entry {index} ({})", part.path),
+        None => part.path.clone(),
+    };
+    match found {
+        Broken::Missing(part) if part.path == "checkpoint" => {
+            broken("there is no checkpoint: the export was interrupted, or it was removed").help("export again, or get the missing file")
+        }
+        Broken::Missing(part) => broken(format!("{}: the file is missing", at(part))),
+        Broken::Checkpoint(error) => broken(format!("checkpoint: {error}")),
+        Broken::Bundle(part) => broken(format!("{}: the file has more or fewer entries than it should, or ends inside of one", at(part))),
+        Broken::Entry(part) => broken(format!("{}: the entry is not the one that was logged", at(part))),
+        Broken::Tile(part) => broken(format!("{}: the hashes of the tile are not those of the log", at(part))),
+        Broken::Both(part) => broken(format!("{}: the entry and the hash over it differ, and neither leads to the signed root", at(part))),
+        Broken::Root { found, signed } => broken(format!("the entries lead to the root {found}, and {signed} is signed")),
+    }
+}
