@@ -42,6 +42,7 @@ pub(crate) enum Command {
     #[command(after_help = "\
 Examples:
   converger audit desired.yaml                        reads its environment
+  converger audit desired.yaml --only 101,102         only these guests
   converger audit desired.yaml --replay current.json  judges a recording
   converger audit desired.yaml --replay current.json --json | jq .summary
   ssh pve1 cat current.json | converger audit desired.yaml --replay -
@@ -53,9 +54,11 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
 Examples:
   converger plan desired.yaml                       writes plan.json
   converger plan desired.yaml --out lab.json        another file
+  converger plan desired.yaml --only 101,102        only these guests
   converger plan desired.yaml --json | jq .digest   standard output, no file
 
-The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785).
+The digest in plan.json is the SHA-256 of its body in canonical JSON (RFC 8785). A script hands it to \
+`converger apply --confirm`, with the same --only.
 
 Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
     Plan {
@@ -312,11 +315,21 @@ pub(crate) struct Look {
     pub(crate) config: Option<PathBuf>,
 }
 
+/// Which of the declared guests are meant.
+#[derive(Args, Debug)]
+pub(crate) struct Choice {
+    /// Only these guests: ids, joined by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
+    pub(crate) only: Vec<Vmid>,
+}
+
 /// What is planned on and held to.
 #[derive(Args, Debug)]
 pub(crate) struct Reading {
     #[command(flatten)]
     pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) choice: Choice,
     /// Print the plan as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -675,9 +688,8 @@ pub(crate) struct Doctor {
 pub(crate) struct Apply {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Only these guests: ids, joined by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid)]
-    pub(crate) only: Vec<Vmid>,
+    #[command(flatten)]
+    pub(crate) choice: Choice,
     /// Leave out guests that are refused, and carry out the rest
     #[arg(long)]
     pub(crate) partial: bool,

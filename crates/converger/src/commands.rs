@@ -179,7 +179,7 @@ fn shown(written: io::Result<()>, end: End) -> Result<End, Stop> {
 }
 
 fn audit_command(reading: &Reading) -> Result<End, Stop> {
-    let outcome = spine::judge(&reading.source)?;
+    let outcome = spine::judge(&reading.source, &reading.choice)?;
     show(&outcome, reading)
 }
 
@@ -188,7 +188,7 @@ fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     if let Some(path) = &out {
         not_an_input(path, &reading.source, None)?;
     }
-    let outcome = spine::judge(&reading.source)?;
+    let outcome = spine::judge(&reading.source, &reading.choice)?;
     if let Some(path) = &out {
         let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| unwritten(path, &error))?;

@@ -50,6 +50,13 @@ pub(crate) fn shown(path: &Path) -> String {
     plain(&path.display().to_string())
 }
 
+/// A path as it is typed in a command line: a shell takes it for one word.
+pub(crate) fn argument(path: &Path) -> String {
+    let shown = shown(path);
+    let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_./@:+,=".contains(character);
+    if !shown.is_empty() && shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
+}
+
 /// The same for any text that somebody else wrote.
 pub(crate) fn plain(text: &str) -> String {
     let escaped = |character: char| if is_hidden(character) { character.escape_default().collect() } else { vec![character] };

@@ -48,10 +48,13 @@ pub(crate) fn stop(word: &str, message: &Message, code: Option<&str>, help: Opti
         Message::Laid(laid) => laid.clone(),
         Message::Sentence(sentence) => format!("{} {}\n", styled(RED.bold(), title), sentence.trim_end()),
     };
-    if let Some(help) = help {
-        let _ = writeln!(text, "{} {help}", styled(CYAN.bold(), "help:"));
-    }
+    text.push_str(&help.map(self::help).unwrap_or_default());
     text
+}
+
+/// What to do about it.
+pub(crate) fn help(help: &str) -> String {
+    format!("{} {help}\n", styled(CYAN.bold(), "help:"))
 }
 
 /// That a file was written.
@@ -277,7 +280,7 @@ pub(crate) fn facts(evidence: &Evidence) -> Vec<String> {
 /// The options that lead to the same reading again.
 pub(crate) fn look(look: &Look) -> String {
     let option =
-        |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(" --{name} {}", files::shown(path))).unwrap_or_default();
+        |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(" --{name} {}", files::argument(path))).unwrap_or_default();
     option("replay", &look.replay) + &option("config", &look.config)
 }
 

@@ -315,7 +315,7 @@ pub static TABLE: [Entry; 32] = [
         Reach::Run,
         "the plan needs an approval that it does not have",
         "Steps that interrupt guests need a person at a terminal who types the names of the guests; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
-        "The evidence says what is needed and for which guests: a person confirms at a terminal, a script gives `--confirm` with the digest that `converger plan` prints; approvals of others are not there yet.",
+        "The evidence says what is needed and for which guests. A person says yes at a terminal, and types there the names of guests that go down; a script gives `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approvals of others are not there yet.",
     ),
     entry(
         Code::EnvironmentBusy,

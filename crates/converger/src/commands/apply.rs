@@ -8,6 +8,7 @@ mod pace;
 mod record;
 mod result;
 mod saved;
+mod way;
 
 use std::error::Error as _;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -23,7 +24,6 @@ use converger_core::apply::{Answer, Ask, Cause, End as Fate, OperationId, Place,
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::Provenance;
 use converger_core::contract;
-use converger_core::desired::{Desired, NotNarrowed, Scope};
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::moment;
@@ -48,6 +48,7 @@ use board::{Board, Subject};
 use pace::Pace;
 use record::Recorded;
 use result::Told;
+use way::Way;
 
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
     super::contract_kept(&contract::check())?;
@@ -56,23 +57,11 @@ pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
         super::not_an_input(path, &arguments.source, arguments.plan.as_ref())?;
         result::has_place(path)?;
     }
-    let mut ground = spine::ground(&arguments.source)?;
-    if !arguments.only.is_empty() {
-        ground.desired = narrowed(&ground.desired, &arguments.only)?;
-    }
+    let ground = spine::ground(&arguments.source, &arguments.choice)?;
     match &arguments.source.look.replay {
         Some(_) => recorded(arguments, ground),
         None => live(arguments, ground),
     }
-}
-
-fn narrowed(desired: &Desired, only: &[converger_core::guest::Vmid]) -> Result<Desired, Stop> {
-    desired.narrowed(&Scope::new(only.to_vec())).map_err(|error| match error {
-        NotNarrowed::Undeclared(vmid) => Stop::input(format!("guest {vmid} is not declared")).help("declare it, or correct --only"),
-        NotNarrowed::Splits { vmid, named } => {
-            Stop::input(format!("guest {vmid} comes after {named}, and --only names one of them")).help("name both, or neither")
-        }
-    })
 }
 
 /// A recording shows how things were, and is never acted on (G7).
@@ -284,7 +273,7 @@ fn decided(
     person: &Person<'_>,
     recorded: &Recorded<'_>,
 ) -> Result<Option<ApprovedPlan>, Stop> {
-    let narrowed = if arguments.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
+    let narrowed = if arguments.choice.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
     let stale = saved.map(|saved| saved.stale(outcome.judged.plan(), narrowed)).transpose()?;
     if let Some(stale) = stale.flatten() {
         recorded.refused(std::slice::from_ref(&stale))?;
@@ -319,6 +308,10 @@ fn approved(
     }
     let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
     ask::nothing_is_refused(&safe, refused)?;
+    let way = Way::of(arguments, &safe, mode)?;
+    if !arguments.json && !is_objected {
+        told(&way.digest_line())?;
+    }
     admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
     recorded.approved(&admission.confirmation)?;
     // Somebody may have thought about the answer for an hour.
@@ -328,7 +321,7 @@ fn approved(
         Admitted::Refused(refusals) => {
             recorded.refused(&refusals)?;
             let text: String = refusals.iter().map(render::refusal).collect();
-            let _ = write!(anstream::stderr(), "\n{text}");
+            let _ = write!(anstream::stderr(), "\n{text}{}", way.on(&refusals));
             Ok(None)
         }
     }

@@ -9,10 +9,10 @@ use converger_adapters::proxmox::{self, Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
 use converger_core::artifact::Provenance;
-use converger_core::desired::{self, Desired, Scope};
+use converger_core::desired::{self, Desired, NotNarrowed, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::observe::Scoped;
 use converger_core::plan;
 use converger_core::policy::{Grip, GripBy};
@@ -21,7 +21,7 @@ use converger_store::Remembered;
 use tokio::runtime::Runtime;
 
 use super::{Stop, memory};
-use crate::cli::{Look, Source};
+use crate::cli::{Choice, Look, Source};
 use crate::config::{Config, Connection};
 use crate::files::Text;
 use crate::{config, diagnose, files, host, progress, render};
@@ -39,14 +39,24 @@ pub(super) struct Ground {
     pub(super) config: Config,
 }
 
-pub(super) fn ground(source: &Source) -> Result<Ground, Stop> {
+pub(super) fn ground(source: &Source, choice: &Choice) -> Result<Ground, Stop> {
     let desired = desired(&source.desired)?;
     let config = config(&source.look, desired.environment())?;
+    let desired = if choice.only.is_empty() { desired } else { narrowed(&desired, &choice.only)? };
     Ok(Ground { desired, config })
 }
 
-pub(super) fn judge(source: &Source) -> Result<Outcome, Stop> {
-    let ground = ground(source)?;
+fn narrowed(desired: &Desired, only: &[Vmid]) -> Result<Desired, Stop> {
+    desired.narrowed(&Scope::new(only.to_vec())).map_err(|error| match error {
+        NotNarrowed::Undeclared(vmid) => Stop::input(format!("guest {vmid} is not declared")).help("declare it, or correct --only"),
+        NotNarrowed::Splits { vmid, named } => {
+            Stop::input(format!("guest {vmid} comes after {named}, and --only names one of them")).help("name both, or neither")
+        }
+    })
+}
+
+pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
+    let ground = ground(source, choice)?;
     let desired = &ground.desired;
     // A recording is planned alike on every machine, whatever this one remembers.
     let remembered = match source.look.replay {

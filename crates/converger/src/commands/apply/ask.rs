@@ -15,19 +15,24 @@ use tokio::sync::{oneshot, watch};
 
 use super::super::memory::Memory;
 use super::super::{Stop, spine};
+use super::way;
 use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
 use crate::state;
 
 /// Whether what was said on the command line can be meant.
 pub(super) fn is_sound(arguments: &Apply) -> Result<(), Stop> {
-    arguments.confirm.as_deref().map(digest).transpose().map(drop)
+    digest(arguments).map(drop)
 }
 
-fn digest(text: &str) -> Result<Digest, Stop> {
-    Digest::parse(text).ok_or_else(|| {
-        Stop::input("--confirm needs the full digest of the plan: `sha256:` and 64 digits").help("`converger plan` prints it")
-    })
+/// The digest that was given, if any.
+fn digest(arguments: &Apply) -> Result<Option<Digest>, Stop> {
+    let Some(text) = &arguments.confirm else { return Ok(None) };
+    let digest = Digest::parse(text).ok_or_else(|| {
+        let plan = way::again("plan", arguments);
+        Stop::input("--confirm needs the full digest of the plan: `sha256:` and 64 digits").help(format!("`{plan}` prints it"))
+    })?;
+    Ok(Some(digest))
 }
 
 /// Nothing is carried out while a guest is refused, unless it is to be left out. Its cause stands in the plan.
@@ -46,8 +51,8 @@ pub(super) fn nothing_is_refused(safe: &SafePlan, refused: Refused) -> Result<()
 /// What was said. Where nobody can be asked and no digest was given, nothing was; where one person does not decide alone, nobody is.
 pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, person: &Person<'_>) -> Result<Confirmation, Stop> {
     let by = state::actor().into();
-    if let Some(text) = &arguments.confirm {
-        return Ok(Confirmation::FullDigest { by, digest: digest(text)? });
+    if let Some(digest) = digest(arguments)? {
+        return Ok(Confirmation::FullDigest { by, digest });
     }
     if !is_asked(arguments, safe, mode) {
         return Ok(Confirmation::None);
