@@ -62,6 +62,8 @@ pub enum Code {
     ShutdownTimeout,
     /// The task takes longer than anything that is waited for.
     TaskOverdue,
+    /// A task of an earlier run is still at work.
+    TaskAtWork,
     /// How the task ended is not known.
     TaskLost,
     /// What became of the change cannot be read at the moment.
@@ -78,6 +80,8 @@ pub enum Code {
     DependencyNotDone,
     /// The run was ended before the step's turn.
     RunStopped,
+    /// The run was left while the step was under way.
+    RunLeft,
     /// A newer step took its place.
     Superseded,
     /// The request was carried out before.

@@ -51,6 +51,8 @@ pub enum Code {
     ObservationStale,
     ApprovalMissing,
     EnvironmentBusy,
+    NotFrozen,
+    NotHeld,
 }
 
 /// The stage that refuses.
@@ -100,6 +102,15 @@ impl Code {
         self.entry().word
     }
 
+    /// What it is called, where these keys are in its evidence: whoever reads that somebody holds a guest looks for a person.
+    #[must_use]
+    pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
+        match self {
+            Self::GuestHeld if has("operation") => "an operation of this program on the guest has no end yet, or none that is known",
+            code => code.entry().title,
+        }
+    }
+
     /// What makes it go away, where these keys are in its evidence: a guest is held in more than one way.
     #[must_use]
     pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
@@ -110,6 +121,15 @@ impl Code {
             }
             code => code.entry().remedy,
         }
+    }
+
+    /// All that make it go away, one for each way in which it comes about.
+    #[must_use]
+    pub fn remedies(self) -> Vec<&'static str> {
+        let mut all = vec![self.entry().remedy];
+        all.extend(["by", "operation"].map(|key| self.remedy(|own| own == key)));
+        all.dedup();
+        all
     }
 
     /// The code of a word.
@@ -185,10 +205,20 @@ impl Refusal {
         &self.evidence
     }
 
+    /// What it is called.
+    #[must_use]
+    pub fn title(&self) -> &'static str {
+        self.code.title(|key| self.has(key))
+    }
+
     /// What makes it go away.
     #[must_use]
     pub fn remedy(&self) -> &'static str {
-        self.code.remedy(|key| self.evidence.iter().any(|(own, _)| *own == key))
+        self.code.remedy(|key| self.has(key))
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.evidence.iter().any(|(own, _)| *own == key)
     }
 
     fn bare(code: Code) -> Self {
@@ -367,6 +397,24 @@ impl Refusal {
     pub fn environment_busy_just_now() -> Self {
         Self::bare(Code::EnvironmentBusy).with("by", "a process that has just begun")
     }
+
+    /// A freeze was to be ended, and there is none.
+    #[must_use]
+    pub fn not_frozen(environment: &str) -> Self {
+        Self::bare(Code::NotFrozen).with("environment", environment)
+    }
+
+    /// A hold of this guest was to be ended, and there is none.
+    #[must_use]
+    pub fn guest_not_held(vmid: Vmid) -> Self {
+        Self::bare(Code::NotHeld).with("guest", Datum::Ids(vec![vmid]))
+    }
+
+    /// It was to be said what became of this operation, and that is known.
+    #[must_use]
+    pub fn operation_not_held(operation: &str, stands: &str) -> Self {
+        Self::bare(Code::NotHeld).with("operation", operation).with("stands", stands)
+    }
 }
 
 impl Serialize for Refusal {
@@ -399,7 +447,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(Code::find(entry.word), Some(entry.code));
         }
-        assert_eq!(Code::EnvironmentBusy as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(Code::NotHeld as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]
@@ -411,6 +459,15 @@ mod tests {
             }
             assert!(entry.meaning.ends_with('.') && entry.remedy.ends_with('.'), "{}", entry.word);
         }
+    }
+
+    #[test]
+    fn a_guest_is_held_in_three_ways_and_each_says_how_to_get_on() {
+        let ways = [Refusal::guest_held("converger-hold"), Refusal::guest_held_by("ann", "why"), Refusal::guest_taken_by("7-0")];
+        assert_eq!(ways.each_ref().map(Refusal::remedy).to_vec(), Code::GuestHeld.remedies());
+        let [by_tag, by_person, by_operation] = ways.map(|way| way.title());
+        assert!(by_tag == by_person && by_person.contains("somebody") && !by_operation.contains("somebody"));
+        assert_eq!(Code::Frozen.remedies(), [Code::Frozen.entry().remedy]);
     }
 
     #[test]

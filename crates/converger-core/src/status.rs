@@ -48,7 +48,9 @@ pub fn of_refusal(code: Refusal) -> Status {
         | Refusal::DependentRunning
         | Refusal::PlanStale
         | Refusal::ObservationStale
-        | Refusal::EnvironmentBusy => 409,
+        | Refusal::EnvironmentBusy
+        | Refusal::NotFrozen
+        | Refusal::NotHeld => 409,
     };
     Status { exit: REFUSED, http }
 }
@@ -81,7 +83,12 @@ pub fn of_failure(code: Failure) -> Status {
         Failure::ClusterDown | Failure::QueueFull => (FAILED, 503),
         Failure::AnswerTooSlow | Failure::ReadingTooSlow | Failure::ShutdownTimeout => (FAILED, 504),
         // What became of it is not known: the guest is held, and a person or the next run finds out.
-        Failure::TaskOverdue | Failure::TaskLost | Failure::OutcomeUnread | Failure::OutcomeUnclear => (HELD, 504),
+        Failure::TaskOverdue
+        | Failure::TaskAtWork
+        | Failure::TaskLost
+        | Failure::OutcomeUnread
+        | Failure::OutcomeUnclear
+        | Failure::RunLeft => (HELD, 504),
         Failure::LaneHalted | Failure::DependencyNotDone => (FAILED, 424),
         Failure::RunStopped | Failure::Superseded | Failure::RequestRepeated => (FAILED, 409),
         Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),

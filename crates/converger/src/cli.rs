@@ -459,7 +459,7 @@ pub(crate) struct Holding {
     pub(crate) vmid: Vmid,
     /// Why, for those who ask
     #[arg(long)]
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: String,
 }
 
 /// A guest that is released.

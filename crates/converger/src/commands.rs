@@ -122,13 +122,6 @@ impl Stop {
         stop.code(Some(code))
     }
 
-    /// What it says, for a list of many.
-    pub(crate) fn sentence(&self) -> String {
-        match &self.message {
-            Message::Sentence(text) | Message::Laid(text) => text.clone(),
-        }
-    }
-
     fn new(end: End, message: Message) -> Self {
         Self { end, message, help: None, code: None, word: None }
     }
@@ -160,6 +153,13 @@ impl Stop {
             self.end = End::Held;
         }
         self
+    }
+
+    /// What is said, without what to do about it.
+    pub(crate) fn sentence(&self) -> String {
+        match &self.message {
+            Message::Sentence(text) | Message::Laid(text) => text.clone(),
+        }
     }
 
     fn report(self) -> End {

@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// A spinner that turns until it is ended or dropped.
 pub(crate) struct Spinner(ProgressBar);
@@ -50,15 +50,49 @@ pub(crate) fn spoken(line: &'static str) -> bool {
     VOICE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|voice| voice(line))
 }
 
+/// While it is kept, nobody says anything beside a question.
+pub(crate) struct Hush(());
+
+/// Keeps quiet until it is dropped.
+pub(crate) fn hush() -> Hush {
+    give_voice(Some(Box::new(|_| true)));
+    Hush(())
+}
+
+impl Drop for Hush {
+    fn drop(&mut self) {
+        give_voice(None);
+    }
+}
+
 /// Shows that something is under way.
 pub(crate) fn spinner(what: &str) -> Spinner {
+    patient_spinner(what, String::new())
+}
+
+/// How long nothing more is said about what is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The same, which says after a while what else there is to know.
+pub(crate) fn patient_spinner(what: &str, later: String) -> Spinner {
     let bar = ProgressBar::with_draw_target(None, if is_screen() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
-    let style = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
-    bar.set_style(style);
+    let style =
+        ProgressStyle::with_template("{spinner:.cyan} {msg}{later} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let later = move |state: &ProgressState, line: &mut dyn std::fmt::Write| {
+        if state.elapsed() >= PATIENCE {
+            let _ = line.write_str(&later);
+        }
+    };
+    bar.set_style(style.with_key("later", later));
     bar.set_message(what.to_owned());
-    // It turns by a thread of its own, which nobody needs who sees nothing.
+    // It turns by a thread of its own, which nobody needs who sees nothing. What is said meanwhile stands above it.
     if is_screen() {
         bar.enable_steady_tick(Duration::from_millis(120));
+        let above = bar.clone();
+        give_voice(Some(Box::new(move |line| {
+            above.println(line);
+            true
+        })));
     }
     Spinner(bar)
 }
@@ -77,6 +111,7 @@ impl Spinner {
 
 impl Drop for Spinner {
     fn drop(&mut self) {
+        give_voice(None);
         self.0.finish_and_clear();
     }
 }

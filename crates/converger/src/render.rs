@@ -239,7 +239,7 @@ fn happened(refusal: &Refusal) -> String {
 pub(crate) fn evident(refusal: &Refusal) -> String {
     let evidence: Vec<String> = refusal.evidence().iter().map(|(key, datum)| format!("{key}: {}", datum_text(datum))).collect();
     let evidence = if evidence.is_empty() { String::new() } else { format!(" ({})", evidence.join("; ")) };
-    format!("{}{evidence}", refusal.code().entry().title)
+    format!("{}{evidence}", refusal.title())
 }
 
 fn datum_text(datum: &Datum) -> String {
@@ -256,7 +256,10 @@ pub(crate) fn ending(outcome: &Outcome) -> String {
     let word = outcome.code().map_or("", Word::as_str);
     let (title, remedy) = match (failure::Code::find(word), Code::find(word)) {
         (Some(code), _) => (code.entry().title, code.entry().remedy),
-        (None, Some(code)) => (code.entry().title, code.remedy(|key| outcome.findings().evidence.get(key).is_some())),
+        (None, Some(code)) => {
+            let has = |key: &str| outcome.findings().evidence.get(key).is_some();
+            (code.title(has), code.remedy(has))
+        }
         (None, None) => ("a cause that this version does not know", "Use the version of the program that wrote it."),
     };
     let Findings { evidence, observed } = outcome.findings();

@@ -58,9 +58,18 @@ pub(crate) fn actor() -> String {
     // Whatever stands in these is words of others: a name is one line, and not a page.
     let fit = |text: &str| text.trim().chars().filter(|character| !character.is_control()).take(NAME_CHARS_MAX).collect::<String>();
     let word = |name: &str| std::env::var(name).ok().map(|value| fit(&value)).filter(|value| !value.trim().is_empty());
-    let user = word("USER").or_else(|| word("LOGNAME")).unwrap_or_else(|| "somebody".into());
+    let id = rustix::process::getuid().as_raw();
+    let named = || name_of(id, &std::fs::read_to_string("/etc/passwd").unwrap_or_default()).map(|name| fit(&name));
+    let user = word("USER").or_else(|| word("LOGNAME")).or_else(named).unwrap_or_else(|| format!("uid:{id}"));
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| fit(&name)).ok();
     host.filter(|host| !host.is_empty()).map_or(user.clone(), |host| format!("{user}@{host}"))
+}
+
+/// The name of a user in the system's own list: name, password, id, and more, with colons between.
+fn name_of(id: u32, list: &str) -> Option<String> {
+    let rows = list.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let mut named = rows.filter(|row| row.get(2).is_some_and(|own| own.parse() == Ok(id)));
+    named.find_map(|row| row.first().filter(|name| !name.trim().is_empty()).map(|name| (*name).to_owned()))
 }
 
 /// The longest name of a user or a machine that is kept.
@@ -79,4 +88,17 @@ pub(crate) fn random() -> Result<u64, String> {
     let mut bytes = [0; 8];
     let read = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut bytes));
     read.map(|()| u64::from_ne_bytes(bytes)).map_err(|error| format!("no random number can be had: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_no_name_around_has_one_in_the_list_of_users() {
+        let list = "root:x:0:0:root:/root:/bin/bash\n:x:7:7::/:\n# a line of somebody\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n";
+        let name = |id| name_of(id, list);
+        assert_eq!((name(0).as_deref(), name(1000).as_deref()), (Some("root"), Some("ann")));
+        assert_eq!((name(7), name(100), name(10_000)), (None, None, None));
+    }
 }

@@ -175,6 +175,12 @@ impl Proxmox {
         Self { clock, ..self }
     }
 
+    /// Where it is asked, in the order in which they are tried.
+    #[must_use]
+    pub fn places(&self) -> Vec<&str> {
+        self.ways.iter().map(|way| way.endpoint.place()).collect()
+    }
+
     /// Takes one reading, and says what it took.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 41] = [
+pub static TABLE: [Entry; 43] = [
     entry(
         Code::ClientSetup,
         "client-setup",
@@ -209,6 +209,13 @@ pub static TABLE: [Entry; 41] = [
         "Look at the task on the node. It is read again at the next run, and released once it has ended.",
     ),
     entry(
+        Code::TaskAtWork,
+        "task-at-work",
+        "the task of an earlier run is still at work",
+        "An apply looks first at what earlier ones left, and waits for none of it: the task in the evidence was begun by this program and has not ended. Nothing else is done to the guest while it may still act; others go on.",
+        "Let the task end, then apply again: it is read once more, and the guest is released. If it never ends, look at it on its node.",
+    ),
+    entry(
         Code::TaskLost,
         "task-lost",
         "nobody knows how the task ended",
@@ -263,6 +270,13 @@ pub static TABLE: [Entry; 41] = [
         "the run was ended before the step's turn",
         "Somebody ended the run, its time was up, or another step failed and it was to stop at the first failure. Nothing was sent for this step.",
         "Apply again.",
+    ),
+    entry(
+        Code::RunLeft,
+        "run-left",
+        "the run was left while this was under way",
+        "Somebody ended the program at once. What was sent goes on in the environment, and the journal has it as under way.",
+        "Apply again: before anything else it finds out what became of this.",
     ),
     entry(
         Code::Superseded,

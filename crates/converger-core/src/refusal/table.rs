@@ -37,7 +37,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 32] = [
+pub static TABLE: [Entry; 34] = [
     entry(
         Code::NotQuorate,
         "not-quorate",
@@ -161,7 +161,7 @@ pub static TABLE: [Entry; 32] = [
         Stage::Plan,
         Reach::Guest,
         "somebody holds the guest",
-        "The guest has the tag by which people keep this program away from it, for maintenance or while they look at something.",
+        "People keep this program away from the guest, for maintenance or while they look at something: by a tag on it (`tag` in the evidence), or with `converger hold` (`by` and `reason`). Or an operation of this program on it is still under way, or it is not known what became of one (`operation`): until that is settled nothing else is done to the guest.",
         "Remove the tag in the evidence when the guest may be changed again.",
     ),
     entry(
@@ -325,5 +325,23 @@ pub static TABLE: [Entry; 32] = [
         "another process drives this environment",
         "One process at a time carries plans out in an environment: two would not know of each other's steps. Reading, planning and auditing go on beside it.",
         "Wait until the process in the evidence has ended, or end it; however it ends, the next apply finds out what became of what it began.",
+    ),
+    entry(
+        Code::NotFrozen,
+        "not-frozen",
+        Stage::Apply,
+        Reach::Run,
+        "there is no freeze to end",
+        "`converger thaw` ends what `converger freeze` began in this state directory, and nothing is frozen there: another person was faster, the name is another one, or the freeze stands elsewhere.",
+        "Look with `converger ops list`, which names what is frozen and held. A freeze under `[freeze]` in converger.toml is ended there, and one in another state directory by whoever uses that.",
+    ),
+    entry(
+        Code::NotHeld,
+        "not-held",
+        Stage::Apply,
+        Reach::Guest,
+        "it is not held",
+        "`converger release` ends what `converger hold` began, and `converger ops resolve` settles an operation of which it is not known what became of it. Neither is so here: another person or a later apply was faster, or another guest or operation is meant.",
+        "Look with `converger ops list`, which names what is held. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
     ),
 ];

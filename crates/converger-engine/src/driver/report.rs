@@ -70,8 +70,8 @@ fn left(state: &State) -> Outcome {
         // What was found in the journal was begun by whoever wrote it there.
         Phase::Waiting if !state.is_recovered() => Outcome::not_run(Code::RunStopped, Evidence::default()),
         _ => {
-            let evidence = Evidence::default().with("cause", "run-left").with("said", "the run was left while this was under way");
-            Outcome::held(Code::OutcomeUnread, Release::Reading, Findings { evidence, ..Findings::default() })
+            let evidence = state.task().map_or_else(Evidence::default, |task| Evidence::default().with("task", task.as_str()));
+            Outcome::held(Code::RunLeft, Release::Reading, Findings { evidence, ..Findings::default() })
         }
     }
 }

@@ -76,6 +76,11 @@ impl Patience {
         ms.min(self.task_ms_max)
     }
 
+    /// Whether the task of a change is waited for as long as it may take: what is given up before is not late.
+    pub(super) fn is_whole_for(&self, change: &Change) -> bool {
+        self.of_task(change) < self.task_ms_max
+    }
+
     /// How long a guest may take to be as promised.
     pub(super) fn of_promise(&self, change: &Change) -> u64 {
         match change {

@@ -58,8 +58,11 @@ impl State {
         let ms = next_ms(settling.waited_ms);
         let patience_ms = self.patience.of_task(&self.operation.step.change);
         if settling.waited_ms >= patience_ms {
-            let code = if settling.unread_ms > 0 { Code::OutcomeUnread } else { Code::TaskOverdue };
-            let evidence = self.with_task(self.evidence.clone()).with("waited_secs", settling.waited_ms / 1000);
+            let is_whole = self.patience.is_whole_for(&self.operation.step.change);
+            let at_work = if is_whole { Code::TaskOverdue } else { Code::TaskAtWork };
+            let code = if settling.unread_ms > 0 { Code::OutcomeUnread } else { at_work };
+            let evidence = self.with_task(self.evidence.clone());
+            let evidence = if is_whole { evidence.with("waited_secs", settling.waited_ms / 1000) } else { evidence };
             return self.hold(code, evidence, now_ms);
         }
         self.stage = Stage::Settling(Settling { waited_ms: settling.waited_ms.saturating_add(ms), waiting: true, ..settling });

@@ -8,11 +8,13 @@ mod pace;
 mod record;
 mod result;
 mod saved;
+mod silence;
 mod way;
 
 use std::error::Error as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -44,10 +46,12 @@ use crate::cli::Apply;
 use crate::exit::End;
 use crate::{config, files, progress, render, state};
 use ask::Person;
+pub(super) use board::UNDER_WAY;
 use board::{Board, Subject};
 use pace::Pace;
 use record::Recorded;
 use result::Told;
+use silence::Silence;
 use way::Way;
 
 pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
@@ -86,10 +90,11 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
-    let hand = Arc::new(Live(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?));
+    let silence = Silence::new(connection.clock);
+    let hand = Arc::new(Live { hand: proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?, silence });
     let at_once = ground.config.at_once;
     let engine = engine(hand, &memory, arguments, at_once, pace.clone());
-    let signal = signals(&memory, arguments.timeout, pace)?;
+    let (signal, began) = signals(&memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, &memory, &environment, &signal)?;
     if !arguments.json {
@@ -121,6 +126,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
         }
     };
     let (digest, left_out, run) = (approved.digest(), left_out(&approved), recorded.run());
+    began.store(true, Ordering::SeqCst);
     let report = carry_out(&engine, &memory, approved, run, &signal)?;
     let told = Told { environment: &environment, plan: digest, run, at_once, recovered: &recovered, report: &report, left_out };
     told.write(arguments)?;
@@ -137,21 +143,24 @@ fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
 }
 
 /// A hand of the engine at a Proxmox endpoint: the one place where the two meet.
-struct Live(ProxmoxHand<Client>);
+struct Live {
+    hand: ProxmoxHand<Client>,
+    silence: Silence,
+}
 
 impl Hand for Live {
     type Turn = Turn;
 
     async fn turn(&self, place: Place) -> Result<Turn, Cause> {
-        self.0.turn(&place).await
+        self.hand.turn(&place).await
     }
 
     async fn send(&self, turn: Turn, ask: Ask) -> Answer {
-        self.0.send(turn, &ask).await
+        self.silence.watched(self.hand.send(turn, &ask)).await
     }
 
     async fn ask(&self, ask: Ask) -> Answer {
-        self.0.ask(&ask).await
+        self.silence.watched(self.hand.ask(&ask)).await
     }
 }
 
@@ -178,18 +187,22 @@ fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLoc
 }
 
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
-fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<watch::Receiver<Signal>, Stop> {
+fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<(watch::Receiver<Signal>, Began), Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
+    let began = Began::default();
     let endings = {
         let _inside = memory.runtime.enter();
         Endings::listen()?
     };
-    memory.runtime.spawn(hear(endings, sender, timeout, pace));
+    memory.runtime.spawn(hear(endings, sender, timeout, pace, Arc::clone(&began)));
     watch_over()?;
-    Ok(receiver)
+    Ok((receiver, began))
 }
 
-async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Option<u64>, pace: Pace) {
+/// Whether anything may have been sent.
+type Began = Arc<AtomicBool>;
+
+async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Option<u64>, pace: Pace, began: Began) {
     let is_late = match timeout {
         Some(seconds) => matches!(select(pin!(pace.after(seconds)), pin!(endings.next())).await, Either::Left(_)),
         None => {
@@ -199,9 +212,11 @@ async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Opti
     };
     // What was asked for is done before it is talked about: a screen, or a thread for it, may not be had.
     let _ = sender.send(Signal::Drain);
-    say(match is_late {
-        true => "the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)",
-        false => "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)",
+    say(match (is_late, began.load(Ordering::SeqCst)) {
+        (true, true) => "the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)",
+        (true, false) => "the time of `--timeout` is over: nothing was sent, and nothing will be",
+        (false, true) => "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)",
+        (false, false) => "nothing was sent, and nothing will be (Ctrl-C again leaves at once)",
     });
     endings.next().await;
     let _ = sender.send(Signal::Quit);

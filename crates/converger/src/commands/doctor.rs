@@ -13,11 +13,11 @@ use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use serde::Serialize;
 
-use super::{Stop, shown, spine};
+use super::{Stop, memory, ops, shown, spine};
 use crate::cli::Doctor as Visit;
 use crate::config::{self, Connection, ONE_NAME, Survey};
 use crate::exit::End;
-use crate::render::{BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
+use crate::render::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
 use crate::{files, progress};
 
 /// The form of the JSON.
@@ -42,7 +42,7 @@ pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
     let mut ended = End::Done;
     for name in names {
         let connection = survey.connections.get(&name).ok_or_else(|| spine::unconfigured(&name))?;
-        let extra = outside(&name, connection, &survey);
+        let extra = [outside(&name, connection, &survey), said_by_people(visit, &name)].concat();
         let findings = match connection.open(&name) {
             Ok(environment) => {
                 let spinner = progress::spinner(&format!("examining {name}"));
@@ -92,6 +92,34 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
         findings.push(Finding::new("mode", Level::Warn, found).line(Where::Config, "mode = \"solo\""));
     }
     findings
+}
+
+/// What people said that keeps an apply from acting. What cannot be read is told too: nothing is planned then.
+fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
+    let Ok(config) = spine::load(visit.config.as_deref(), name) else { return Vec::new() };
+    let remembered = match memory::glance(&config, name) {
+        Ok(remembered) => remembered,
+        Err(stop) => return vec![Finding::new("state", Level::Fail, stop.sentence()).code(Code::JournalUnreadable)],
+    };
+    let here = |check, found: String, line: String| Finding::new(check, Level::Warn, found).line(Where::Here, line);
+    let frozen = remembered.freeze.iter().map(|freeze| {
+        let found = format!("nothing is changed: frozen {}", ops::word_of(&freeze.by, &freeze.reason, freeze.at_ms));
+        here("frozen", found, format!("converger thaw {name}"))
+    });
+    let written = config.circumstances.freeze.as_ref().map(|reason| {
+        let found = format!("nothing is changed: frozen by converger.toml: {}", render::theirs(reason));
+        Finding::new("frozen", Level::Warn, found).line(Where::Config, "on = false")
+    });
+    let held = remembered.holds.iter().map(|hold| {
+        let found = format!("guest {} is left alone: held {}", hold.vmid, ops::word_of(&hold.by, &hold.reason, hold.at_ms));
+        here("held", found, format!("converger release {name} {}", hold.vmid))
+    });
+    let unsettled = remembered.held.iter().map(|history| {
+        let (vmid, id) = (history.operation.guest.vmid, history.id().as_str());
+        let found = format!("guest {vmid} is left alone: it is not known what became of operation {id}");
+        here("held", found, format!("converger ops show {name} {id}"))
+    });
+    frozen.chain(written).chain(held).chain(unsettled).collect()
 }
 
 /// What is found in an environment. `say` is told what is being asked now.

@@ -60,7 +60,9 @@ fn code_text(entry: &Entry) -> String {
         Reach::Run => "the whole run",
     };
     let mut text = format!("{}: {}\n\n{}\n\n", styled(render::RED.bold(), entry.word), entry.title, entry.meaning);
-    let _ = writeln!(text, "{} {}", styled(render::CYAN, "remedy:"), entry.remedy);
+    for remedy in entry.code.remedies() {
+        let _ = writeln!(text, "{} {remedy}", styled(render::CYAN, "remedy:"));
+    }
     let _ = writeln!(text, "{}  {}", styled(render::CYAN, "stage:"), entry.stage.word());
     let _ = writeln!(text, "{}  {reach}", styled(render::CYAN, "reach:"));
     text
@@ -85,7 +87,7 @@ fn code_json(entry: &Entry) -> Json {
     let reach = if entry.reach == Reach::Guest { "guest" } else { "run" };
     json!({
         "code": entry.word, "title": entry.title, "meaning": entry.meaning,
-        "remedy": entry.remedy, "stage": entry.stage.word(), "reach": reach, "kind": "refusal",
+        "remedy": entry.code.remedies().join(" "), "stage": entry.stage.word(), "reach": reach, "kind": "refusal",
     })
 }
 

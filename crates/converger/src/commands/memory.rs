@@ -4,9 +4,11 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
+use converger_core::apply::Illegal;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
-use converger_store::{Batch, OpenError, Receipt, Remembered, SqliteStore, Store as _, StoreError};
+use converger_core::refusal::Refusal;
+use converger_store::{Batch, OpenError, Receipt, Refused, Remembered, SqliteStore, Store as _, StoreError};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
@@ -88,7 +90,24 @@ fn told(error: &OpenError) -> (String, Option<&'static str>) {
 /// A refusal of the store is a decision; everything else is an inability.
 pub(super) fn failed(error: &StoreError) -> Stop {
     match error {
-        StoreError::Refused(_) => Stop::decided(error.to_string()),
+        StoreError::Refused(refused) => {
+            told_apart(refused).map_or_else(|| Stop::decided(error.to_string()), |refusal| Stop::refused(&refusal))
+        }
         _ => Stop::failed(error.to_string()).code(Some(Code::JournalUnwritable)),
+    }
+}
+
+/// What the store refuses, as the table has it. What has no code no command can lead to.
+fn told_apart(refused: &Refused) -> Option<Refusal> {
+    match refused {
+        Refused::AlreadyHeld(hold) | Refused::GuestHeld(hold) => Some(Refusal::guest_held_by(&hold.by, &hold.reason)),
+        Refused::GuestTaken { by, .. } => Some(Refusal::guest_taken_by(by.as_str())),
+        Refused::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
+        Refused::Frozen { reason, .. } => Some(Refusal::frozen(reason)),
+        Refused::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
+        Refused::Record { id, illegal: illegal @ (Illegal::NotHeld | Illegal::AlreadyResolved(_)) } => {
+            Some(Refusal::operation_not_held(id.as_str(), &illegal.to_string()))
+        }
+        _ => None,
     }
 }

@@ -7,9 +7,11 @@ use converger_core::apply::{
     History, Operation, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
 };
 use converger_core::moment;
+use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, Standing, Store};
 use serde_json::{Value as Json, json};
 
+use super::apply::UNDER_WAY;
 use super::memory::{self, Memory};
 use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
@@ -42,11 +44,34 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     let written = if listing.json {
         histories.iter().try_for_each(|history| writeln!(io::stdout(), "{}", as_json(history)))
     } else {
-        let lines: String = histories.iter().map(line).collect();
-        write!(anstream::stdout(), "{}", if lines.is_empty() { "no operations\n".to_owned() } else { lines })
+        let widths = Widths::of(&histories);
+        let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
+        let lines = if lines.is_empty() { "no operations\n".to_owned() } else { lines };
+        write!(anstream::stdout(), "{}{lines}", said_by_people(&memory, listing)?)
     };
     let is_held = histories.iter().any(|history| history.progress().is_held());
     shown(written, if is_held { End::Held } else { End::Done })
+}
+
+/// What people said that keeps the program from acting: freezes and holds, as long as they last.
+fn said_by_people(memory: &Memory, listing: &Listing) -> Result<String, Stop> {
+    if listing.open {
+        return Ok(String::new());
+    }
+    let environment = spine::environment(&listing.place.environment)?;
+    let config = spine::load(listing.place.config.as_deref(), &environment)?;
+    let remembered = memory.remembered(&environment)?;
+    let frozen = remembered.freeze.iter().map(|freeze| format!("frozen {}", word_of(&freeze.by, &freeze.reason, freeze.at_ms)));
+    let frozen = frozen.chain(config.circumstances.freeze.map(|reason| format!("frozen by converger.toml: {}", theirs(&reason))));
+    let holds = remembered.holds.iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
+    let held = holds.map(|hold| format!("guest {} held {}", hold.vmid, word_of(&hold.by, &hold.reason, hold.at_ms)));
+    let lines: String = frozen.chain(held).map(|line| format!("{}\n", styled(render::YELLOW, line))).collect();
+    Ok(if lines.is_empty() { lines } else { format!("{lines}\n") })
+}
+
+/// Who said something, when and why.
+pub(super) fn word_of(by: &str, reason: &str, at_ms: u64) -> String {
+    format!("by {} since {}: {}", theirs(by), utc(at_ms), theirs(reason))
 }
 
 fn show(showing: &Showing) -> Result<End, Stop> {
@@ -81,6 +106,9 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     let memory = open(&resolving.place)?;
     let history = find(&memory, &resolving.place, &resolving.id)?;
     let id = history.id().clone();
+    if !history.progress().is_held() {
+        return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
+    }
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
     let record =
@@ -102,22 +130,42 @@ fn standing(history: &History) -> &'static str {
     match (&history.resolved, &history.ended) {
         (Some(resolved), _) => resolved.resolution.word(),
         (None, Some((outcome, _))) => outcome.end().word(),
-        (None, None) => "under way",
+        (None, None) => UNDER_WAY,
     }
 }
 
-fn line(history: &History) -> String {
+/// How wide the columns of a list are.
+#[derive(Default)]
+struct Widths {
+    id: usize,
+    guest: usize,
+    change: usize,
+}
+
+impl Widths {
+    fn of(histories: &[History]) -> Self {
+        let widest = |text: fn(&Operation) -> String| histories.iter().map(|history| text(&history.operation).chars().count()).max();
+        let id = |operation: &Operation| operation.id.as_str().to_owned();
+        let change = |operation: &Operation| operation.step.change.word().to_owned();
+        Self { id: widest(id).unwrap_or(0), guest: widest(guest).unwrap_or(0), change: widest(change).unwrap_or(0) }
+    }
+}
+
+fn guest(operation: &Operation) -> String {
+    format!("{} {} {}", operation.guest.vmid, operation.guest.kind, theirs(&operation.guest.name))
+}
+
+fn line(history: &History, widths: &Widths) -> String {
     let operation = &history.operation;
+    let &Widths { id, guest: wide, change } = widths;
     let code =
         history.ended.as_ref().and_then(|(outcome, _)| outcome.code()).map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
     let style = if history.progress().is_held() { render::RED } else { render::BOLD };
     format!(
-        "{}  {}  {} {} {}  {}  {}{code}\n",
+        "{}  {:<id$}  {:<wide$}  {:<change$}  {}{code}\n",
         utc(history.at_ms),
         operation.id.as_str(),
-        operation.guest.vmid,
-        operation.guest.kind,
-        theirs(&operation.guest.name),
+        guest(operation),
         operation.step.change.word(),
         styled(style, standing(history)),
     )
@@ -125,7 +173,7 @@ fn line(history: &History) -> String {
 
 fn text(history: &History) -> String {
     let operation = &history.operation;
-    let mut text = line(history);
+    let mut text = line(history, &Widths::default());
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<10}")));
     };

@@ -32,7 +32,7 @@ pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
 
 pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
-    let (by, reason) = remark(holding.reason.as_deref().unwrap_or_default())?;
+    let (by, reason) = remark(&holding.reason)?;
     let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
     let said = format!(
         "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",

@@ -187,7 +187,8 @@ fn more(remedy: &str, code: Code) -> String {
 
 /// Takes a reading of the environment, and tells what people should know about it.
 pub(super) fn take(proxmox: Proxmox, environment: &EnvironmentName, scope: &Scope) -> Result<(Proxmox, Report), Stop> {
-    let waiting = progress::spinner(&format!("reading {environment}"));
+    let waited_for = format!(": answers of {} are waited for", proxmox.places().join(", "));
+    let waiting = progress::patient_spinner(&format!("reading {environment}"), waited_for);
     let report = proxmox.report(scope).map_err(|error| unread(&error));
     waiting.end();
     let report = report?;

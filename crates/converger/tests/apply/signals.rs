@@ -50,7 +50,7 @@ fn the_second_signal_leaves_at_once_and_the_next_apply_finds_out() {
         apply.signal(second);
         let (code, said) = apply.end();
         assert_eq!(code, Some(5), "{first} {second}: {said}");
-        assert!(said.contains("101 qemu web-1 start: held (outcome-unread)"), "{first} {second}: {said}");
+        assert!(said.contains("101 qemu web-1 start: under way (run-left)"), "{first} {second}: {said}");
         assert_eq!(stage.result(), ["101 held", "102 not-run"], "{first} {second}");
         assert_eq!(stage.sent(), ["101 start"], "{first} {second}");
         stage.let_tasks_end();

@@ -155,7 +155,9 @@ fn who_presses_ctrl_c_instead_of_answering_has_said_no() {
         terminal.press_ctrl_c();
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(3), "{screen}");
-        assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was changed"), "{screen}");
+        assert!(screen.contains("not carried out") && screen.contains("nobody answered; nothing was sent"), "{screen}");
+        assert!(screen.lines().all(|line| !line.contains("^C") || !line.contains("not carried out")), "a line of its own: {screen}");
+        assert!(!screen.contains("under way") && !screen.contains("begun"), "nothing is: {screen}");
         assert_eq!(stage.sent(), Vec::<String>::new());
     }
 }

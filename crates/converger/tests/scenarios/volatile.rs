@@ -37,7 +37,7 @@ impl Volatile {
         }
         // A port that is being closed resets whoever stands in its queue, and refuses whoever comes a moment later.
         text = text.replace("no connection (Connection reset by peer (os error 104))", "no connection (Connection refused (os error 111))");
-        for before in ["read at ", "seen at ", "\"taken_at\": \""] {
+        for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
             text = with_times_named(&text, before);
         }
         let text = replaced(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.digest(part)));

@@ -37,6 +37,7 @@ pub(crate) const ENDS: &[&str] = &[
     "not-carried-out",
     "shutdown-timeout",
     "task-overdue",
+    "task-at-work",
     "task-lost",
     "outcome-unread",
     "outcome-unclear",

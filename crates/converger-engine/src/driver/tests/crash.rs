@@ -69,7 +69,7 @@ fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
         // What is still at work is read again by the next apply, and only a reboot whose answer nobody heard cannot be told from none.
         let held = shown(&report).into_iter().filter(|line| line.contains(": held"));
         // What was marked and did not arrive may still come, for all that is known.
-        let is_known = |line: &String| line.ends_with(": held task-overdue") || line.ends_with(": held outcome-unclear");
+        let is_known = |line: &String| line.ends_with(": held task-at-work") || line.ends_with(": held outcome-unclear");
         assert!(held.clone().all(|line| is_known(&line)), "{:?}", held.collect::<Vec<_>>());
         world.pass(60_000);
         let report = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
@@ -127,9 +127,8 @@ fn s17_what_was_left_is_found_out_whatever_is_said_meanwhile_and_is_never_called
             let report = block(engine.recover(found, hears, |_| ()));
             assert_eq!(report.operations().len(), count);
             let is_found_out = |reported: &Reported| reported.is_recorded && reported.outcome.end() != End::NotRun;
-            let is_left = |reported: &Reported| {
-                reported.outcome.code().is_some_and(|code| code.to_string() == "outcome-unread") && !reported.is_recorded
-            };
+            let is_left =
+                |reported: &Reported| reported.outcome.code().is_some_and(|code| code.to_string() == "run-left") && !reported.is_recorded;
             let is_so = |reported: &Reported| if signal == Signal::Quit { is_left(reported) } else { is_found_out(reported) };
             assert!(report.operations().iter().all(is_so), "request {number}, {signal:?}: {:?}", shown(&report));
         }

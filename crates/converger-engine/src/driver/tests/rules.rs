@@ -71,7 +71,7 @@ fn what_is_left_in_the_middle_is_found_out_at_the_next_start_and_not_sent_again(
     let (says, hears) = watch::channel(Signal::GoOn);
     world.on_first_send(move || says.send(Signal::Quit).expect("somebody listens"));
     let report = apply(&world, &store, "r1", one_at_a_time(), hears).expect("the run begins");
-    assert_eq!(shown(&report)[0], "100 start: held outcome-unread");
+    assert_eq!(shown(&report)[0], "100 start: held run-left");
     assert!(!report.operations()[0].is_recorded, "the journal has it open");
     assert!(shown(&report)[1..].iter().all(|line| line.ends_with("not-run run-stopped")), "{:?}", shown(&report));
     let again = apply(&world, &store.crash(), "r2", Settings::default(), quiet()).expect("the run begins");

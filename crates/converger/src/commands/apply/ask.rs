@@ -18,7 +18,7 @@ use super::super::{Stop, spine};
 use super::way;
 use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
-use crate::state;
+use crate::{progress, state};
 
 /// Whether what was said on the command line can be meant.
 pub(super) fn is_sound(arguments: &Apply) -> Result<(), Stop> {
@@ -58,7 +58,7 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
         return Ok(Confirmation::None);
     }
     if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
-        return Err(Stop::declined("the answer was not `yes`; nothing was changed"));
+        return Err(Stop::declined("the answer was not `yes`; nothing was sent"));
     }
     let mut names = Vec::new();
     for name in going_down(safe.plan()).filter_map(|guest| safe.plan().name_of(guest)) {
@@ -85,6 +85,8 @@ impl Person<'_> {
     fn answers(&self, question: &str) -> Result<String, Stop> {
         let failed = |error: io::Error| Stop::failed(format!("the terminal cannot be read: {error}"));
         let mut out = anstream::stderr();
+        // Whoever does not answer is told so by the end of it, and by nothing before.
+        let _silent = progress::hush();
         // What was typed before the question was not typed as an answer to it.
         tcflush(io::stdin(), QueueSelector::IFlush).map_err(|error| failed(error.into()))?;
         write!(out, "{question}").and_then(|()| out.flush()).map_err(failed)?;
@@ -100,7 +102,11 @@ impl Person<'_> {
         let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
         match self.memory.wait(select(answered, gone)) {
             Either::Left((Ok(line), _)) => Ok(line.map_err(failed)?.trim_end_matches(['\r', '\n']).to_owned()),
-            Either::Left((Err(_), _)) | Either::Right(_) => Err(Stop::declined("nobody answered; nothing was changed")),
+            Either::Left((Err(_), _)) | Either::Right(_) => {
+                // What comes next has a line of its own.
+                let _ = writeln!(out);
+                Err(Stop::declined("nobody answered; nothing was sent"))
+            }
         }
     }
 }

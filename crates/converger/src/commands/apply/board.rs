@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use converger_core::apply::{Operation, Outcome};
+use converger_core::failure::Code;
 use converger_engine::driver::Notice;
 use converger_engine::operation::Phase;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
@@ -147,8 +148,17 @@ pub(super) fn ended(outcome: &Outcome) -> String {
     // Nobody was taken down for it, which a plain `done` would not say.
     let needless = outcome.findings().evidence.get("not_needed").map(|_| "not needed any more");
     let code = outcome.code().map(|code| code.as_str()).or(needless).map(|code| format!(" ({code})")).unwrap_or_default();
-    format!("{}{code}", styled(style, outcome.end().word()))
+    format!("{}{code}", styled(style, word(outcome)))
 }
+
+/// How it ended, in a word. What was left has not ended: the journal and `ops list` have it as under way, and so has whoever is told now.
+pub(super) fn word(outcome: &Outcome) -> &'static str {
+    let is_left = outcome.code().is_some_and(|code| code.as_str() == Code::RunLeft.word());
+    if is_left { UNDER_WAY } else { outcome.end().word() }
+}
+
+/// What has no end yet.
+pub(in crate::commands) const UNDER_WAY: &str = "under way";
 
 fn phase(phase: Phase) -> &'static str {
     match phase {
@@ -156,7 +166,7 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Recorded => "recorded",
         Phase::Checked => "checking",
         Phase::Sent => "sent",
-        Phase::Tasked => "under way",
+        Phase::Tasked => UNDER_WAY,
         Phase::Settled => "proving",
         Phase::Ended => "ended",
     }

@@ -38,17 +38,22 @@ impl Told<'_> {
     /// Writes the result where it is wanted, and says what became of the run.
     pub(super) fn write(&self, arguments: &Apply) -> Result<(), Stop> {
         let document = self.document();
-        if let Some(path) = &place(arguments) {
-            // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
-            let text = format!("{document}\n");
-            files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| lost(self.environment, path, &error))?;
-            let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
-        }
+        let kept = place(arguments).map_or(Ok(()), |path| self.keep(&path, &document));
+        // A file that could not be written takes nothing from what is said: somebody waits for it.
         if arguments.json {
-            let written = writeln!(io::stdout(), "{document}");
-            return super::super::shown(written, crate::exit::End::Done).map(drop);
+            super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
+        } else {
+            super::told(&self.text())?;
         }
-        super::told(&self.text())
+        kept
+    }
+
+    fn keep(&self, path: &Path, document: &Json) -> Result<(), Stop> {
+        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
+        let text = format!("{document}\n");
+        files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| lost(self.environment, path, &error))?;
+        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
+        Ok(())
     }
 
     fn document(&self) -> Json {
@@ -142,7 +147,8 @@ fn line(environment: &EnvironmentName, reported: &Reported) -> String {
 
 /// How many ended in which way.
 fn counts(report: &Report) -> String {
-    let count = |fate: Fate| report.operations().iter().filter(|reported| reported.outcome.end() == fate).count();
-    let counts = Fate::ALL.into_iter().map(|fate| (fate, count(fate))).filter(|(_, count)| *count > 0);
-    counts.map(|(fate, count)| format!("{count} {}", fate.word())).collect::<Vec<_>>().join(", ")
+    let count = |word: &str| report.operations().iter().filter(|reported| board::word(&reported.outcome) == word).count();
+    let words = Fate::ALL.into_iter().map(Fate::word).chain([board::UNDER_WAY]);
+    let counts = words.map(|word| (word, count(word))).filter(|(_, count)| *count > 0);
+    counts.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
 }
