@@ -670,7 +670,7 @@ pub(crate) struct Resolving {
 /// What is examined.
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// A declared state, whose guests are looked at one by one
+    /// A declared state: only its guests are looked at, and only what its fields can need
     pub(crate) desired: Option<PathBuf>,
     /// One environment [default: that of the declared state, or all]
     #[arg(long, value_name = "NAME", conflicts_with = "desired")]

@@ -350,6 +350,10 @@ mod tests {
             ("[environments.lab]\nsecret = \"hunter2\"", "line 2, column 10: this value is wrong"),
             ("[environments.lab]\npassword = \"hunter2\"", "line 2, column 1: unknown field `password`"),
             ("[environments.lab]\ntoken = \"root@pam!x=hunter2\"", "line 2, column 9: environment `lab`: `token` is not the id"),
+            (
+                "[environments.lab]\ntoken = \"root@pam!x\"",
+                "environment `lab`: `token` ends in a name that Proxmox does not accept: the part after `!` has at least two",
+            ),
             ("\n[environments.lab]\nurl = \"https://pve1\"", "line 2, column 1: environment `lab`: `token` is missing"),
             ("[environments.lab]\nurl = \"https://pve1\"\ntoken = \"a@pve!me\"", "`secret` is missing"),
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),

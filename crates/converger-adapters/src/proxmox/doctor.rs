@@ -15,26 +15,42 @@ mod privileges;
 mod token;
 
 pub(super) use finding::quoted;
-pub use finding::{Finding, Level, Line, Remedy, Where};
+pub use finding::{Finding, Level, Line, Part, Remedy, Where};
 pub use gather::{Asked, Gathered, Way, gather};
 
 use super::codec::{Failure, Shown};
 
-/// What the answers amount to, in a fixed order: endpoints, token, privileges, cluster, nodes, guests.
+/// What an examination came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Examined {
+    /// What was found.
+    pub findings: Vec<Finding>,
+    /// What grants all that plans can come to need and is missing, in one go.
+    pub grant: Option<Remedy>,
+}
+
+/// What the answers amount to, in a fixed order: endpoints, token, privileges, cluster, nodes, guests, and at the end what only a request
+/// would need.
 #[must_use]
-pub fn findings(gathered: &Gathered) -> Vec<Finding> {
+pub fn findings(gathered: &Gathered) -> Examined {
     let mut findings = endpoint::findings(gathered);
+    let mut grant = None;
     findings.extend(cluster::strangers(gathered));
     findings.extend(token::findings(gathered));
     match &gathered.answers {
         Some(answers) => {
-            findings.extend(privileges::findings(gathered, answers));
+            let privileges = privileges::examined(gathered, answers);
+            let (planned, requested): (Vec<_>, Vec<_>) =
+                privileges.findings.into_iter().partition(|finding| finding.part != Some(Part::Request));
+            grant = privileges.grant;
+            findings.extend(planned);
             findings.extend(cluster::findings(gathered, answers));
             findings.extend(guests::findings(gathered, answers));
+            findings.extend(requested);
         }
         None => findings.push(unasked(gathered)),
     }
-    findings
+    Examined { findings, grant }
 }
 
 /// Where nobody could be asked, one line says so for all the rest.

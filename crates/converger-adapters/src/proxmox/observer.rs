@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::time::SystemTime;
 
-use converger_core::desired::Scope;
+use converger_core::desired::{Desired, Scope};
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::{Note, Scoped};
@@ -16,7 +16,8 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
 use super::codec::{Cause, Failure};
-use super::doctor::{self, Finding};
+use super::doctor::need::Wants;
+use super::doctor::{self, Examined};
 use super::hand::{Caller, Hand};
 use super::observe::{self, Needs, Question, Unread};
 use super::time;
@@ -200,14 +201,17 @@ impl Proxmox {
     }
 
     /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
-    pub fn examine(&self, scope: Option<&Scope>, say: &dyn Fn(&str)) -> Vec<Finding> {
-        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Vec::new() };
+    /// Where there is a declared state, it is about the guests and the fields of that alone.
+    pub fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
+        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Examined::default() };
         let ways = self.ways.iter().map(|way| {
             let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
             doctor::Way { place, trust, session: way.session().map_err(|error| error.to_string()) }
         });
         let ways: Vec<doctor::Way<Client>> = ways.collect();
-        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope };
+        let (scope, wants) = (desired.map(Desired::scope), desired.map(Wants::of));
+        let (scope, wants) = (scope.as_ref(), wants.as_ref());
+        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
         let gathered = self.runtime.block_on(doctor::gather(&asked, &ways, &self.clock, say));
         doctor::findings(&gathered)
     }

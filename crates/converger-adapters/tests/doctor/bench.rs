@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_adapters::proxmox::client::{Exchange, Session, TokenId, Trust, Watch};
 use converger_adapters::proxmox::codec::{Command, Event, Failure, HttpAnswer, HttpRequest};
-use converger_adapters::proxmox::doctor::{Asked, Finding, Level, Way, findings, gather};
-use converger_core::desired::Scope;
+use converger_adapters::proxmox::doctor::need::Wants;
+use converger_adapters::proxmox::doctor::{Asked, Examined, Finding, Level, Way, findings, gather};
+use converger_core::desired::{self, Scope};
+use converger_core::document::Notation;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_lab::{Act, Flavour, Setting, World};
 
@@ -175,31 +177,43 @@ pub(crate) struct Visit {
     pub(crate) cluster: Option<&'static str>,
     pub(crate) scope: Option<Vec<u64>>,
     pub(crate) secret: &'static str,
+    /// A declared state, which says what is wanted of the guests; its environment is written by itself.
+    pub(crate) declared: Option<&'static str>,
 }
 
 impl Default for Visit {
     fn default() -> Self {
-        Self { entries: vec!["pve1"], cluster: Some("house"), scope: Some(vec![100, 101]), secret: "s" }
+        Self { entries: vec!["pve1"], cluster: Some("house"), scope: Some(vec![100, 101]), secret: "s", declared: None }
     }
 }
 
-/// The findings at a world. Whatever is asked, it only reads, each thing once.
+/// The findings at a world.
 pub(crate) fn visit(bench: &Bench, visit: &Visit) -> Vec<Finding> {
+    examine(bench, visit).findings
+}
+
+/// What an examination of a world comes to. Whatever is asked, it only reads, each thing once.
+pub(crate) fn examine(bench: &Bench, visit: &Visit) -> Examined {
     let ways: Vec<Way<Entry>> = visit
         .entries
         .iter()
         .map(|node| Way { place: format!("{node}:8006"), trust: Trust::System, session: Ok(bench.session_of(node, visit.secret)) })
         .collect();
     let environment = EnvironmentName::new("lab").expect("a name");
+    let declared = visit.declared.map(|guests| {
+        let text = format!("version: 1\nenvironment: lab\nguests:\n{guests}");
+        desired::parse(text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{faults:?}\n{text}"))
+    });
+    let wants = declared.as_ref().map(Wants::of);
     let scope = visit.scope.as_ref().map(|ids| Scope::new(ids.iter().map(|id| vmid(*id)).collect()));
     let token = TokenId::new(TOKEN).expect("an id");
-    let asked = Asked { environment: &environment, cluster: visit.cluster, token: &token, scope: scope.as_ref() };
+    let asked = Asked { environment: &environment, cluster: visit.cluster, token: &token, scope: scope.as_ref(), wants: wants.as_ref() };
     let before = bench.requests().len();
-    let found = findings(&run(gather(&asked, &ways, &|| bench.clock(), &|_| {})));
+    let examined = findings(&run(gather(&asked, &ways, &|| bench.clock(), &|_| {})));
     let requests = &bench.requests()[before..];
     assert!(requests.iter().all(|request| request.starts_with("GET ")), "the doctor changes nothing (G5): {requests:#?}");
-    check_texts(&found);
-    found
+    check_texts(&examined.findings);
+    examined
 }
 
 /// Every finding is fit to be shown: a name in kebab-case, a sentence, nothing that acts on a terminal.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use converger_adapters::proxmox::doctor::{Finding, Level};
+use converger_adapters::proxmox::doctor::{Finding, Level, Part};
 use converger_lab::{AclSetting, Flavour, Setting};
 
-use crate::bench::{Bench, FLAVOURS, Visit, WORLD, granted, lines, one, setting, visit};
+use crate::bench::{Bench, FLAVOURS, Visit, WORLD, examine, granted, lines, one, setting, visit};
 
 /// The words of a line, as a shell would see them.
 fn words(line: &str) -> Vec<String> {
@@ -108,6 +108,30 @@ fn whatever_is_there_the_lines_bring_the_rest_and_take_nothing_away() {
             let rounds = heal(setting, &Visit::default(), &format!("{flavour:?} {name}"));
             // Starting and stopping need the same, options come with the order of starts or before it, and so does space.
             assert!((1..=13).contains(&rounds), "{flavour:?} {name}: {rounds}");
+        }
+    }
+}
+
+/// Everything that plans can come to need is there after one block was pasted, and nothing that they cannot.
+#[test]
+fn one_block_grants_all_that_plans_need_and_no_more() {
+    let only = "  - { vmid: 100, kind: qemu, name: web, state: running, config: { cores: 2 } }";
+    for (flavour, declared) in FLAVOURS.into_iter().flat_map(|flavour| [None, Some(only)].map(|declared| (flavour, declared))) {
+        for (name, mut setting) in beginnings(flavour) {
+            let ask = Visit { declared, ..Visit::default() };
+            let before = examine(&Bench::new(&setting), &ask);
+            let open = before.findings.iter().any(|own| own.part == Some(Part::Apply) && own.level != Level::Ok);
+            assert_eq!(before.grant.is_some(), open, "{flavour:?} {name}");
+            let lines: Vec<String> = before.grant.iter().flat_map(|grant| &grant.lines).map(|line| line.text.clone()).collect();
+            lines.iter().for_each(|line| type_in(&mut setting, line));
+            let after = examine(&Bench::new(&setting), &ask);
+            let open: Vec<&Finding> = after.findings.iter().filter(|own| own.part == Some(Part::Apply) && own.level != Level::Ok).collect();
+            assert!(open.is_empty() && after.grant.is_none(), "{flavour:?} {name}: {open:#?} after {lines:#?}");
+            let is_planned =
+                |line: &&String| !["Snapshot", "Rollback", "Clone", "Migrate", "Grow", "Delete"].iter().any(|verb| line.contains(verb));
+            assert!(lines.iter().all(|line| is_planned(&line)), "{flavour:?} {name}: {lines:#?}");
+            let is_narrow = |line: &&String| !["Memory", "Options", "Startup", "Boot"].iter().any(|verb| line.contains(verb));
+            assert!(declared.is_none() || lines.iter().all(|line| is_narrow(&line)), "{flavour:?} {name}: {lines:#?}");
         }
     }
 }

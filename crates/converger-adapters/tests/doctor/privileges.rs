@@ -1,6 +1,6 @@
 //! What the doctor says about token and privileges, in worlds that lack them and in worlds that do not.
 
-use converger_adapters::proxmox::doctor::{Finding, Level};
+use converger_adapters::proxmox::doctor::{Finding, Level, Part};
 use converger_lab::{Act, Flavour, GuestSetting, Kind};
 
 use crate::bench::{Bench, FLAVOURS, TOKEN, Visit, WORLD, granted, levels, lines, one, setting, visit};
@@ -115,10 +115,44 @@ fn reading_is_needed_and_every_other_verb_may_be_kept_back() {
         assert_eq!(one(&found, "may-read").level, Level::Ok);
         let others: Vec<&Finding> = found.iter().filter(|own| own.check.starts_with("may-") && own.check != "may-read").collect();
         assert_eq!(others.len(), 13);
-        assert!(others.iter().all(|own| own.level == Level::Warn && !lines(own).is_empty()), "{flavour:?} {others:#?}");
+        assert!(others.iter().all(|own| !lines(own).is_empty()), "{flavour:?} {others:#?}");
+        let (planned, requested): (Vec<&Finding>, Vec<&Finding>) = others.into_iter().partition(|own| own.part == Some(Part::Apply));
+        assert!(planned.len() == 7 && planned.iter().all(|own| own.level == Level::Warn), "{flavour:?} {planned:#?}");
+        assert!(requested.iter().all(|own| own.level == Level::Unneeded), "no plan asks for them: {flavour:?} {requested:#?}");
+        assert!(found.ends_with(&requested.iter().map(|own| (*own).clone()).collect::<Vec<_>>()), "they stand below everything else");
         let has_bridge = lines(one(&found, "may-clone"))[0].contains("SDN.Use");
         assert_eq!(has_bridge, flavour != Flavour::V7, "7 has no such privilege, and would refuse the role");
     }
+}
+
+#[test]
+fn what_is_not_known_of_a_verb_that_nothing_asks_for_is_no_matter() {
+    // More guests that no list shows than are asked for one by one.
+    let hidden: Vec<u64> = (1000..1040).collect();
+    let found = visit(&well(Flavour::V9), &Visit { scope: Some(hidden), ..Visit::default() });
+    let level = |check: &str| one(&found, check).level;
+    assert_eq!((level("may-start"), level("may-delete")), (Level::Unknown, Level::Unneeded), "{found:#?}");
+}
+
+#[test]
+fn a_declared_state_asks_for_its_own_guests_and_fields_alone() {
+    let bench = Bench::new(&granted(Flavour::V9, &[("/", "PVEAuditor")]));
+    let of = |declared| {
+        let found = visit(&bench, &Visit { declared: Some(declared), ..Visit::default() });
+        let verbs = found.iter().filter(|own| own.check.starts_with("may-"));
+        verbs.map(|own| (own.check, own.found.split_once("missing on ").map_or("", |(_, guests)| guests).to_owned())).collect::<Vec<_>>()
+    };
+    let is = |rows: &[(&'static str, &str)]| rows.iter().map(|(check, guests)| (*check, (*guests).to_owned())).collect::<Vec<_>>();
+    let (web, dns) = ("1 guest (100)", "1 guest (101)");
+    let both = of("  - { vmid: 100, kind: qemu, name: web, state: running }\n  - { vmid: 101, kind: lxc, name: dns, state: stopped }");
+    assert_eq!(both, is(&[("may-read", ""), ("may-start", web), ("may-stop", dns)]));
+    let fields =
+        of("  - { vmid: 100, kind: qemu, name: web, config: { cores: 2 } }\n  - { vmid: 101, kind: lxc, name: dns, config: { tags: [] } }");
+    assert_eq!(fields, is(&[("may-read", ""), ("may-set-cpu", web), ("may-set-options", dns)]), "no run-state is declared");
+    let restart = of("  - { vmid: 100, kind: qemu, name: web, config: { memory: 512MiB }, restart: when-needed }");
+    assert_eq!(restart, is(&[("may-read", ""), ("may-stop", web), ("may-set-memory", web)]));
+    let nothing = of("  - { vmid: 100, kind: qemu, name: web }");
+    assert_eq!(nothing, is(&[("may-read", "")]), "who only looks needs no more");
 }
 
 #[test]

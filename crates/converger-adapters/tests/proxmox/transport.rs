@@ -324,7 +324,7 @@ fn an_examination_sees_the_wire() {
     let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
     let gone = nobody();
     let observer = proxmox(&[(gone.clone(), server.pinned()), (server.url(), other), (server.url(), server.pinned())]);
-    let findings = observer.examine(Some(&scope(&[])), &|what| said.borrow_mut().push(what.to_owned()));
+    let findings = observer.examine(None, &|what| said.borrow_mut().push(what.to_owned())).findings;
     let at = |url: &str, check: &str| {
         let place = url.trim_start_matches("https://");
         findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
@@ -344,7 +344,7 @@ fn a_clock_of_long_ago_is_found_in_the_header() {
     let date =
         b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\n\r\n{\"data\":{\"version\":\"8.4\"}}".to_vec();
     let past = start(move |_| Reply::Raw(date.clone()));
-    let findings = proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {});
+    let findings = proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {}).findings;
     let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
     assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
 }

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use anstyle::Style;
-use converger_adapters::proxmox::doctor::{Finding, Level, Remedy, Where};
+use converger_adapters::proxmox::doctor::{Examined, Finding, Level, Line, Part, Remedy, Where};
 use converger_adapters::proxmox::{Proxmox, ProxmoxError};
-use converger_core::desired::{Desired, Scope};
+use converger_core::desired::Desired;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use serde::Serialize;
@@ -43,17 +43,17 @@ pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
     for name in names {
         let connection = survey.connections.get(&name).ok_or_else(|| spine::unconfigured(&name))?;
         let extra = [outside(&name, connection, &survey), said_by_people(visit, &name)].concat();
-        let findings = match connection.open(&name) {
+        let examined = match connection.open(&name) {
             Ok(environment) => {
                 let spinner = progress::spinner(&format!("examining {name}"));
-                let scope = desired.as_ref().map(Desired::scope);
-                let found = inside(Proxmox::new(environment), scope.as_ref(), &|what| spinner.say(what));
+                let found = inside(Proxmox::new(environment), desired.as_ref(), &|what| spinner.say(what));
                 spinner.end();
-                [extra, found].concat()
+                found
             }
-            Err(fault) => [extra, vec![unready("secret", fault, Connection::REMEDY), unasked()]].concat(),
+            Err(fault) => nobody(unready("secret", fault, Connection::REMEDY)),
         };
-        let end = show(&name, visit.json, &findings)?;
+        let examined = Examined { findings: [extra, examined.findings].concat(), ..examined };
+        let end = show(&name, visit.json, &examined)?;
         ended = if ended == End::Done { end } else { ended };
     }
     Ok(ended)
@@ -123,10 +123,10 @@ fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
 }
 
 /// What is found in an environment. `say` is told what is being asked now.
-fn inside(proxmox: Result<Proxmox, ProxmoxError>, scope: Option<&Scope>, say: &dyn Fn(&str)) -> Vec<Finding> {
+fn inside(proxmox: Result<Proxmox, ProxmoxError>, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
     match proxmox {
-        Ok(proxmox) => proxmox.examine(scope, say),
-        Err(error) => vec![unready("setup", files::plain(&error.to_string()), Code::ClientSetup.entry().remedy), unasked()],
+        Ok(proxmox) => proxmox.examine(desired, say),
+        Err(error) => nobody(unready("setup", files::plain(&error.to_string()), Code::ClientSetup.entry().remedy)),
     }
 }
 
@@ -135,15 +135,17 @@ fn unready(check: &'static str, found: String, remedy: &str) -> Finding {
     Finding::new(check, Level::Fail, found).code(Code::ClientSetup).remedy(remedy.trim_end_matches('.'))
 }
 
-fn unasked() -> Finding {
-    Finding::new("rest", Level::Unknown, "endpoints, privileges, cluster and guests were not asked for, because nobody can be asked yet")
-        .remedy("mend what is said above, and ask again")
+/// Where nobody can be asked, one line says so for all the rest.
+fn nobody(why: Finding) -> Examined {
+    let found = "endpoints, privileges, cluster and guests were not asked for, because nobody can be asked yet";
+    let rest = Finding::new("rest", Level::Unknown, found).remedy("mend what is said above, and ask again");
+    Examined { findings: vec![why, rest], grant: None }
 }
 
 /// A doctor that finds a failure has failed.
-fn show(name: &EnvironmentName, json: bool, findings: &[Finding]) -> Result<End, Stop> {
-    let written = if json { write_json(&mut io::stdout().lock(), name, findings) } else { write_text(name, findings) };
-    shown(written, end(findings))
+fn show(name: &EnvironmentName, json: bool, examined: &Examined) -> Result<End, Stop> {
+    let written = if json { write_json(&mut io::stdout().lock(), name, examined) } else { write_text(name, examined) };
+    shown(written, end(&examined.findings))
 }
 
 fn end(findings: &[Finding]) -> End {
@@ -167,27 +169,49 @@ fn summary(findings: &[Finding]) -> BTreeMap<&'static str, usize> {
 struct Document<'d> {
     environment: &'d EnvironmentName,
     findings: &'d [Finding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    grant: Option<&'d Remedy>,
     schema: &'static str,
     summary: BTreeMap<&'static str, usize>,
 }
 
-fn write_json(out: &mut impl Write, environment: &EnvironmentName, findings: &[Finding]) -> io::Result<()> {
-    serde_json::to_writer(&mut *out, &Document { environment, findings, schema: SCHEMA, summary: summary(findings) })?;
+fn write_json(out: &mut impl Write, environment: &EnvironmentName, examined: &Examined) -> io::Result<()> {
+    let Examined { findings, grant } = examined;
+    let summary = summary(findings);
+    serde_json::to_writer(&mut *out, &Document { environment, findings, grant: grant.as_ref(), schema: SCHEMA, summary })?;
     writeln!(out)
 }
 
-fn write_text(environment: &EnvironmentName, findings: &[Finding]) -> io::Result<()> {
-    write!(anstream::stdout(), "{}", text(environment, findings))
+fn write_text(environment: &EnvironmentName, examined: &Examined) -> io::Result<()> {
+    write!(anstream::stdout(), "{}", text(environment, examined))
 }
 
-fn text(environment: &EnvironmentName, findings: &[Finding]) -> String {
+fn text(environment: &EnvironmentName, examined: &Examined) -> String {
+    let findings = &examined.findings;
     let width = findings.iter().map(|finding| finding.check.len()).max().unwrap_or(0);
     let mut text = format!("{}\n", styled(BOLD, environment));
-    let before = std::iter::once(None).chain(findings.iter().map(|finding| finding.remedy.as_ref()));
+    let before = std::iter::once(None).chain(findings.iter().map(Some));
     for (finding, before) in findings.iter().zip(before) {
-        text.push_str(&finding_text(finding, before, width));
+        if finding.part == Some(Part::Request) && before.is_none_or(|before| before.part != Some(Part::Request)) {
+            let _ = writeln!(text, "\n{}", styled(BOLD, REQUESTED));
+        }
+        text.push_str(&finding_text(finding, before.and_then(|before| before.remedy.as_ref()), width));
     }
+    examined.grant.iter().for_each(|grant| text.push_str(&grant_text(grant)));
     let _ = writeln!(text, "\n{}", conclusion(findings));
+    text
+}
+
+/// What stands above what no plan asks for.
+const REQUESTED: &str = "For requested actions, which no plan asks for (--json has the lines that grant each)";
+
+/// One block with all that apply needs, to be pasted as it stands.
+fn grant_text(grant: &Remedy) -> String {
+    let mut text = format!("\n{}\n", styled(BOLD, "To grant everything that apply needs, type on a node:"));
+    for Line { text: line, .. } in &grant.lines {
+        let _ = writeln!(text, "  {}", styled(BOLD, line));
+    }
+    let _ = writeln!(text, "{} {}", styled(YELLOW.bold(), "note:"), grant.text);
     text
 }
 
@@ -198,6 +222,7 @@ fn sign(level: Level) -> (&'static str, Style) {
         Level::Warn => ("!", YELLOW),
         Level::Fail => ("✗", RED),
         Level::Unknown => ("?", CYAN),
+        Level::Unneeded => ("-", DIM),
     }
 }
 
@@ -208,7 +233,9 @@ fn finding_text(finding: &Finding, before: Option<&Remedy>, width: usize) -> Str
     let check = format!("{:<width$}", finding.check);
     let check = if finding.level == Level::Ok { styled(DIM, check) } else { styled(style, check) };
     let mut text = format!("{} {check}  {about}{}\n", styled(style, sign), finding.found);
-    let Some(remedy) = &finding.remedy else { return text };
+    // What is missing of privileges is granted by one block at the end.
+    let remedy = finding.remedy.as_ref().filter(|remedy| finding.part.is_none() || remedy.lines.is_empty());
+    let Some(remedy) = remedy else { return text };
     // Below the sentence, so that the column of checks stays free.
     let margin = " ".repeat(width + 4);
     if before == Some(remedy) {
@@ -298,14 +325,18 @@ mod tests {
             let url = format!("https://{}", environment.endpoints[0].place());
             let environment = Environment { endpoints: vec![Endpoint::new(&url, other).expect("an address")], ..environment };
             let findings = examined(environment, Vec::new(), &|_| {});
-            let shown = anstream::adapter::strip_str(&text(&lab_name(), &findings)).to_string();
+            let shown = plain(findings.clone());
             assert!(shown.contains(&format!("converger.toml: fingerprints = [\"{pin}\"]")), "{shown}");
             assert_eq!(end(&findings), End::Failed);
         });
     }
 
     fn examined(environment: Environment, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Vec<Finding> {
-        [extra, inside(Proxmox::new(environment), None, say)].concat()
+        [extra, inside(Proxmox::new(environment), None, say).findings].concat()
+    }
+
+    fn plain(findings: Vec<Finding>) -> String {
+        anstream::adapter::strip_str(&text(&lab_name(), &Examined { findings, grant: None })).to_string()
     }
 
     #[test]
@@ -313,10 +344,10 @@ mod tests {
         let limits = || ProxmoxError::Runtime(io::Error::other("Too many open files"));
         for error in [limits(), ProxmoxError::NoEndpoint] {
             let words = error.to_string();
-            let found = inside(Err(error), None, &|_| {});
+            let found = inside(Err(error), None, &|_| {}).findings;
             assert_eq!(end(&found), End::Failed);
             assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some("client-setup"), words.as_str()));
-            let shown = anstream::adapter::strip_str(&text(&lab_name(), &found)).to_string();
+            let shown = plain(found);
             assert!(shown.contains("remedy: Mend what the message names") && shown.contains("`converger explain client-setup`"), "{shown}");
             assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
         }
@@ -349,7 +380,7 @@ mod tests {
 
     #[test]
     fn people_see_one_line_for_each_and_lines_to_type() {
-        let plain = anstream::adapter::strip_str(&text(&lab_name(), &findings())).to_string();
+        let plain = plain(findings());
         let expected = "\
 lab
 ✓ endpoint  pve1:8006: it answers
@@ -369,7 +400,7 @@ Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
     #[test]
     fn what_to_do_is_not_said_twice_in_a_row() {
         let twice = |check| Finding::new(check, Level::Warn, "no").remedy("grant it").line(Where::Node, "pveum x");
-        let plain = anstream::adapter::strip_str(&text(&lab_name(), &[twice("a"), twice("b")])).to_string();
+        let plain = plain(vec![twice("a"), twice("b")]);
         assert_eq!(plain.matches("pveum x").count(), 1, "{plain}");
         assert!(plain.contains("! b  no\n     remedy: the same\n"), "{plain}");
     }
@@ -377,7 +408,7 @@ Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
     #[test]
     fn machines_see_one_line_of_canonical_json() {
         let mut out = Vec::new();
-        write_json(&mut out, &lab_name(), &findings()).expect("written");
+        write_json(&mut out, &lab_name(), &Examined { findings: findings(), grant: None }).expect("written");
         let text = String::from_utf8(out).expect("text");
         let expected = concat!(
             r#"{"environment":"lab","findings":[{"about":"pve1:8006","check":"endpoint","found":"it answers","level":"ok"},"#,
@@ -386,7 +417,7 @@ Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
             r#"{"check":"may-read","found":"it may not","level":"fail","#,
             r#""remedy":{"lines":[{"text":"pveum role add X","where":"node"}],"text":"grant it"}},"#,
             r#"{"check":"ha","found":"not told","level":"unknown"}],"schema":"converger.doctor/1","#,
-            r#""summary":{"fail":1,"ok":1,"unknown":1,"warn":1}}"#,
+            r#""summary":{"fail":1,"ok":1,"unknown":1,"unneeded":0,"warn":1}}"#,
             "\n"
         );
         assert_eq!(text, expected);

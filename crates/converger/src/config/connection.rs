@@ -122,8 +122,14 @@ pub(super) fn of(environment: &Spanned<Written>, room: &Path) -> Result<Option<C
     let token = written.token.as_ref();
     let token = token.ok_or_else(|| missing("`token` is missing: the id of the API token, such as `converger@pve!main`"))?;
     let token = TokenId::new(token.get_ref()).ok_or_else(|| {
-        // Somebody may have pasted the secret behind it.
-        Fault::at(token, "`token` is not the id of an API token; write it as user@realm!name, without the secret")
+        // Somebody may have pasted the secret behind it, so that it is not shown.
+        let text = match token.get_ref().rsplit_once('!') {
+            Some((_, name)) if name.len() < 2 => {
+                "`token` ends in a name that Proxmox does not accept: the part after `!` has at least two characters"
+            }
+            _ => "`token` is not the id of an API token; write it as user@realm!name, without the secret",
+        };
+        Fault::at(token, text)
     })?;
     let secret = written.secret.as_ref();
     let secret = secret.ok_or_else(|| missing("`secret` is missing: say where it is, such as `secret = { env = \"PVE_SECRET\" }`"))?;

@@ -18,11 +18,13 @@ pub enum Level {
     Fail,
     /// It could not be told.
     Unknown,
+    /// It is missing, and nothing that is planned asks for it.
+    Unneeded,
 }
 
 impl Level {
     /// All levels.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::Warn, Self::Fail, Self::Unknown];
+    pub const ALL: [Self; 5] = [Self::Ok, Self::Warn, Self::Fail, Self::Unknown, Self::Unneeded];
 
     /// The word for it.
     #[must_use]
@@ -32,6 +34,7 @@ impl Level {
             Self::Warn => "warn",
             Self::Fail => "fail",
             Self::Unknown => "unknown",
+            Self::Unneeded => "unneeded",
         }
     }
 }
@@ -51,9 +54,22 @@ pub struct Finding {
     pub found: String,
     /// How it stands.
     pub level: Level,
+    /// What it matters for, where it is about a privilege.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<Remedy>,
+}
+
+/// What a privilege is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// A plan can come to ask for it today.
+    Apply,
+    /// Only a person who asks for it by name; no plan does.
+    Request,
 }
 
 /// What to do about a finding.
@@ -89,13 +105,19 @@ pub enum Where {
 impl Finding {
     /// What was found by a check.
     pub fn new(check: &'static str, level: Level, found: impl Into<String>) -> Self {
-        Self { about: None, check, code: None, found: found.into(), level, remedy: None }
+        Self { about: None, check, code: None, found: found.into(), level, part: None, remedy: None }
     }
 
     /// The same, about one of several things.
     #[must_use]
     pub fn about(self, about: impl Into<String>) -> Self {
         Self { about: Some(about.into()), ..self }
+    }
+
+    /// The same, as a matter of privileges.
+    #[must_use]
+    pub(super) fn part(self, part: Part) -> Self {
+        Self { part: Some(part), ..self }
     }
 
     /// The same, under the code of a failure.

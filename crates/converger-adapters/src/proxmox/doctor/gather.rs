@@ -10,6 +10,7 @@ use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
 use futures_util::future::join_all;
 
+use super::need::Wants;
 use crate::proxmox::client::{Distrust, Exchange, Fingerprint, REQUESTS_PER_NODE_MAX, Session, TokenId, Trust, Validity};
 use crate::proxmox::codec::{Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Roles, User, UserId, Version};
 use crate::proxmox::observe::{self, Needs, Question, Taken, Unread};
@@ -32,6 +33,8 @@ pub struct Asked<'a> {
     pub token: &'a TokenId,
     /// The guests; `None`: all that the token sees.
     pub scope: Option<&'a Scope>,
+    /// What is to be done to them; `None`: whatever can be.
+    pub wants: Option<&'a Wants>,
 }
 
 /// A way to one endpoint, or why there is none.
@@ -51,6 +54,7 @@ pub struct Gathered {
     pub(super) cluster: Option<String>,
     pub(super) token: TokenId,
     pub(super) scope: Option<Scope>,
+    pub(super) wants: Option<Wants>,
     pub(super) now_secs: u64,
     pub(super) endpoints: Vec<EndpointSeen>,
     /// What the endpoint that was asked for the rest said.
@@ -125,6 +129,7 @@ pub async fn gather<E: Exchange>(asked: &Asked<'_>, ways: &[Way<E>], clock: &dyn
         cluster: asked.cluster.map(str::to_owned),
         token: asked.token.clone(),
         scope: asked.scope.cloned(),
+        wants: asked.wants.cloned(),
         now_secs: time::since_1970(clock()),
         endpoints,
         answers,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::{Line, Where, quoted};
 use super::held::{Held, Lack};
-use super::need::{Need, privileges_of};
+use super::need::{Need, On, Verb, privileges_of};
 use crate::proxmox::client::TokenId;
 use crate::proxmox::codec::Roles;
 
@@ -58,7 +58,9 @@ impl Grantee<'_> {
             all = all.max(entries.len());
             lines.extend(entries.into_iter().take(PLACES_MAX));
         }
-        let is_wide = lines.iter().any(|line| !line.contains(" /vms/"));
+        // Reading is for the whole cluster, and what is needed on `/` has no pool.
+        let is_of_guests = lacks.iter().any(|lack| lack.need.on == On::Guest && lack.need.verb != Verb::Read);
+        let is_wide = is_of_guests && lines.iter().any(|line| !line.contains(" /vms/"));
         let needed: BTreeSet<&str> = lacks.iter().map(|lack| lack.need.role).collect();
         let roles = needed.into_iter().filter_map(|role| self.role(role));
         let lines = roles.chain(lines).map(|text| Line { text, r#where: Where::Node }).collect();

@@ -5,7 +5,10 @@
 //! The releases differ in one of them: `SDN.Use` came with 8, and bridges were free before. What came and went otherwise
 //! (`VM.Monitor`, `VM.GuestAgent.*`, `Mapping.*`) is for calls that this program never makes.
 
-use converger_core::guest::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::desired::{Desired, DesiredGuest, Restart};
+use converger_core::guest::{Kind, RunState, Vmid};
 use converger_core::normalize::Field;
 
 /// What is done to an environment, as far as privileges tell it apart.
@@ -104,10 +107,55 @@ impl Verb {
         }
     }
 
+    /// Whether a plan can come to ask for it today. The others are known to the codec, and only a person would ask for them by name.
+    #[must_use]
+    pub fn is_planned(self) -> bool {
+        match self {
+            Self::Read | Self::Start | Self::Stop => true,
+            Self::SetCpu | Self::SetMemory | Self::SetOptions | Self::SetStartup | Self::SetBoot => true,
+            Self::Snapshot | Self::Rollback | Self::Clone | Self::Migrate | Self::Grow | Self::Delete => false,
+        }
+    }
+
     /// What it needs on this release, for a guest of this kind.
     pub fn needs(self, major: u32, kind: Kind) -> impl Iterator<Item = &'static Need> {
         NEEDS.iter().filter(move |need| need.verb == self && need.since <= major && need.kind.is_none_or(|own| own == kind))
     }
+}
+
+/// What a declared state can come to ask for, and of which guests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wants(BTreeMap<Verb, BTreeSet<Vmid>>);
+
+impl Wants {
+    /// Of every declared guest reading, and what its plans can be made of.
+    #[must_use]
+    pub fn of(desired: &Desired) -> Self {
+        let mut wants = Self(BTreeMap::from([(Verb::Read, BTreeSet::new())]));
+        for guest in desired.guests() {
+            for verb in verbs(guest) {
+                wants.0.entry(verb).or_default().insert(guest.vmid);
+            }
+        }
+        wants
+    }
+
+    /// The guests of which a verb is wanted; `None`: of none.
+    #[must_use]
+    pub fn guests(&self, verb: Verb) -> Option<&BTreeSet<Vmid>> {
+        self.0.get(&verb)
+    }
+}
+
+/// What plans for a guest can be made of. A restart is a stop, and a start after it only where the guest is declared to run.
+fn verbs(guest: &DesiredGuest) -> Vec<Verb> {
+    let state = guest.state.map(|state| match state {
+        RunState::Running => Verb::Start,
+        RunState::Stopped => Verb::Stop,
+    });
+    let restarts = guest.restart == Restart::WhenNeeded && !guest.config.is_empty();
+    let fields = guest.config.iter().map(|setting| Verb::of_field(setting.field));
+    [Verb::Read].into_iter().chain(state).chain(restarts.then_some(Verb::Stop)).chain(fields).collect()
 }
 
 /// Where a privilege is needed.

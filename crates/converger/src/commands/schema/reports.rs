@@ -124,13 +124,16 @@ pub(super) fn doctor() -> Json {
         json!({
             "about": text(), "check": { "type": "string", "pattern": "^[a-z0-9-]+$" },
             "code": words(&FAILURES.each_ref().map(|entry| entry.word)), "found": text(),
-            "level": words(&["ok", "warn", "fail", "unknown"]), "remedy": remedy,
+            "level": words(&["ok", "warn", "fail", "unknown", "unneeded"]), "part": words(&["apply", "request"]), "remedy": remedy.clone(),
         }),
     );
-    let summary =
-        object(&["fail", "ok", "unknown", "warn"], json!({ "fail": count(), "ok": count(), "unknown": count(), "warn": count() }));
-    let members =
-        json!({ "environment": text(), "findings": list(finding), "schema": { "const": "converger.doctor/1" }, "summary": summary });
+    let summary = object(
+        &["fail", "ok", "unknown", "unneeded", "warn"],
+        json!({ "fail": count(), "ok": count(), "unknown": count(), "unneeded": count(), "warn": count() }),
+    );
+    let members = json!({
+        "environment": text(), "findings": list(finding), "grant": remedy, "schema": { "const": "converger.doctor/1" }, "summary": summary,
+    });
     let mut schema = object(&["environment", "findings", "schema", "summary"], members);
     head(&mut schema, "What works in an environment and what does not (doctor --json)");
     schema
