@@ -10,11 +10,11 @@ use crate::flavour::Flavour;
 use crate::schema::{self, Given, Params};
 use crate::wire::{Answer, Request};
 
-/// Check method, path and parameters of a request against the table of a release.
+/// Check method, path and parameters of a request against the table of a release. The template of the method.
 ///
 /// # Errors
 /// What Proxmox would say: no such method, or what is wrong with each parameter.
-pub fn verify_request(flavour: Flavour, request: &Request) -> Result<(), String> {
+pub fn verify_request(flavour: Flavour, request: &Request) -> Result<&'static str, String> {
     let (path, query) = decode::split_query(&request.path);
     let Target::Api { rest, .. } = decode::target(path) else { return Err(format!("`{path}` is no path of the API")) };
     let words = decode::segments(&rest);
@@ -26,7 +26,7 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<(), String>
     let errors = schema::check(method, &decode::merge(params, captured), flavour).err().unwrap_or_default();
     match errors.into_iter().next() {
         Some((name, error)) => Err(format!("{} {}: `{name}`: {}", method.verb, method.template, error.trim_end())),
-        None => Ok(()),
+        None => Ok(&method.template),
     }
 }
 

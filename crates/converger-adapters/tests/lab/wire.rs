@@ -3,13 +3,17 @@
 //!
 //! What never enters: clocks, worlds, and what the client makes of an answer.
 
+mod shape;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::thread::LocalKey;
 
 use converger_adapters::proxmox::client::Bounds;
 use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
 use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_request};
+
+use shape::Mix;
 
 /// As the client sends it: with its token (`user@realm!name=secret`), and with a form where there is a body.
 pub(crate) fn request(token: &str, sent: &HttpRequest) -> Request {
@@ -21,33 +25,74 @@ pub(crate) fn request(token: &str, sent: &HttpRequest) -> Request {
 }
 
 /// So much is remembered of what was checked: many thousand labs are asked in one process.
-const VERIFIED_MAX: usize = 1 << 16;
+const VERIFIED_MAX: usize = 1 << 14;
+
+type Verified = RefCell<BTreeMap<u64, Option<&'static str>>>;
 
 thread_local! {
-    /// What was checked already: in many labs much is asked and answered alike.
-    static VERIFIED: RefCell<BTreeMap<u64, Option<&'static str>>> = const { RefCell::new(BTreeMap::new()) };
+    /// What was checked already, with the template of its method: in many labs much is asked and answered byte for byte alike, and most of
+    /// the rest in the same shape.
+    static WHOLE: Verified = const { RefCell::new(BTreeMap::new()) };
+    static ASKED: Verified = const { RefCell::new(BTreeMap::new()) };
+    static ANSWERED: Verified = const { RefCell::new(BTreeMap::new()) };
 }
 
 /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it. The template of the method that
 /// answered, if one did.
 pub(crate) fn verify(flavour: Flavour, request: &Request, answer: &Answer) -> Option<&'static str> {
-    let check = || {
-        let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
-        verify_request(flavour, request).unwrap_or_else(|error| fault(error));
-        verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error))
-    };
-    VERIFIED.with_borrow_mut(|verified| {
-        if verified.len() >= VERIFIED_MAX {
-            verified.clear();
-        }
-        *verified.entry(fingerprint(flavour, request, answer)).or_insert_with(check)
+    let fault = |error: String| -> ! { panic!("{flavour:?} {} {}: {error}", request.method, request.path) };
+    let asked = asked(flavour, request);
+    let mut whole = head(asked, answer);
+    whole.bytes(&answer.body);
+    once(&WHOLE, whole, || {
+        let ask = || verify_request(flavour, request).unwrap_or_else(|error| fault(error));
+        let template = once(&ASKED, asked, || Some(ask())).unwrap_or_default();
+        let judge = || verify_answer(flavour, request, answer).unwrap_or_else(|error| fault(error));
+        once(&ANSWERED, answered(flavour, template, request, answer), judge)
     })
 }
 
-fn fingerprint(flavour: Flavour, request: &Request, answer: &Answer) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (flavour.major(), &request.method, &request.path, &request.body, answer.status, &answer.headers, &answer.body).hash(&mut hasher);
-    hasher.finish()
+fn once(verified: &'static LocalKey<Verified>, key: Mix, check: impl FnOnce() -> Option<&'static str>) -> Option<&'static str> {
+    if let Some(known) = verified.with_borrow(|known| known.get(&key.end()).copied()) {
+        return known;
+    }
+    let found = check();
+    verified.with_borrow_mut(|known| {
+        if known.len() >= VERIFIED_MAX {
+            known.clear();
+        }
+        known.insert(key.end(), found);
+    });
+    found
+}
+
+/// All of a request that is checked.
+fn asked(flavour: Flavour, request: &Request) -> Mix {
+    let mut mix = Mix::new(u64::from(flavour.major()));
+    [request.method.as_bytes(), request.path.as_bytes(), &request.body].iter().for_each(|bytes| mix.bytes(bytes));
+    mix
+}
+
+fn head(mut mix: Mix, answer: &Answer) -> Mix {
+    mix.word(u64::from(answer.status));
+    let content = answer.headers.iter().filter(|(name, _)| name == "Content-Type");
+    content.for_each(|(_, value)| mix.bytes(value.as_bytes()));
+    mix
+}
+
+/// All that the check of an answer looks at. Of what a method returned that is its shape; of anything else, errors above all, it is every byte.
+fn answered(flavour: Flavour, template: &str, request: &Request, answer: &Answer) -> Mix {
+    let mut mix = Mix::new(u64::from(flavour.major()));
+    [template.as_bytes(), request.method.as_bytes()].iter().for_each(|bytes| mix.bytes(bytes));
+    mix = head(mix, answer);
+    // The last member of the whole, which counts also where there were two of the name.
+    if answer.status == 200 && request.path.starts_with("/api2/extjs/") && answer.body.ends_with(b",\"success\":1}") {
+        mix.shape(&answer.body);
+    } else {
+        mix.bytes(request.path.as_bytes());
+        mix.bytes(&answer.body);
+    }
+    mix
 }
 
 /// As long as the client waits where nothing else is said.
