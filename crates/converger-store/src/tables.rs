@@ -103,12 +103,10 @@ pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
 
 /// A write, and the one entry that evidences it (C5).
 fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
-    let entry = write.entry();
+    // Whether it fits is asked before anything is written, as everything is.
+    let entry = write.entry().map(|entry| fitting(&entry)).transpose()?;
     put_one(tables, write)?;
-    match entry {
-        Some(entry) => tables.put_entry(fitting(&entry)?).map_err(Stop::Failed),
-        None => Ok(()),
-    }
+    entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(Stop::Failed))
 }
 
 fn fitting(entry: &Entry) -> Result<Vec<u8>, Refused> {

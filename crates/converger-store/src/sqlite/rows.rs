@@ -48,8 +48,7 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
     Ok(history)
 }
 
-/// Asked before every record. By selects within and not by joins, like all that is asked before a write: joins SQLite
-/// prepares anew for every id that is bound, which took half of the time of a commit.
+/// Asked before every record.
 pub(super) const PROGRESS: &str = "SELECT EXISTS (SELECT 1 FROM tasks WHERE operation = o.seq), \
     (SELECT ending FROM ends WHERE operation = o.seq), \
     (SELECT resolution FROM resolutions WHERE operation = o.seq), \

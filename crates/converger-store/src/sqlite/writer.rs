@@ -201,18 +201,26 @@ fn gather(first: Job, jobs: &mut mpsc::Receiver<Job>) -> (Vec<Batch>, Vec<onesho
 
 /// One batch inside of the transaction; what it wrote is taken back if it may not be written.
 fn write_one(tables: &mut Tables<'_>, batch: Batch) -> Result<Verdict, Trouble> {
+    // INVARIANT: the judge asks all before it writes, so that of one write that may not be nothing was written.
+    if batch.writes().len() == 1 {
+        return taken(tables, batch);
+    }
     tables.execute("SAVEPOINT batch")?;
     let before = tables.written();
-    let verdict = match take(tables, batch) {
-        Ok(()) => Verdict::Written,
-        Err(Stop::Refused(refused)) => Verdict::Refused(refused),
-        Err(Stop::Repeated(first)) => Verdict::Repeated(first),
-        Err(Stop::Failed(trouble)) => return Err(trouble),
-    };
+    let verdict = taken(tables, batch)?;
     if !matches!(verdict, Verdict::Written) {
         tables.execute("ROLLBACK TO batch")?;
         tables.forget_after(before);
     }
     tables.execute("RELEASE batch")?;
     Ok(verdict)
+}
+
+fn taken(tables: &mut Tables<'_>, batch: Batch) -> Result<Verdict, Trouble> {
+    match take(tables, batch) {
+        Ok(()) => Ok(Verdict::Written),
+        Err(Stop::Refused(refused)) => Ok(Verdict::Refused(refused)),
+        Err(Stop::Repeated(first)) => Ok(Verdict::Repeated(first)),
+        Err(Stop::Failed(trouble)) => Err(trouble),
+    }
 }
