@@ -61,8 +61,11 @@ impl Digest {
 
 impl fmt::Display for Digest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("sha256:")?;
-        self.0.iter().try_for_each(|byte| write!(formatter, "{byte:02x}"))
+        // As one text: formatted byte by byte it was a tenth of the time of a small plan.
+        let mut text = String::with_capacity(7 + 2 * self.0.len());
+        text.push_str("sha256:");
+        text.extend(self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
+        formatter.write_str(&text)
     }
 }
 

@@ -8,8 +8,11 @@ use sha1::{Digest, Sha1};
 pub(crate) fn sha1(text: &str) -> String {
     let digits = b"0123456789abcdef";
     let digest = Sha1::digest(text);
-    let halves = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    halves.map(|half| char::from(digits[usize::from(half)])).collect()
+    let mut text = String::with_capacity(2 * digest.len());
+    for byte in digest {
+        text.extend([byte >> 4, byte & 15].map(|half| char::from(digits[usize::from(half)])));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn reached(
     world: &mut World,
     entry: &str,
     request: &Request,
-    target: &Target,
+    target: &Target<'_>,
     query: &str,
     trip: Trip,
     trace: &mut Trace,
@@ -139,7 +139,7 @@ fn reached(
     let handler = api::handler(method).ok_or_else(missing)?;
     let node = proxy(world, entry, request, method, &params, trip, trace)?;
     let params = forwarded(world, request, method, trace.way, params);
-    let values = schema::check(method, &params, world.flavour)?;
+    let values = schema::check(method, params, world.flavour)?;
     let call = Call { method, values, who, entry: entry.to_owned(), node, kind: kind(method) };
     let slow_ms = world.nodes.get(&call.node).map_or(0, |node| node.slow_ms);
     handler(world, &call).map(|data| data.after(if trip == Trip::First { slow_ms } else { 0 }))
@@ -155,10 +155,10 @@ fn forwarded(world: &World, request: &Request, method: &Method, way: Way, params
 }
 
 fn kind(method: &Method) -> Kind {
-    if method.template.contains("/lxc") { Kind::Lxc } else { Kind::Qemu }
+    if method.is_lxc { Kind::Lxc } else { Kind::Qemu }
 }
 
-fn outside(target: &Target) -> Fail {
+fn outside(target: &Target<'_>) -> Fail {
     match target {
         Target::File(path) if path == "/" => Fail::Raw { status: 200, reason: "OK".to_owned(), body: PAGE.to_owned(), delay_ms: 0 },
         Target::NoFormat(text) => Fail::plain(501, text.clone()),
@@ -188,8 +188,10 @@ fn with_captures(params: Params, captured: Vec<(String, String)>) -> Result<Para
         }
         all.push((name, schema::Given::Text(value)));
     }
-    let rest = params.into_iter().filter(|(name, _)| !all.iter().any(|(known, _)| known == name)).collect::<Params>();
-    all.extend(rest);
+    if !params.is_empty() {
+        let rest = params.into_iter().filter(|(name, _)| !all.iter().any(|(known, _)| known == name)).collect::<Params>();
+        all.extend(rest);
+    }
     Ok(all)
 }
 

@@ -91,9 +91,18 @@ pub(crate) struct Method {
     /// Runs on the node that the path names.
     pub(crate) on_node: bool,
     pub(crate) token_allowed: bool,
+    /// Is about containers, and not about virtual machines.
+    pub(crate) is_lxc: bool,
     /// The permission check, as the documentation data has it.
     pub(crate) permission: Value,
     parameters: BTreeMap<String, Parameter>,
+    /// Those of a numbered option, such as `net` for `net#`.
+    numbered: BTreeMap<String, Parameter>,
+    /// Parameters that must be given, and whether one of them wants another one beside it: asked with each request.
+    required: Vec<String>,
+    has_companions: bool,
+    /// Where in a path its captures are, and what they are called.
+    captures: Vec<(usize, String)>,
     since: u8,
 }
 
@@ -106,12 +115,12 @@ impl Method {
 
     fn numbered(&self, name: &str) -> Option<&Parameter> {
         let (stem, number) = split_number(name)?;
-        let found = self.parameters.get(&format!("{stem}#"))?;
+        let found = self.numbered.get(stem)?;
         (number < found.shape.count.unwrap_or(0)).then_some(found)
     }
 
-    pub(crate) fn required(&self) -> impl Iterator<Item = &str> {
-        self.parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.as_str())
+    pub(crate) fn required(&self) -> &[String] {
+        &self.required
     }
 
     /// The captures of the segments of a path that is this method's.
@@ -119,8 +128,7 @@ impl Method {
         let last = self.segments.len().saturating_sub(1);
         let rest = |index: usize| segments.get(index..).map_or_else(String::new, |rest| rest.join("/"));
         let given = |index: usize| if index == last { rest(index) } else { segments[index].to_owned() };
-        let named = self.segments.iter().enumerate().filter_map(|(index, own)| Some((index, capture(own)?)));
-        named.map(|(index, name)| (name.to_owned(), given(index))).collect()
+        self.captures.iter().map(|(index, name)| (name.clone(), given(*index))).collect()
     }
 }
 
@@ -232,17 +240,24 @@ struct Row {
 
 fn method((number, row): (usize, &'static Row)) -> Method {
     let segments: Vec<String> = row.path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect();
+    let parameters: BTreeMap<String, Parameter> = row.parameters.iter().map(|(name, index)| parameter(name, *index)).collect();
+    let numbered = parameters.iter().filter_map(|(name, parameter)| Some((name.strip_suffix('#')?.to_owned(), parameter.clone())));
     Method {
         number,
         verb: row.verb.clone(),
         template: row.path.clone(),
         takes_rest: segments.last().is_some_and(|last| last == "{cidr}" || last == "{volume}"),
+        captures: segments.iter().enumerate().filter_map(|(index, own)| Some((index, capture(own)?.to_owned()))).collect(),
         segments,
+        is_lxc: row.path.contains("/lxc"),
         protected: row.flags.contains('p'),
         on_node: row.flags.contains('n'),
         token_allowed: !row.flags.contains('t'),
         permission: row.check.clone(),
-        parameters: row.parameters.iter().map(|(name, index)| parameter(name, *index)).collect(),
+        numbered: numbered.collect(),
+        required: parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.clone()).collect(),
+        has_companions: parameters.values().any(|parameter| parameter.shape.requires.is_some()),
+        parameters,
         since: row.since,
     }
 }

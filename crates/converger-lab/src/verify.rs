@@ -23,7 +23,7 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<&'static st
     let body = if is_json(request) { decode::json(&request.body)? } else { decode::form(&request.body) };
     let params = decode::merge(body, decode::form(query.as_bytes()));
     let captured: Params = captured.into_iter().map(|(name, value)| (name, Given::Text(value))).collect();
-    let errors = schema::check(method, &decode::merge(params, captured), flavour).err().unwrap_or_default();
+    let errors = schema::check(method, decode::merge(params, captured), flavour).err().unwrap_or_default();
     match errors.into_iter().next() {
         Some((name, error)) => Err(format!("{} {}: `{name}`: {}", method.verb, method.template, error.trim_end())),
         None => Ok(&method.template),

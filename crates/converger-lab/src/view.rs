@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, size};
+use crate::guests::Guests;
 use crate::node::{Node, Service};
 use crate::text::Object;
 use crate::world::World;
@@ -93,10 +94,17 @@ impl World {
     }
 
     fn tell_from(&mut self, name: &str, at_ms: u64) {
-        let listeners: Vec<String> = self.nodes.keys().filter(|other| self.listens(other, name)).cloned().collect();
         let changed = self.guests.changed_on(name);
-        for listener in listeners {
-            self.hear(&listener, name, at_ms, &changed);
+        let Some(speaker) = self.nodes.get(name) else { return };
+        let flavour = if speaker.old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
+        let round = Round { speaker, at_ms, flavour, guests: &self.guests, changed: &changed };
+        for listener in self.nodes.values().filter(|node| listens(node, speaker)) {
+            if !self.views.0.contains_key(&listener.name) {
+                self.views.0.insert(listener.name.clone(), View::default());
+            }
+            if let Some(view) = self.views.0.get_mut(&listener.name) {
+                round.heard(view);
+            }
         }
         self.guests.told(&changed);
         let Some(node) = self.nodes.get_mut(name) else { return };
@@ -107,32 +115,37 @@ impl World {
             self.guests.tell_again(name);
         }
     }
+}
 
-    fn listens(&self, listener: &str, speaker: &str) -> bool {
-        self.reaches(listener, speaker) && self.nodes.get(listener).is_some_and(|node| node.files == Service::Up)
-    }
+/// As [`World::reaches`] says, of nodes that are at hand.
+fn listens(listener: &Node, speaker: &Node) -> bool {
+    let is_near = listener.name == speaker.name || (speaker.online && speaker.island == listener.island);
+    listener.online && is_near && listener.files == Service::Up
+}
 
+/// What a node tells in one of its rounds.
+struct Round<'w> {
+    speaker: &'w Node,
+    at_ms: u64,
+    flavour: Flavour,
+    guests: &'w Guests,
+    changed: &'w [u32],
+}
+
+impl Round<'_> {
     /// A listener that missed something (new, restarted, or long cut off) hears about every guest, others about what changed.
-    fn hear(&mut self, listener: &str, speaker: &str, at_ms: u64, changed: &[u32]) {
-        let told_ms = self.nodes.get(speaker).and_then(|node| node.told_ms);
-        if !self.views.0.contains_key(listener) {
-            self.views.0.insert(listener.to_owned(), View::default());
+    fn heard(&self, view: &mut View) {
+        let Node { name, told_ms, cpus, .. } = self.speaker;
+        let missed = view.heard.get(name).copied() != *told_ms || told_ms.is_none();
+        match view.heard.get_mut(name) {
+            Some(heard) => *heard = self.at_ms,
+            None => drop(view.heard.insert(name.clone(), self.at_ms)),
         }
-        let Some(view) = self.views.0.get_mut(listener) else { return };
-        let missed = view.heard.get(speaker).copied() != told_ms || told_ms.is_none();
-        match view.heard.get_mut(speaker) {
-            Some(heard) => *heard = at_ms,
-            None => drop(view.heard.insert(speaker.to_owned(), at_ms)),
-        }
-        let cpus = self.nodes.get(speaker).map_or(1, |node| node.cpus);
-        let is_old = self.nodes.get(speaker).is_some_and(|node| node.old_rounds > 0);
-        let flavour = if is_old { self.flavour.min(Flavour::V8) } else { self.flavour };
+        let row = |guest: &Guest| (guest.vmid, row(guest, *cpus, self.flavour));
         if missed {
-            let guests = self.guests.values().filter(|guest| guest.node == speaker);
-            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus, flavour))));
+            view.rows.extend(self.guests.values().filter(|guest| guest.node == *name).map(row));
         } else {
-            let guests = changed.iter().filter_map(|vmid| self.guests.get(vmid));
-            view.rows.extend(guests.map(|guest| (guest.vmid, row(guest, cpus, flavour))));
+            view.rows.extend(self.changed.iter().filter_map(|vmid| self.guests.get(vmid)).map(row));
         }
     }
 }
@@ -180,6 +193,6 @@ impl Guest {
     pub(crate) fn memory_bytes(&self) -> u64 {
         let text = self.get("memory").unwrap_or("512");
         let mebibytes = text.strip_prefix("current=").unwrap_or(text);
-        size::parse(&format!("{mebibytes}M")).unwrap_or(0)
+        size::mebibytes(mebibytes).unwrap_or(0)
     }
 }

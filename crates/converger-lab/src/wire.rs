@@ -34,8 +34,9 @@ impl Request {
 
     /// The same request, signed with an API token (`user@realm!name=secret`).
     #[must_use]
-    pub fn token(self, token: &str) -> Self {
-        self.header("Authorization", &format!("PVEAPIToken={token}"))
+    pub fn token(mut self, token: &str) -> Self {
+        self.headers.push(("Authorization".to_owned(), ["PVEAPIToken=", token].concat()));
+        self
     }
 
     /// The same request with a form body.

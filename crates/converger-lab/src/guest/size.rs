@@ -16,6 +16,11 @@ pub(crate) fn gibibytes(text: &str) -> Option<u64> {
     scaled(text, 1 << 30)
 }
 
+/// Bytes of a number of MiB, as memory is given.
+pub(crate) fn mebibytes(text: &str) -> Option<u64> {
+    scaled(text, 1 << 20)
+}
+
 fn scaled(digits: &str, unit: u64) -> Option<u64> {
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
     let whole = whole.parse::<u64>().ok()?.checked_mul(unit)?;

@@ -59,27 +59,27 @@ const UNKNOWN: &str = "property is not defined in schema and the schema does not
 const MISSING: &str = "property is missing and it is not optional";
 
 /// The parameters as plain texts, or what is wrong with each.
-pub(crate) fn check(method: &Method, params: &Params, flavour: Flavour) -> Result<Vec<(String, String)>, BTreeMap<String, String>> {
+pub(crate) fn check(method: &Method, params: Params, flavour: Flavour) -> Result<Vec<(String, String)>, BTreeMap<String, String>> {
     let mut errors = BTreeMap::new();
-    let mut values = Vec::new();
+    missing(method, &params, &mut errors);
+    let mut values = Vec::with_capacity(params.len());
     for (name, given) in params {
-        match one(method, name, given, flavour) {
-            Ok(text) => values.push((name.clone(), text)),
+        match one(method, &name, given, flavour) {
+            Ok(text) => values.push((name, text)),
             Err(error) => {
-                errors.insert(name.clone(), error);
+                errors.insert(name, error);
             }
         }
     }
-    missing(method, params, &mut errors);
     if errors.is_empty() { Ok(values) } else { Err(errors) }
 }
 
 fn missing(method: &Method, params: &Params, errors: &mut BTreeMap<String, String>) {
     let given = |name: &str| params.iter().any(|(known, _)| known == name);
-    for name in method.required().filter(|name| !given(name)) {
-        errors.insert(name.to_owned(), MISSING.to_owned());
+    for name in method.required().iter().filter(|name| !given(name)) {
+        errors.insert(name.clone(), MISSING.to_owned());
     }
-    for (name, _) in params {
+    for (name, _) in params.iter().filter(|_| method.has_companions) {
         let requires = method.parameters.get(name).and_then(|parameter| parameter.shape.requires.as_ref());
         if let Some(other) = requires.filter(|other| !given(other)) {
             errors.insert(other.clone(), format!("missing property - '{name}' requires this property"));
@@ -87,7 +87,7 @@ fn missing(method: &Method, params: &Params, errors: &mut BTreeMap<String, Strin
     }
 }
 
-fn one(method: &Method, name: &str, given: &Given, flavour: Flavour) -> Result<String, String> {
+fn one(method: &Method, name: &str, given: Given, flavour: Flavour) -> Result<String, String> {
     let parameter = method.parameter(name, flavour).ok_or(UNKNOWN)?;
     if flavour.memory_is_number() && name == "memory" && method.template.contains("/qemu") {
         return memory_number(given);
@@ -96,21 +96,25 @@ fn one(method: &Method, name: &str, given: &Given, flavour: Flavour) -> Result<S
 }
 
 /// Until 7 the memory of QEMU guests was a plain integer of at least 16.
-fn memory_number(given: &Given) -> Result<String, String> {
+fn memory_number(given: Given) -> Result<String, String> {
     let number = Shape { base: Base::Integer, min: Some(16.0), ..Shape::default() };
     typed(&number, "memory", given, Flavour::V9)
 }
 
-fn typed(shape: &Shape, name: &str, given: &Given, flavour: Flavour) -> Result<String, String> {
+fn typed(shape: &Shape, name: &str, given: Given, flavour: Flavour) -> Result<String, String> {
     match given {
-        Given::Text(text) => value(shape, name, text),
-        Given::Bool(flag) if flavour > Flavour::V7 && shape.base == Base::Boolean => Ok(u8::from(*flag).to_string()),
+        Given::Text(text) => fine(shape, name, text),
+        Given::Bool(flag) if flavour > Flavour::V7 && shape.base == Base::Boolean => Ok(u8::from(flag).to_string()),
         Given::Bool(_) if flavour == Flavour::V7 => Err(wrong_type(shape.base, "JSON::PP::Boolean")),
-        Given::Bool(_) => value(shape, name, &given.text()),
-        Given::List(_) if takes_list(shape) => value(shape, name, &given.text()),
+        Given::Bool(_) => fine(shape, name, given.text()),
+        Given::List(_) if takes_list(shape) => fine(shape, name, given.text()),
         Given::List(_) => Err(wrong_type(shape.base, "ARRAY")),
         Given::Object => Err(wrong_type(shape.base, "HASH")),
     }
+}
+
+fn fine(shape: &Shape, name: &str, text: String) -> Result<String, String> {
+    value(shape, name, &text).map(|()| text)
 }
 
 fn takes_list(shape: &Shape) -> bool {
@@ -133,7 +137,7 @@ fn type_name(base: Base) -> &'static str {
 
 /// One text against its shape. The order (type, format, pattern, length, bounds, enumeration) is Proxmox's: the first that
 /// fails is the only one reported.
-pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<String, String> {
+pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<(), String> {
     if !fits(shape.base, text) {
         return Err(wrong_type(shape.base, &format!("'{text}'")));
     }
@@ -144,7 +148,7 @@ pub(super) fn value(shape: &Shape, path: &str, text: &str) -> Result<String, Str
         let allowed = shape.one_of.join(", ");
         return Err(format!("value '{text}' does not have a value in the enumeration '{allowed}'"));
     }
-    Ok(text.to_owned())
+    Ok(())
 }
 
 fn fits(base: Base, text: &str) -> bool {
@@ -181,6 +185,9 @@ fn formatted(shape: &Shape, path: &str, text: &str) -> Result<(), String> {
 }
 
 fn length(shape: &Shape, text: &str) -> Result<(), String> {
+    if shape.length_max.is_none() && shape.length_min.is_none() {
+        return Ok(());
+    }
     let length = text.chars().count();
     if let Some(most) = shape.length_max.filter(|most| length > *most) {
         return Err(format!("value may only be {most} characters long"));
@@ -192,6 +199,9 @@ fn length(shape: &Shape, text: &str) -> Result<(), String> {
 }
 
 fn bounds(shape: &Shape, text: &str) -> Result<(), String> {
+    if shape.max.is_none() && shape.min.is_none() {
+        return Ok(());
+    }
     let Ok(number) = text.parse::<f64>() else { return Ok(()) };
     if let Some(most) = shape.max.filter(|most| number > *most) {
         return Err(format!("value must have a maximum value of {most}"));
@@ -210,7 +220,7 @@ mod tests {
         let (method, _) = super::super::find("PUT", &["nodes", "a", "qemu", "100", "config"], flavour).unwrap();
         let path = [("node", "a"), ("vmid", "100")];
         let given = path.iter().chain(params).map(|(name, text)| ((*name).to_owned(), Given::Text((*text).to_owned()))).collect();
-        check(method, &given, flavour).err().unwrap_or_default()
+        check(method, given, flavour).err().unwrap_or_default()
     }
 
     #[test]

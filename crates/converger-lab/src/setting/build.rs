@@ -3,7 +3,6 @@
 //! What never enters here: defaults of the API; a guest is completed as a create would.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use crate::access::{Grant, Grantee, Group, Pool, Token, User};
@@ -105,8 +104,9 @@ fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) ->
 fn fingerprint(world: &mut World) -> String {
     let mut text = String::with_capacity(95);
     for place in 0..32 {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{}{:02X}", if place == 0 { "" } else { ":" }, world.random.below(256));
+        let byte = world.random.below(256);
+        text.extend((place > 0).then_some(':'));
+        text.extend([byte / 16, byte % 16].map(|half| char::from(b"0123456789ABCDEF"[half as usize % 16])));
     }
     text
 }
