@@ -78,7 +78,7 @@ fn quote_or_escape(rest: &[u8]) -> Option<usize> {
     let (eights, tail) = rest.as_chunks::<8>();
     for (number, eight) in eights.iter().enumerate() {
         let word = u64::from_le_bytes(*eight);
-        let found = zeros(word ^ ONES * u64::from(b'"')) | zeros(word ^ ONES * u64::from(b'\\'));
+        let found = zeros(word ^ (ONES * u64::from(b'"'))) | zeros(word ^ (ONES * u64::from(b'\\')));
         if found != 0 {
             return Some(number * 8 + (found.trailing_zeros() / 8) as usize);
         }

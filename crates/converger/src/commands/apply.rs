@@ -31,7 +31,7 @@ use converger_core::guest::EnvironmentName;
 use converger_core::moment;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
-use converger_core::safety::Judged;
+use converger_core::safety::{Judged, SafePlan};
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
 use converger_engine::schedule::{Limits, OnFailure};
 use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
@@ -321,25 +321,39 @@ fn approved(
         let shown = render::report(&mut anstream::stderr(), &outcome.judged, &outcome.origin, false);
         shown.map_err(|error| Stop::failed(format!("the plan cannot be shown, so that nobody is asked: {error}")))?;
     }
-    let Judged::Safe(safe) = outcome.judged else { return Ok(None) };
-    ask::nothing_is_refused(&safe, refused)?;
+    let safe = match outcome.judged {
+        Judged::Safe(safe) => safe,
+        Judged::Refused(plan) => {
+            let judged = Judged::Refused(plan);
+            let causes: Vec<Refusal> = judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect();
+            return recorded.admitted(&admission, &causes, &[]).map(|()| None);
+        }
+    };
+    if let Err(stop) = ask::nothing_is_refused(&safe, refused) {
+        // What is refused of its guests was recorded with the plan.
+        let Admitted::Refused(causes) = admitted(safe, &admission)? else { return Err(stop) };
+        return recorded.admitted(&admission, &causes, &[]).and(Err(stop));
+    }
     let way = Way::of(arguments, &safe, mode)?;
     if !arguments.json && !is_objected {
         told(&way.digest_line())?;
     }
     admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
-    recorded.approved(&admission.confirmation)?;
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
-    match admit(safe, &admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))? {
-        Admitted::Approved(approved) => Ok(Some(approved)),
+    match admitted(safe, &admission)? {
+        Admitted::Approved(approved) => recorded.admitted(&admission, &[], &[]).map(|()| Some(approved)),
         Admitted::Refused(refusals) => {
-            recorded.refused(&refusals)?;
+            recorded.admitted(&admission, &refusals, &refusals)?;
             let text: String = refusals.iter().map(render::refusal).collect();
             let _ = write!(anstream::stderr(), "\n{text}{}", way.on(&refusals));
             Ok(None)
         }
     }
+}
+
+fn admitted(safe: SafePlan, admission: &Admission) -> Result<Admitted, Stop> {
+    admit(safe, admission).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))
 }
 
 fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {

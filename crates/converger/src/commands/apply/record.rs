@@ -4,10 +4,13 @@
 //!
 //! What never enters: deciding, and secrets. The configuration is kept as it was understood, without remarks.
 
+use std::collections::BTreeMap;
+
 use converger_core::apply::{End as Fate, Evidence, OperationId, Run, RunId, Word};
-use converger_core::approve::Confirmation;
+use converger_core::approve::{Admission, Confirmation};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Kept, keep};
+use converger_core::evidence::{Answer, Bundle, Decision, Entry, Kept, admissible, keep};
+use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
@@ -23,7 +26,9 @@ use crate::state;
 pub(super) struct Recorded<'m> {
     memory: &'m Memory,
     run: RunId,
-    plan: Digest,
+    decision: Decision,
+    /// What it rests on, as it is kept.
+    blobs: BTreeMap<Digest, Vec<u8>>,
 }
 
 /// Records that a run began, what it rests on, its plan, and everything that is refused in it.
@@ -33,10 +38,11 @@ pub(super) fn begin<'m>(memory: &'m Memory, judged: &Judged, config: Vec<u8>, ru
     let (environment, at_ms) = (judged.plan().desired().environment().clone(), state::now_ms());
     let boot = SystemClock.uptime().map(|uptime| uptime.boot);
     let started = Run { id: run.clone(), environment, plan, by: state::actor().into(), at_ms, boot };
-    let mut writes: Vec<Write> = blobs.into_iter().map(Write::blob).collect();
-    writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs) });
+    let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
+    writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
     writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
-    let recorded = Recorded { memory, run, plan };
+    let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
+    let recorded = Recorded { memory, run, decision: Decision { inputs, plan, judgement }, blobs };
     writes.extend(refusals(judged).map(|(guest, refusal)| recorded.refusal(guest, refusal, at_ms)));
     recorded.write(writes)?;
     Ok(recorded)
@@ -76,16 +82,41 @@ impl Recorded<'_> {
         self.write(refusals.iter().map(|refusal| self.refusal(None, refusal, at_ms)).collect())
     }
 
-    /// Records who agreed to it, if somebody did.
-    pub(super) fn approved(&self, confirmation: &Confirmation) -> Result<(), Stop> {
+    /// Weighs whether it may be carried out on its evidence alone, and records that with who agreed to it and what is against it.
+    ///
+    /// What was decided before is not believed here: where the evidence gives another answer, nothing is carried out. Of the causes against
+    /// it these are new; each is recorded once.
+    pub(super) fn admitted(&self, admission: &Admission, causes: &[Refusal], new: &[Refusal]) -> Result<(), Stop> {
+        let failed = |error: std::io::Error| Stop::failed(format!("the evidence cannot be written: {error}"));
+        let bundle = Bundle::new(&state::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
+        let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned());
+        let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, state::now_ms());
+        let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
+        writes.extend(new.iter().map(|refusal| self.refusal(None, refusal, at_ms)));
+        let (digest, word) = (Digest::of_bytes(&bundle), word(answer.word()));
+        writes.extend([Write::blob(bundle), Write::decision(Entry::Admitted { run, plan, bundle: digest, answer: word, at_ms })]);
+        self.write(writes)?;
+        match answer {
+            Answer::Admissible if causes.is_empty() => Ok(()),
+            Answer::Inadmissible(_) if !causes.is_empty() => Ok(()),
+            Answer::Broken(broken) => Err(Stop::broken(broken.code, broken.what)),
+            Answer::Admissible | Answer::Inadmissible(_) | Answer::Untold(_) => {
+                let text = "the evidence of this plan gives another answer than its admission gave";
+                Err(Stop::broken(Code::DeterminismBreach, text))
+            }
+        }
+    }
+
+    /// Who agreed to it, if somebody did.
+    fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<Write> {
         let (by, how, plan, names) = match confirmation {
-            Confirmation::None => return Ok(()),
-            Confirmation::Typed { by, names } => (by, "typed", self.plan, names.as_slice()),
+            Confirmation::None => return None,
+            Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
             // Whether that is this plan is for the admission to say.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
         };
-        let (run, by, how, names, at_ms) = (self.run.clone(), by.clone(), word(how), names.into(), state::now_ms());
-        self.write(vec![Write::decision(Entry::Approved { run, plan, by, how, names, at_ms })])
+        let (run, by, how, names) = (self.run.clone(), by.clone(), word(how), names.into());
+        Some(Write::decision(Entry::Approved { run, plan, by, how, names, at_ms }))
     }
 
     /// Records that nothing of it is carried out. A run whose end cannot be written down has ended all the same.

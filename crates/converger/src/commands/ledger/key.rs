@@ -21,29 +21,28 @@ const KEY_BYTES_MAX: u64 = 4096;
 
 /// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
 pub(in super::super) fn signer(book: &Book) -> Result<Signer, Stop> {
+    if let Some(signer) = known(book)? {
+        return Ok(signer);
+    }
     let path = book.directory().join(KEY_FILE);
-    let named = named(book)?;
-    let signer = match (read(&path)?, &named) {
-        (Some(signer), _) => signer,
-        (None, None) => make(&path)?,
-        (None, Some(_)) => {
-            let text = format!("the key of this ledger is not there: {}", files::shown(&path));
-            return Err(broken(text).help("put it back from a copy; without it nothing new is signed, and what was signed stays so"));
-        }
-    };
-    let verifier = signer.verifier().to_string();
-    match named {
-        Some(named) if named == verifier => Ok(signer),
-        Some(_) => {
-            let text = format!("{} is not the key that the ledger names: somebody replaced it", files::shown(&path));
-            Err(broken(text).help("put the right one back from a copy, and find out who wrote there"))
-        }
-        // Made by a run that died before it could say so, or just now: the ledger says it first.
-        None => {
-            let key = Entry::Key { verifier: verifier.into(), at_ms: state::now_ms() };
-            let _ = book.memory().commit(Batch::from(Write::decision(key)))?;
-            Ok(signer)
-        }
+    // One that is there was made by somebody who died before they could say so.
+    let signer = read(&path)?.map_or_else(|| make(&path), Ok)?;
+    let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: state::now_ms() };
+    let _ = book.memory().commit(Batch::from(Write::decision(key)))?;
+    Ok(signer)
+}
+
+/// The key that the ledger names, if it names one. Nothing is made.
+pub(in super::super) fn known(book: &Book) -> Result<Option<Signer>, Stop> {
+    let path = book.directory().join(KEY_FILE);
+    let shown = files::shown(&path);
+    match (named(book)?, read(&path)?) {
+        (None, _) => Ok(None),
+        (Some(named), Some(signer)) if named == signer.verifier().to_string() => Ok(Some(signer)),
+        (Some(_), Some(_)) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
+            .help("put the right one back from a copy, and find out who wrote there")),
+        (Some(_), None) => Err(broken(format!("the key of this ledger is not there: {shown}"))
+            .help("put it back from a copy; without it nothing new is signed, and what was signed stays so")),
     }
 }
 

@@ -6,7 +6,7 @@ use converger_ledger::{Growth, Hash, Tile, Verifier};
 use converger_store::{Filter, LIST_MAX, Store as _};
 
 use super::super::Stop;
-use super::super::ledger::{Book, broken, root_at, signer};
+use super::super::ledger::{Book, broken, known, root_at};
 use super::super::memory;
 use super::{Whole, deep::Deep, unlogged};
 use crate::files;
@@ -28,13 +28,16 @@ pub(super) fn verify(book: &Book, key: Option<Verifier>) -> Result<Whole, Stop> 
     }
     let gone = deep.gone(|digest| book.blob(digest))?;
     journal(book, &deep.replay)?;
-    let own = signer(book)?.verifier();
-    if key.is_some_and(|key| key != own) {
+    let own = known(book)?.map(|signer| signer.verifier());
+    if let (Some(key), Some(own)) = (&key, &own)
+        && key != own
+    {
         return Err(broken(format!("the ledger is signed with {own}, and not with the key that was given")));
     }
+    let notes = if own.is_none() { vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()] } else { Vec::new() };
     let what = format!("{}, with its journal of {} operations", files::shown(book.directory()), deep.replay.operations().len());
     let (entries, root) = (heads.all.size, Some(heads.all.root.to_string()));
-    Ok(Whole { what, entries, root, verifier: Some(own), gone, notes: Vec::new() })
+    Ok(Whole { what, entries, root, verifier: own, gone, notes })
 }
 
 fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
