@@ -10,6 +10,28 @@ pub use table::{Entry, TABLE};
 /// What failed. The order is that of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
+    /// The command was called with something that cannot be meant.
+    UsageWrong,
+    /// A file cannot be read.
+    FileUnreadable,
+    /// A file cannot be written.
+    FileUnwritable,
+    /// A file is there already and stays as it is.
+    FileTaken,
+    /// Standard output cannot be written.
+    OutputUnwritable,
+    /// A declared state, a recording or a plan is not written as one is.
+    InputInvalid,
+    /// converger.toml is not written as it has to be.
+    ConfigInvalid,
+    /// Nothing says how the environment is reached.
+    EnvironmentUnconfigured,
+    /// The recording is of another environment.
+    RecordingOther,
+    /// The file describes no world that a lab could be.
+    WorldInvalid,
+    /// The lab cannot be served.
+    LabUnserved,
     /// This side of the connection cannot be made ready.
     ClientSetup,
     /// No endpoint answers.

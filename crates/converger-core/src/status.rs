@@ -16,6 +16,7 @@ pub struct Status {
 }
 
 const FAILED: u8 = 1;
+const INPUT: u8 = 2;
 const REFUSED: u8 = 3;
 const HELD: u8 = 5;
 const BROKEN: u8 = 6;
@@ -59,6 +60,15 @@ pub fn of_refusal(code: Refusal) -> Status {
 #[must_use]
 pub fn of_failure(code: Failure) -> Status {
     let (exit, http) = match code {
+        Failure::UsageWrong
+        | Failure::FileUnreadable
+        | Failure::FileTaken
+        | Failure::InputInvalid
+        | Failure::ConfigInvalid
+        | Failure::EnvironmentUnconfigured
+        | Failure::RecordingOther
+        | Failure::WorldInvalid => (INPUT, 400),
+        Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved => (FAILED, 500),
         Failure::ClientSetup | Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
         Failure::EndpointUnreachable
         | Failure::CertificateUntrusted
@@ -110,7 +120,7 @@ mod tests {
         }
         for entry in &failure::TABLE {
             let Status { exit, http } = of_failure(entry.code);
-            assert!([FAILED, HELD, BROKEN].contains(&exit) && (400..600).contains(&http), "{}", entry.word);
+            assert!([FAILED, INPUT, HELD, BROKEN].contains(&exit) && (400..600).contains(&http), "{}", entry.word);
         }
         let broken = failure::TABLE.iter().filter(|entry| of_failure(entry.code).exit == BROKEN).map(|entry| entry.word);
         assert_eq!(broken.collect::<Vec<_>>(), ["integrity-violation", "evidence-missing", "determinism-breach", "unlogged-execution"]);

@@ -23,19 +23,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use clap::error::ErrorKind;
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::apply::End as Fate;
 use converger_core::artifact;
 use converger_core::audit;
 use converger_core::contract;
-use converger_core::failure;
+use converger_core::failure::Code;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
-use crate::{config, files, render, state};
+use crate::{config, files, output, render, state};
 use spine::Outcome;
 
 /// Runs a command to its end.
@@ -66,6 +67,19 @@ pub(crate) fn run(command: Command) -> End {
         Command::Completions { shell } => completions(shell),
     };
     ended.unwrap_or_else(|stop| stop.report())
+}
+
+/// What is said where no command runs: help and version to whoever asked for them, and what is wrong with the arguments.
+pub(crate) fn unparsed(error: &clap::Error) -> End {
+    let text = error.render().ansi().to_string();
+    if !error.use_stderr() {
+        return shown(write!(anstream::stdout(), "{text}"), End::Done).unwrap_or_else(Stop::report);
+    }
+    // The same form as every other error, so that the code can be looked up.
+    let coded = format!("error[{}]:", Code::UsageWrong.word());
+    let text = if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand { text } else { text.replacen("error:", &coded, 1) };
+    let _ = write!(anstream::stderr(), "{text}");
+    End::Input
 }
 
 /// Why a command ends before its work is done: the sentence for people, and how the program ends.
@@ -109,7 +123,7 @@ impl Stop {
     }
 
     pub(crate) fn faults(laid: String) -> Self {
-        Self::new(End::Input, Message::Laid(laid))
+        Self::new(End::Input, Message::Laid(laid)).code(Code::InputInvalid)
     }
 
     pub(crate) fn failed(message: impl Into<String>) -> Self {
@@ -117,9 +131,8 @@ impl Stop {
     }
 
     /// The evidence is broken: exit status 6, whatever else is wrong.
-    pub(crate) fn broken(code: failure::Code, message: impl Into<String>) -> Self {
-        let stop = Self::new(End::Broken, Message::Sentence(message.into())).help(code.entry().remedy);
-        stop.code(Some(code))
+    pub(crate) fn broken(code: Code, message: impl Into<String>) -> Self {
+        Self::new(End::Broken, Message::Sentence(message.into())).help(code.entry().remedy).code(code)
     }
 
     fn new(end: End, message: Message) -> Self {
@@ -127,8 +140,8 @@ impl Stop {
     }
 
     /// The same with the code of the failure, under which `explain` has more.
-    pub(crate) fn code(mut self, code: Option<failure::Code>) -> Self {
-        self.code = code.map(failure::Code::word);
+    pub(crate) fn code(mut self, code: impl Into<Option<Code>>) -> Self {
+        self.code = code.into().map(Code::word);
         self
     }
 
@@ -172,10 +185,17 @@ impl Stop {
 
 /// A reader that went away (`| head`) is not a failure of ours: the end stays what the work came to.
 fn shown(written: io::Result<()>, end: End) -> Result<End, Stop> {
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Stop::failed(format!("cannot write to standard output: {error}"))),
+    match written.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unshown(&error)),
         _ => Ok(end),
     }
+}
+
+/// What was to be said did not arrive.
+fn unshown(error: &io::Error) -> Stop {
+    Stop::failed(format!("cannot write to standard output: {error}"))
+        .code(Code::OutputUnwritable)
+        .help("whoever reads it has only a part, or nothing; look at where the output goes, and at the room there")
 }
 
 fn audit_command(reading: &Reading) -> Result<End, Stop> {
@@ -218,7 +238,7 @@ fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<
 }
 
 fn observation_json(observation: &Scoped) -> io::Result<()> {
-    artifact::write_observation(&mut io::stdout().lock(), observation)
+    output::json(|out| artifact::write_observation(out, observation))
 }
 
 fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
@@ -241,7 +261,7 @@ fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
 fn show_outcome(outcome: &Outcome, json: bool, all: bool) -> Result<End, Stop> {
     let end = audit::conclude(&outcome.judged).into();
     let written = if json {
-        artifact::write_plan(&mut io::stdout().lock(), &outcome.judged, outcome.provenance).map(|_| ())
+        output::json(|out| artifact::write_plan(out, &outcome.judged, outcome.provenance).map(|_| ()))
     } else {
         report(&outcome.judged, &outcome.origin, all)
     };
@@ -258,9 +278,8 @@ fn report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
 fn new_file(name: &str) -> Result<PathBuf, Stop> {
     let path = PathBuf::from(name);
     if path.symlink_metadata().is_ok() {
-        return Err(
-            Stop::input(format!("{name} is there already")).help(format!("name another file with --out, or `--out {name}` to replace it"))
-        );
+        let stop = Stop::input(format!("{name} is there already")).code(Code::FileTaken);
+        return Err(stop.help(format!("name another file with --out, or `--out {name}` to replace it")));
     }
     Ok(path)
 }
@@ -271,7 +290,8 @@ fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<
     let leads_to = config::leads_to(source.look.config.as_deref());
     let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref(), saved];
     let stop = |path: &Path, why: &str| {
-        Err(Stop::input(format!("{} would be written over, but {why}", files::shown(path))).help("name another file with --out"))
+        let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
+        Err(stop.help("name another file with --out"))
     };
     if let Some(input) = inputs.into_iter().flatten().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
         return stop(input, "it is read");
@@ -283,7 +303,17 @@ fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
-    Stop::failed(format!("cannot write {}: {error}", files::shown(path))).help("nothing was changed; an older file there is still whole")
+    Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
+        .code(Code::FileUnwritable)
+        .help(format!("{}an older file there is still whole", limit(error)))
+}
+
+/// What keeps files from growing may be a limit of the process, which `ls` and `df` do not show.
+fn limit(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => "look at the limit of this process (`ulimit -f`); nothing was changed, and ",
+        _ => "nothing was changed; ",
+    }
 }
 
 fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {

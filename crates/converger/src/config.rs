@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
 use converger_engine::schedule::Limits as AtOnce;
@@ -18,6 +19,7 @@ use crate::files;
 use fault::Fault;
 
 pub(crate) use connection::{Clock, Connection, ONE_NAME};
+pub(crate) use fault::Unusable;
 
 /// The file that is read where none is named.
 const DEFAULT: &str = "converger.toml";
@@ -98,7 +100,7 @@ struct Freeze {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file.
-pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, String> {
+pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Unusable> {
     let Some(path) = path(named) else { return Ok(built_in()) };
     within(&path, |text| parse(text, environment, &path))
 }
@@ -128,8 +130,9 @@ impl Survey {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file, or that there is none.
-pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, String> {
-    let path = path(named).ok_or("there is no converger.toml here; name one with --config")?;
+pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
+    let none = || Unusable { code: Code::EnvironmentUnconfigured, text: "there is no converger.toml here; name one with --config".into() };
+    let path = path(named).ok_or_else(none)?;
     let (connections, state) = within(&path, |text| {
         let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
         Ok((connections(&file.environments, room(&path))?, state(file.store, &path)))
@@ -152,10 +155,11 @@ pub(crate) fn leads_to(named: Option<&Path>) -> LeadsTo {
 }
 
 /// Reads a file, and says its name where something is wrong in it.
-fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Result<T, String> {
+fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Result<T, Unusable> {
     let name = files::shown(path);
-    let text = read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
-    parse(&text).map_err(|fault| format!("{name}: {}", fault.told(&text)))
+    let unread = |error| Unusable { code: Code::FileUnreadable, text: format!("cannot read {name}: {error}") };
+    let text = read(path).map_err(unread)?;
+    parse(&text).map_err(|fault| fault.unusable(&name, &text))
 }
 
 fn state(store: StoreTable, path: &Path) -> Option<PathBuf> {
@@ -199,7 +203,10 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
     let own = file.environments.get(environment.as_str());
     if own.is_none() && !file.environments.is_empty() {
         let known: Vec<&str> = file.environments.keys().map(String::as_str).collect();
-        return Err(Fault::nowhere(format!("the environment `{environment}` is not configured; configured are: {}", known.join(", "))));
+        return Err(Fault::unconfigured(format!(
+            "the environment `{environment}` is not configured; configured are: {}",
+            known.join(", ")
+        )));
     }
     let protect = own.map(|own| own.get_ref().protect.clone()).unwrap_or_default();
     if let (Some(own), Some(other)) = (own, connection::same_secret(environment, &connections)) {

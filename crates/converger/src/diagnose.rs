@@ -2,6 +2,7 @@
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use converger_core::document::{self, Diagnostic, Diagnostics, Place, Span};
+use converger_core::failure::Code;
 
 /// All faults of a text, ready to be written to a terminal or a pipe (styles are stripped there).
 pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> String {
@@ -9,6 +10,9 @@ pub(crate) fn render(name: &str, bytes: &[u8], diagnostics: &Diagnostics) -> Str
     let renderer = Renderer::styled();
     let faults = diagnostics.list().iter().map(|fault| one(&renderer, name, &text, fault));
     let mut rendered = faults.collect::<Vec<_>>().join("\n\n");
+    if !is_ours(&text) {
+        rendered.push_str("\n\nIts lines are not shown, because it has no key of such a file: it may be another one, with a secret in it.");
+    }
     rendered.push_str(&closing(name, diagnostics));
     rendered
 }
@@ -37,8 +41,16 @@ fn closing(name: &str, diagnostics: &Diagnostics) -> String {
 
 fn one(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> String {
     let related = fault.related.as_ref().filter(|(span, _)| span.start.abs_diff(fault.span.start) < WINDOW_BYTES_MAX);
-    let window = Window::around(text, fault.span, related.map(|(span, _)| *span));
     let place = Place::of(text, fault.span.start);
+    let title = Level::ERROR.primary_title(&fault.message).id(Code::InputInvalid.word());
+    if !is_ours(text) {
+        let mut group = title.element(Origin::path(name).line(place.line).char_column(place.column));
+        if let Some(help) = &fault.help {
+            group = group.element(Level::HELP.message(help));
+        }
+        return renderer.render(&[group]);
+    }
+    let window = Window::around(text, fault.span, related.map(|(span, _)| *span));
     let mut snippet = Snippet::source(window.text).line_start(window.first_line).fold(true);
     snippet = snippet.annotation(AnnotationKind::Primary.span(window.range(fault.span)).label("here"));
     if let Some((span, label)) = related {
@@ -48,7 +60,6 @@ fn one(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> Strin
         let place = Place::of(text, span.start);
         format!("{label}: line {}, column {}", place.line, place.column)
     });
-    let title = Level::ERROR.primary_title(&fault.message);
     let mut group = if window.is_whole {
         title.element(snippet.path(name))
     } else {
@@ -63,6 +74,22 @@ fn one(renderer: &Renderer, name: &str, text: &str, fault: &Diagnostic) -> Strin
     }
     let report: [Group<'_>; 1] = [group];
     renderer.render(&report)
+}
+
+/// Keys of what people and this program write: declared states, recordings, plans.
+const KEYS: [&str; 5] = ["version", "environment", "guests", "schema", "vmid"];
+
+/// Whether a text has any key of a file that is meant to be read here, or nothing at all. Whoever names another one by mistake, such as that
+/// of a secret, is not shown what is in it.
+fn is_ours(text: &str) -> bool {
+    let is_named = |rest: &str| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':');
+    let is_key = |start: &str| {
+        // A comment may be a key that was taken out.
+        let start =
+            start.trim_start_matches(|own: char| own.is_whitespace() || matches!(own, '\u{feff}' | '□' | '#' | '-' | '{' | '"' | '\''));
+        KEYS.iter().any(|key| start.strip_prefix(key).is_some_and(is_named))
+    };
+    text.trim().is_empty() || text.lines().chain(text.split(['{', ','])).any(is_key)
 }
 
 /// The part of a text that is shown around a fault: whole lines, or a piece of one where lines have no end.
@@ -110,6 +137,9 @@ fn offset(text: &str, place: u32) -> usize {
 mod tests {
     use super::*;
 
+    use converger_core::desired;
+    use converger_core::document::Notation;
+
     #[test]
     fn of_a_line_without_end_only_the_surroundings_are_shown() {
         let text = format!("{}é!{}", "a".repeat(10_000), "b".repeat(10_000));
@@ -124,6 +154,30 @@ mod tests {
         let shown = visible(text);
         assert_eq!(shown.len(), text.len());
         assert_eq!(shown, "a·2J□?[31m𐄂é\n");
+    }
+
+    #[test]
+    fn a_file_that_is_none_of_ours_is_not_shown() {
+        for foreign in ["5ec2e700-0000-4000-8000-000000000001", "PVE_SECRET=hunter2", "password: hunter2\n", "{\"password\": \"hunter2\"}"]
+        {
+            assert!(!is_ours(foreign), "{foreign}");
+            let faults = desired::parse(foreign.as_bytes(), Notation::Yaml).expect_err("it declares nothing");
+            let shown = render("desired.yaml", foreign.as_bytes(), &faults);
+            assert!(!shown.contains("hunter2") && !shown.contains("5ec2e700"), "{shown}");
+            assert!(shown.contains("desired.yaml:1:1") && shown.contains("Its lines are not shown"), "{shown}");
+        }
+        for ours in [
+            "version: 2",
+            "# mine\n\"guests\" : []",
+            "{\"a\":1,\"schema\":2}",
+            "{\n  \"environment\": \"lab\"",
+            "{ version: 1 }",
+            "# version: 1",
+            "- vmid: 100",
+            "",
+        ] {
+            assert!(is_ours(ours), "{ours}");
+        }
     }
 
     #[test]

@@ -4,8 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
+use signal_hook::consts::SIGXFSZ;
 
 /// A text that was read, with the name to show it under.
 pub(crate) struct Text {
@@ -43,6 +45,13 @@ fn is_descriptor(path: &Path) -> bool {
     let own = fs::canonicalize("/proc/self/fd").ok();
     let room = path.parent().and_then(|room| fs::canonicalize(room).ok());
     path == Path::new("/dev/stdin") || own.is_some() && own == room
+}
+
+/// A file that grows beyond what this process may write is an error with words: left to itself, the signal that comes with it would end
+/// the program, and leave half a file behind.
+pub(crate) fn bear_limits() {
+    // Listening is enough: the write fails then. Where nobody can listen, nothing is lost but the words.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// A path for people: nothing in a name must act on a terminal or be overlooked.

@@ -7,6 +7,7 @@ mod diagnose;
 mod exit;
 mod files;
 mod host;
+mod output;
 mod progress;
 mod render;
 mod state;
@@ -16,6 +17,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let arguments = cli::Cli::parse();
-    commands::run(arguments.command).code()
+    files::bear_limits();
+    let end = match cli::Cli::try_parse() {
+        Ok(arguments) => commands::run(arguments.command),
+        Err(unparsed) => commands::unparsed(&unparsed),
+    };
+    end.code()
 }

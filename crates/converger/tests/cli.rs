@@ -286,7 +286,7 @@ fn a_full_disk_under_standard_output_is_a_failure_and_said() {
     ] {
         let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
         let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
-        check_stop(&output.expect("it ends"), 1, &["error: cannot write to standard output", "No space left"]);
+        check_stop(&output.expect("it ends"), 1, &["error[output-unwritable]: cannot write to standard output", "No space left"]);
     }
 }
 

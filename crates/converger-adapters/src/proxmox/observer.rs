@@ -101,11 +101,11 @@ fn texts(failures: &[Failure]) -> Vec<String> {
 }
 
 impl ProxmoxError {
-    /// The code of the failure; that nothing is configured is none.
+    /// The code of the failure.
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::NoEndpoint => None,
+            Self::NoEndpoint => Some(Code::EnvironmentUnconfigured),
             Self::Client(_) | Self::Runtime(_) => Some(Code::ClientSetup),
             Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),

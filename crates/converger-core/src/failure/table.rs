@@ -25,7 +25,84 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 43] = [
+pub static TABLE: [Entry; 54] = [
+    entry(
+        Code::UsageWrong,
+        "usage-wrong",
+        "the command was called with something that cannot be meant",
+        "An argument contradicts another one or names something that is not there, such as a guest that is not declared. Nothing was read and nothing was done.",
+        "Correct the argument that the message names; `--help` of the command shows examples.",
+    ),
+    entry(
+        Code::FileUnreadable,
+        "file-unreadable",
+        "a file cannot be read",
+        "A file that the command needs is not there, may not be read by this user, or is no regular file. Nothing was done without it.",
+        "Check the path, which is relative to the directory that the command runs in, and who may read it with `ls -l`.",
+    ),
+    entry(
+        Code::FileUnwritable,
+        "file-unwritable",
+        "a file cannot be written",
+        "Files are written whole or not at all, beside their place first. It could not be done: there is no such directory, it may not be written to, its disk is full, or a limit of the process is met. An older file there is still whole, and nothing in the environment was changed.",
+        "Make room or let this user write there, look at `ulimit -f`, or name another file with `--out`.",
+    ),
+    entry(
+        Code::FileTaken,
+        "file-taken",
+        "a file is there already and stays as it is",
+        "What somebody wrote is not written over unless it was named as what to write, and what a command reads never is.",
+        "Name another file, or move the one that is there away.",
+    ),
+    entry(
+        Code::OutputUnwritable,
+        "output-unwritable",
+        "standard output cannot be written",
+        "What the command had to say did not arrive, because standard output is closed or its disk is full. Whoever reads it has nothing or a part of it, so that the command did not succeed.",
+        "Give it an output that can be written. What the command wrote into files is there; the last lines on standard error say so.",
+    ),
+    entry(
+        Code::InputInvalid,
+        "input-invalid",
+        "a file is not written as it has to be",
+        "A declared state, a recording or a saved plan is read strictly: an unknown key, a value of another type or a broken line is a fault, because a misspelt word would be a wish that nobody hears. All faults are shown with their places; nothing was done.",
+        "Mend the places that are shown; `converger explain fields` lists the keys, `converger schema` prints what an editor can check against.",
+    ),
+    entry(
+        Code::ConfigInvalid,
+        "config-invalid",
+        "converger.toml is not written as it has to be",
+        "The file is read strictly, because a misspelt limit is none. Its lines are not shown, since a secret may have been pasted there.",
+        "Mend the place that the message names. What the keys are stands in README.md of the program.",
+    ),
+    entry(
+        Code::EnvironmentUnconfigured,
+        "environment-unconfigured",
+        "nothing says how the environment is reached",
+        "converger.toml is not there, or says nothing about the environment that the declared state names.",
+        "Write `[environments.<name>]` with `url`, `token` and `secret` into converger.toml, or correct the name; a recording can be looked at with `--replay`.",
+    ),
+    entry(
+        Code::RecordingOther,
+        "recording-other",
+        "the recording is of another environment",
+        "A plan for one environment on a reading of another would be a plan for nobody.",
+        "Name a recording of the same environment as the declared state.",
+    ),
+    entry(
+        Code::WorldInvalid,
+        "world-invalid",
+        "the file describes no world",
+        "A lab is made from a file that says which nodes, guests, users and faults there are. This one cannot be read as such, or names things that cannot be together.",
+        "Mend what the message names; docs/lab.md shows how a world is written.",
+    ),
+    entry(
+        Code::LabUnserved,
+        "lab-unserved",
+        "the lab cannot be served",
+        "Each node of a lab listens on a port of this machine, from `--port` on, and keeps what leads to it in `--into`. One of them is in use, perhaps by another lab.",
+        "End the other lab, take other ports with `--port` (0 takes any that are free), or name another directory with `--into`.",
+    ),
     entry(
         Code::ClientSetup,
         "client-setup",

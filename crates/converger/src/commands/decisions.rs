@@ -10,6 +10,7 @@ use std::io::Write as _;
 use converger_core::apply::{Run, RunId};
 use converger_core::artifact::{Digest, Provenance, write_plan};
 use converger_core::evidence::{Answer, Decision, Entry, Irreproducible, Recalled, reproduce};
+use converger_core::failure::Code;
 use converger_core::moment;
 use converger_core::plan::PLANNER;
 use serde_json::{Value as Json, json};
@@ -18,6 +19,7 @@ use super::ledger::Book;
 use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
+use crate::output;
 use crate::render::{self, styled, theirs};
 
 pub(super) use backtest::backtest;
@@ -53,6 +55,7 @@ pub(super) fn all(book: &Book) -> Result<Vec<Made>, Stop> {
 fn find(book: &Book, name: &str) -> Result<Made, Stop> {
     let unknown = || {
         Stop::input(format!("the ledger has no plan and no run `{}`", name.escape_debug()))
+            .code(Code::UsageWrong)
             .help("a plan is named by its full digest, a run by its id; `converger ledger tail` shows both")
     };
     let (plan, run) = (Digest::parse(name), RunId::new(name));
@@ -87,8 +90,11 @@ pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
         let judged = recalled.decide();
         crate::files::replace(out, |file| write_plan(file, &judged, Provenance::Replay)).map_err(|error| super::unwritten(out, &error))?;
     }
-    let written =
-        if arguments.json { writeln!(std::io::stdout(), "{}", as_json(&made)) } else { write!(anstream::stdout(), "{}", text(&made)) };
+    let written = if arguments.json {
+        output::json(|out| writeln!(out, "{}", as_json(&made)))
+    } else {
+        write!(anstream::stdout(), "{}", text(&made))
+    };
     shown(written, End::Done)
 }
 

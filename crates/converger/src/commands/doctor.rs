@@ -18,7 +18,7 @@ use crate::cli::Doctor as Visit;
 use crate::config::{self, Connection, ONE_NAME, Survey};
 use crate::exit::End;
 use crate::render::{self, BOLD, CYAN, DIM, GREEN, RED, YELLOW, styled};
-use crate::{files, progress};
+use crate::{files, output, progress};
 
 /// The form of the JSON.
 const SCHEMA: &str = "converger.doctor/1";
@@ -26,7 +26,7 @@ const SCHEMA: &str = "converger.doctor/1";
 /// Examines the environments that were asked for, one after the other. What is wrong with one does not keep the others from being seen.
 pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
     let desired = visit.desired.as_deref().map(spine::desired).transpose()?;
-    let survey = config::survey(visit.config.as_deref()).map_err(Stop::input)?;
+    let survey = config::survey(visit.config.as_deref()).map_err(spine::misconfigured)?;
     let wanted = match (&visit.environment, &desired) {
         (Some(name), _) => Some(spine::environment(name)?),
         (None, Some(desired)) => Some(desired.environment().clone()),
@@ -37,7 +37,8 @@ pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
         None => survey.connections.keys().cloned().collect(),
     };
     if names.is_empty() {
-        return Err(Stop::input(format!("{} leads to no environment", survey.origin)).help(spine::HOW_TO_CONFIGURE));
+        let stop = Stop::input(format!("{} leads to no environment", survey.origin)).code(Code::EnvironmentUnconfigured);
+        return Err(stop.help(spine::HOW_TO_CONFIGURE));
     }
     let mut ended = End::Done;
     for name in names {
@@ -144,7 +145,7 @@ fn nobody(why: Finding) -> Examined {
 
 /// A doctor that finds a failure has failed.
 fn show(name: &EnvironmentName, json: bool, examined: &Examined) -> Result<End, Stop> {
-    let written = if json { write_json(&mut io::stdout().lock(), name, examined) } else { write_text(name, examined) };
+    let written = if json { output::json(|out| write_json(out, name, examined)) } else { write_text(name, examined) };
     shown(written, end(&examined.findings))
 }
 

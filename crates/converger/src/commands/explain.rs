@@ -1,7 +1,7 @@
 //! What the program says about itself: refusal codes, the fields that can be declared, what steps amount to, and its contract.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use converger_core::action::CATALOGUE;
@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 
 use super::{Stop, shown};
 use crate::exit::End;
+use crate::output;
 use crate::render::{self, styled};
 
 pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool) -> Result<End, Stop> {
@@ -32,14 +33,14 @@ pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool)
 }
 
 fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> {
-    let written = if as_json { writeln!(io::stdout(), "{data}") } else { write!(anstream::stdout(), "{text}") };
+    let written = if as_json { output::json(|out| writeln!(out, "{data}")) } else { write!(anstream::stdout(), "{text}") };
     shown(written, end)
 }
 
 fn unknown(word: &str) -> Stop {
     let words = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word));
     let near = words.into_iter().find(|own| own.contains(word) || word.contains(own));
-    let stop = Stop::input(format!("there is no code `{}`", word.escape_debug()));
+    let stop = Stop::input(format!("there is no code `{}`", word.escape_debug())).code(failure::Code::UsageWrong);
     match near {
         Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
         None => stop.help("`converger explain` lists them all"),

@@ -10,6 +10,7 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_core::adopt::{Adopted, LeftOut, Scaffold, Unadopted, scaffold};
 use converger_core::desired::Scope;
 use converger_core::document::Notation;
+use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
 use serde_json::{Value as Json, json};
@@ -17,8 +18,8 @@ use serde_json::{Value as Json, json};
 use super::{Stop, shown, spine};
 use crate::cli::Adoption;
 use crate::exit::End;
-use crate::files;
 use crate::render::{self, counted, styled, theirs};
+use crate::{files, output};
 
 pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
     let environment = spine::environment(&adoption.environment)?;
@@ -33,7 +34,7 @@ pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
     }
     let end = if matches!(scaffold, Scaffold::Declared { .. }) { End::Done } else { End::Refused };
     let written = match (&scaffold, adoption.json) {
-        (_, true) => writeln!(io::stdout(), "{}", report_json(&environment, &scaffold)),
+        (_, true) => output::json(|out| writeln!(out, "{}", report_json(&environment, &scaffold))),
         (Scaffold::Declared { text, .. }, false) if adoption.dry_run => io::stdout().write_all(text.as_bytes()),
         (_, false) => write!(anstream::stdout(), "{}", report(adoption, &environment, &scaffold, out.as_deref())),
     };
@@ -49,10 +50,12 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
     };
     let name = files::shown(&path);
     if path == Path::new("-") {
-        return Err(Stop::input("`-` is not a file").help("--dry-run prints the declared state on standard output"));
+        let stop = Stop::input("`-` is not a file").code(Code::UsageWrong);
+        return Err(stop.help("--dry-run prints the declared state on standard output"));
     }
     if files::notation(&path) == Notation::Json {
-        return Err(Stop::input(format!("{name} would be read as JSON, and YAML is written")).help("name a file that ends in .yaml"));
+        let stop = Stop::input(format!("{name} would be read as JSON, and YAML is written")).code(Code::UsageWrong);
+        return Err(stop.help("name a file that ends in .yaml"));
     }
     if path.symlink_metadata().is_ok() {
         return Err(there(&name));
@@ -62,6 +65,7 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
 
 fn there(name: &str) -> Stop {
     Stop::input(format!("{name} is there already, and is not written over"))
+        .code(Code::FileTaken)
         .help("name another file with --out, or print with --dry-run and take over what you need")
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 
+use converger_core::failure::Code;
 use converger_lab::server::{Clock, Identity, Options, Passed, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, SeededDay, Setting, World};
 
@@ -57,7 +58,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
 }
 
 fn setting(arguments: &Lab) -> Result<Setting, Stop> {
-    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(Stop::input)?;
+    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(|text| Stop::input(text).code(Code::UsageWrong))?;
     let bad_day = arguments.bad_day.map(|seed| SeededDay { seed, ..SeededDay::default() });
     let Some(path) = &arguments.world else {
         let scale = Scale { nodes: arguments.nodes, guests: arguments.guests };
@@ -65,8 +66,7 @@ fn setting(arguments: &Lab) -> Result<Setting, Stop> {
         setting.faults.bad_day = bad_day;
         return Ok(setting);
     };
-    let no_world =
-        |fault: String| Stop::input(format!("{} is no world: {fault}", files::shown(path))).help("docs/lab.md shows how one is written");
+    let no_world = |fault: String| unfit(format!("{} is no world: {fault}", files::shown(path)));
     let mut setting = Setting::from_yaml(&read(path)?).map_err(no_world)?;
     setting.flavour = flavour.unwrap_or(setting.flavour);
     setting.faults.bad_day = bad_day.or(setting.faults.bad_day);
@@ -78,17 +78,23 @@ fn setting(arguments: &Lab) -> Result<Setting, Stop> {
 fn read(path: &Path) -> Result<String, Stop> {
     let name = files::shown(path);
     let text = files::read_at_most(path, WORLD_BYTES_MAX).map_err(|error| {
-        Stop::input(format!("cannot read {name}: {error}")).help("name a file that describes a world, or none for one from a seed")
+        let stop = Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable);
+        stop.help("name a file that describes a world, or none for one from a seed")
     })?;
     if text.bytes.len() > WORLD_BYTES_MAX {
-        return Err(Stop::input(format!("{name} is larger than 64 MiB")));
+        return Err(unfit(format!("{name} is larger than 64 MiB")));
     }
-    String::from_utf8(text.bytes).map_err(|_| Stop::input(format!("{name} is not UTF-8")))
+    String::from_utf8(text.bytes).map_err(|_| unfit(format!("{name} is not UTF-8")))
 }
 
 fn identity(setting: &Setting) -> Result<Identity, Stop> {
     Identity::new(setting.nodes.keys().map(String::as_str), LOOPBACK)
-        .map_err(|error| Stop::input(format!("no certificate can be made for the names of the nodes: {error}")))
+        .map_err(|error| unfit(format!("no certificate can be made for the names of the nodes: {error}")))
+}
+
+/// What was named is not a world.
+fn unfit(text: String) -> Stop {
+    Stop::input(text).code(Code::WorldInvalid).help("docs/lab.md shows how one is written")
 }
 
 /// Who looks at every request: a person at the terminal, a file, both or nobody.
@@ -123,13 +129,15 @@ fn log(record: &Record) {
 
 fn unserved(error: &ServeError) -> Stop {
     match error {
-        ServeError::Setting(_) => Stop::input(error.to_string()),
+        ServeError::Setting(_) => unfit(error.to_string()),
         ServeError::Ports(..) => {
-            Stop::input(error.to_string()).help("`--port` names the first of them; `--port 0` takes any that are free")
+            let stop = Stop::input(error.to_string()).code(Code::UsageWrong);
+            stop.help("`--port` names the first of them; `--port 0` takes any that are free")
         }
         ServeError::Port(..) => {
-            Stop::failed(error.to_string()).help("another program may use it, perhaps another lab; `--port 0` takes any that are free")
+            let stop = Stop::failed(error.to_string()).code(Code::LabUnserved);
+            stop.help("another program may use it, perhaps another lab; `--port 0` takes any that are free")
         }
-        ServeError::Certificate(_) => Stop::failed(error.to_string()),
+        ServeError::Certificate(_) => Stop::failed(error.to_string()).code(Code::LabUnserved).help("remove lab.pem to have a new one made"),
     }
 }

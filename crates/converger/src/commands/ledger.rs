@@ -16,7 +16,7 @@ use serde_json::{Value as Json, json};
 use super::{Stop, shown};
 use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::files;
+use crate::{files, output};
 
 pub(super) use book::{Book, broken};
 pub(super) use export::{blob_path, digests, root_at};
@@ -46,7 +46,7 @@ fn tail(tailing: &Tailing) -> Result<End, Stop> {
     if out.is_empty() && !tailing.json {
         "no entries\n".clone_into(&mut out);
     }
-    let written = if tailing.json { write!(io::stdout(), "{out}") } else { write!(anstream::stdout(), "{out}") };
+    let written = if tailing.json { output::json(|to| write!(to, "{out}")) } else { write!(anstream::stdout(), "{out}") };
     shown(written, End::Done)
 }
 
@@ -62,7 +62,7 @@ fn show(showing: &ShowingEntry) -> Result<End, Stop> {
     let entry = book.entry(showing.index, &bytes)?;
     let json = numbered(showing.index, &bytes)?;
     let written = if showing.json {
-        writeln!(io::stdout(), "{json}")
+        output::json(|out| writeln!(out, "{json}"))
     } else {
         writeln!(anstream::stdout(), "{}{:#}", line(showing.index, &entry), json["entry"])
     };

@@ -26,7 +26,7 @@ pub(super) struct Memory {
 /// Opens the store that converger.toml names.
 pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
     let config = spine::load(config, environment)?;
-    at(&state::directory(config.state.as_deref()).map_err(Stop::input)?)
+    at(&state::directory(config.state.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?)
 }
 
 /// Opens the store in this directory.

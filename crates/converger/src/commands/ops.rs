@@ -17,7 +17,7 @@ use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::state;
+use crate::{output, state};
 
 pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
     match ops {
@@ -42,7 +42,7 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     let filter = Filter { environment, vmid: listing.vmid, standing, ..Filter::default() };
     let histories = memory.wait(memory.store.operations(filter, listing.limit)).map_err(|error| memory::failed(&error))?;
     let written = if listing.json {
-        histories.iter().try_for_each(|history| writeln!(io::stdout(), "{}", as_json(history)))
+        output::json(|out| histories.iter().try_for_each(|history| writeln!(out, "{}", as_json(history))))
     } else {
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
@@ -77,8 +77,11 @@ pub(super) fn word_of(by: &str, reason: &str, at_ms: u64) -> String {
 fn show(showing: &Showing) -> Result<End, Stop> {
     let memory = open(&showing.place)?;
     let history = find(&memory, &showing.place, &showing.id)?;
-    let written =
-        if showing.json { writeln!(io::stdout(), "{}", as_json(&history)) } else { write!(anstream::stdout(), "{}", text(&history)) };
+    let written = if showing.json {
+        output::json(|out| writeln!(out, "{}", as_json(&history)))
+    } else {
+        write!(anstream::stdout(), "{}", text(&history))
+    };
     shown(written, End::Done)
 }
 

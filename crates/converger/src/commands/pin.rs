@@ -4,12 +4,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::Path;
 
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::adopt::{self, Chosen, GuestPin, Outcome, Pinned, Wish};
 use converger_core::desired::{Desired, Scope};
+use converger_core::failure;
 use converger_core::guest::{Identity, Vmid};
 use converger_core::refusal::Code;
 use serde_json::{Value as Json, json};
@@ -19,7 +20,7 @@ use crate::cli::Pinning;
 use crate::exit::End;
 use crate::files::Text;
 use crate::render::{self, counted, styled, theirs};
-use crate::{diagnose, files};
+use crate::{diagnose, files, output};
 
 pub(super) fn pin(pinning: &Pinning) -> Result<End, Stop> {
     let path = &pinning.source.desired;
@@ -43,7 +44,7 @@ pub(super) fn pin(pinning: &Pinning) -> Result<End, Stop> {
         write(path, &text, &pinned)?;
     }
     let written = if pinning.json {
-        writeln!(io::stdout(), "{}", report_json(&desired, &pinned, is_written))
+        output::json(|out| writeln!(out, "{}", report_json(&desired, &pinned, is_written)))
     } else {
         write!(anstream::stdout(), "{}", report(pinning, &desired, &pinned, changes))
     };
@@ -64,7 +65,8 @@ fn wish(pinning: &Pinning, desired: &Desired) -> Result<Wish, Stop> {
     let named: Vec<Vmid> = pinning.vmid.iter().chain(&pinning.repin).copied().collect();
     if let Some(vmid) = named.iter().find(|vmid| desired.find(**vmid).is_none()) {
         let path = files::shown(&pinning.source.desired);
-        return Err(Stop::input(format!("guest {vmid} is not declared in {path}")).help("declare it first, or correct the id"));
+        let stop = Stop::input(format!("guest {vmid} is not declared in {path}")).code(failure::Code::UsageWrong);
+        return Err(stop.help("declare it first, or correct the id"));
     }
     let chosen = if named.is_empty() { Chosen::All } else { Chosen::Only(Scope::new(named)) };
     Ok(Wish { chosen, again: Scope::new(pinning.repin.clone()) })
@@ -78,7 +80,7 @@ fn writable(path: &Path) -> Result<(), Stop> {
     }
     let name = files::shown(path);
     let help = format!("`chmod u+w {name}` if it may be changed, or --check to see what would be written");
-    Err(Stop::failed(format!("{name} is read-only, so that nothing is written into it")).help(help))
+    Err(Stop::failed(format!("{name} is read-only, so that nothing is written into it")).code(failure::Code::FileUnwritable).help(help))
 }
 
 /// Replaces the file if it still is what was read.

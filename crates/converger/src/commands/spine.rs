@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 
 use super::{Stop, memory};
 use crate::cli::{Choice, Look, Source};
-use crate::config::{Config, Connection};
+use crate::config::{Config, Connection, Unusable};
 use crate::files::Text;
 use crate::{config, diagnose, files, host, progress, render};
 
@@ -102,7 +102,17 @@ pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Confi
 }
 
 pub(super) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Stop> {
-    config::load(named, environment).map_err(Stop::input)
+    config::load(named, environment).map_err(misconfigured)
+}
+
+/// What is wrong with converger.toml.
+pub(super) fn misconfigured(unusable: Unusable) -> Stop {
+    let help = match unusable.code {
+        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`",
+        Code::EnvironmentUnconfigured => "write it into converger.toml, or correct the name of the environment",
+        _ => "mend it there; nothing was read and nothing was done",
+    };
+    Stop::input(unusable.text).code(unusable.code).help(help)
 }
 
 pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
@@ -113,7 +123,8 @@ pub(super) fn desired(path: &Path) -> Result<Desired, Stop> {
 pub(super) fn declared(path: &Path) -> Result<(Text, Desired), Stop> {
     let text = files::read(path).map_err(|error| unreadable(&files::shown(path), &error))?;
     if text.bytes.len() > TEXT_BYTES_MAX {
-        return Err(Stop::input(format!("{} is larger than 1 GiB", text.name)));
+        let stop = Stop::input(format!("{} is larger than 1 GiB", text.name)).code(Code::InputInvalid);
+        return Err(stop.help("declare the guests in several files"));
     }
     let desired = desired::parse(&text.bytes, files::notation(path))
         .map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))?;
@@ -216,7 +227,9 @@ pub(super) const HOW_TO_CONFIGURE: &str = "put it into converger.toml:\n  [envir
     token = \"converger@pve!main\"\n  secret = { env = \"PVE_SECRET\" }";
 
 pub(super) fn unconfigured(environment: &EnvironmentName) -> Stop {
-    Stop::input(format!("nothing says how the environment `{environment}` is reached")).help(configure(environment))
+    Stop::input(format!("nothing says how the environment `{environment}` is reached"))
+        .code(Code::EnvironmentUnconfigured)
+        .help(configure(environment))
 }
 
 fn configure(environment: &EnvironmentName) -> String {
@@ -227,7 +240,7 @@ fn configure(environment: &EnvironmentName) -> String {
 pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
+        stop.code(Code::UsageWrong).help("use lower-case letters, digits, `-` and `_`, at most 64")
     })
 }
 
@@ -243,17 +256,21 @@ fn unobserved(error: &ObserveError) -> Stop {
             Stop::faults(diagnose::render(&files::shown(Path::new(place)), bytes, diagnostics))
         }
         ObserveError::OtherEnvironment { .. } => {
-            Stop::input(error.to_string()).help("name a reading of the same environment as the declared state")
+            let stop = Stop::input(error.to_string()).code(Code::RecordingOther);
+            stop.help("name a reading of the same environment as the declared state")
         }
-        ObserveError::TooLarge { .. } | ObserveError::Proxmox(_) => Stop::input(error.to_string()),
+        ObserveError::TooLarge { .. } => {
+            Stop::input(error.to_string()).code(Code::InputInvalid).help("declare the guests in several files, and observe each")
+        }
+        ObserveError::Proxmox(error) => unread(error),
     }
 }
 
 pub(super) fn unreadable(place: &str, error: &io::Error) -> Stop {
-    let stop = Stop::input(format!("cannot read {place}: {error}"));
+    let stop = Stop::input(format!("cannot read {place}: {error}")).code(Code::FileUnreadable);
     match error.kind() {
         io::ErrorKind::NotFound => stop.help("check the path; it is relative to the directory that you are in"),
         io::ErrorKind::PermissionDenied => stop.help("check who may read it with `ls -l`"),
-        _ => stop,
+        _ => stop.help("name a regular file that this user may read"),
     }
 }

@@ -21,8 +21,8 @@ use super::ledger::{Book, broken, line};
 use super::{Stop, shown};
 use crate::cli::Verifying;
 use crate::exit::End;
-use crate::files;
 use crate::render::{self, styled};
+use crate::{files, output};
 
 /// What was found whole.
 struct Whole {
@@ -44,8 +44,11 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
         Some(path) if path.is_dir() => directory::verify(path, key)?,
         Some(path) => receipt(path, key)?,
     };
-    let written =
-        if arguments.json { writeln!(std::io::stdout(), "{}", as_json(&whole)) } else { write!(anstream::stdout(), "{}", text(&whole)) };
+    let written = if arguments.json {
+        output::json(|out| writeln!(out, "{}", as_json(&whole)))
+    } else {
+        write!(anstream::stdout(), "{}", text(&whole))
+    };
     shown(written, End::Done)
 }
 
@@ -53,8 +56,9 @@ fn verifier(text: &str) -> Result<Verifier, Stop> {
     // A key, or a file that has one.
     let read = || files::read(Path::new(text)).ok().and_then(|text| String::from_utf8(text.bytes).ok());
     let given = if text.contains('+') { text.to_owned() } else { read().unwrap_or_else(|| text.to_owned()) };
-    Verifier::parse(&given)
-        .map_err(|error| Stop::input(format!("--key: {error}")).help("`converger ledger key` prints it where the ledger is"))
+    Verifier::parse(&given).map_err(|error| {
+        Stop::input(format!("--key: {error}")).code(Code::UsageWrong).help("`converger ledger key` prints it where the ledger is")
+    })
 }
 
 fn text(whole: &Whole) -> String {
@@ -84,11 +88,12 @@ fn as_json(whole: &Whole) -> serde_json::Value {
 /// A receipt is checked alone: with the key, and with nothing else.
 fn receipt(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
     let name = files::shown(path);
-    let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")))?;
+    let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?;
     let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is no receipt: it is not text")))?;
     let receipt = Receipt::parse(&text).map_err(|error| broken(format!("{name}: {error}")))?;
     let key = key.ok_or_else(|| {
         Stop::input("a receipt is checked with the key of its ledger")
+            .code(Code::UsageWrong)
             .help("--key KEY, as `converger ledger key` prints it where the ledger is")
     })?;
     let checkpoint = receipt.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;

@@ -1,6 +1,7 @@
 //! What is wrong with converger.toml, and where. The line itself is never shown: it may hold a secret, though none belongs there.
 
 use converger_core::document::Place;
+use converger_core::failure::Code;
 use toml::Spanned;
 
 /// Whether the key that a message quotes is a plain word.
@@ -9,23 +10,36 @@ fn is_word(found: &str) -> bool {
     key.len() <= 20 && key.bytes().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'-' | b'_'))
 }
 
+/// Why there is nothing to go by, in a sentence for people.
+#[derive(Debug)]
+pub(crate) struct Unusable {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+}
+
 /// A fault of the file.
 #[derive(Debug)]
 pub(super) struct Fault {
     /// The offset of what is wrong, in bytes.
     at: Option<usize>,
+    code: Code,
     text: String,
 }
 
 impl Fault {
     /// This value is wrong.
     pub(super) fn at<T>(value: &Spanned<T>, text: impl Into<String>) -> Self {
-        Self { at: Some(value.span().start), text: text.into() }
+        Self { at: Some(value.span().start), code: Code::ConfigInvalid, text: text.into() }
     }
 
     /// It is about no place in particular.
     pub(super) fn nowhere(text: impl Into<String>) -> Self {
-        Self { at: None, text: text.into() }
+        Self { at: None, code: Code::ConfigInvalid, text: text.into() }
+    }
+
+    /// The environment is not there.
+    pub(super) fn unconfigured(text: impl Into<String>) -> Self {
+        Self { at: None, code: Code::EnvironmentUnconfigured, text: text.into() }
     }
 
     /// The file is not TOML, or not of the shape that is read.
@@ -43,12 +57,17 @@ impl Fault {
             }
             _ => crate::files::plain(error.message()),
         };
-        Self { at: Some(error.span().map_or(0, |span| span.start)), text }
+        Self { at: Some(error.span().map_or(0, |span| span.start)), code: Code::ConfigInvalid, text }
     }
 
     /// The same, in this part of the file.
     pub(super) fn under(self, part: &str) -> Self {
         Self { text: format!("{part}: {}", self.text), ..self }
+    }
+
+    /// The same as what ends a command.
+    pub(super) fn unusable(&self, name: &str, file: &str) -> Unusable {
+        Unusable { code: self.code, text: format!("{name}: {}", self.told(file)) }
     }
 
     /// Where and what, for people.

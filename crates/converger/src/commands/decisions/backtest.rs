@@ -16,6 +16,7 @@ use super::super::{Stop, shown, spine};
 use super::{Made, again, all};
 use crate::cli::Backtesting;
 use crate::exit::End;
+use crate::output;
 use crate::render::{self, styled};
 
 /// A run that would have been decided in another way.
@@ -44,7 +45,7 @@ pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
         changed.extend(compared(made, &then, &now));
     }
     let written = if arguments.json {
-        writeln!(std::io::stdout(), "{}", as_json(count, &changed, &unread))
+        output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {
         write!(anstream::stdout(), "{}", text(count, &changed, &unread))
     };

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use converger_core::failure::Code;
 use converger_lab::{Answer, Flavour, Record, Request, verify_answer};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -82,7 +83,7 @@ impl Recorder {
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
             if !is_record(&file) {
                 let text = format!("{} is there and is no record of a lab, so that it is not written over", files::shown(path));
-                return Err(Stop::input(text).help("name a new file with --record"));
+                return Err(Stop::input(text).code(Code::FileTaken).help("name a new file with --record"));
             }
             file.set_len(0).and_then(|()| io::Seek::rewind(&mut &file)).map_err(|error| unwritten(path, &error))?;
         }
@@ -145,6 +146,8 @@ fn is_secret(name: &str) -> bool {
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
+        .code(Code::FileUnwritable)
+        .help("name a file with --record that can be written")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use converger_core::artifact::Digest;
+use converger_core::failure::Code;
 use converger_lab::server::Identity;
 
 use super::Stop;
@@ -46,7 +47,8 @@ enum Config {
 impl Room {
     /// Makes the directory, or finds it as a lab left it.
     pub(super) fn claim(path: &Path) -> Result<Self, Stop> {
-        let made = fs::create_dir_all(path).map_err(|error| Stop::failed(format!("cannot make {}: {error}", files::shown(path))));
+        let made = fs::create_dir_all(path)
+            .map_err(|error| Stop::failed(format!("cannot make {}: {error}", files::shown(path))).code(Code::FileUnwritable));
         made.map_err(elsewhere)?;
         no_stranger(path)?;
         let config = found(&path.join(CONFIG))?;
@@ -67,9 +69,10 @@ impl Room {
                 Ok(identity)
             }
             Ok(pem) => {
-                Identity::from_pem(&pem).map_err(|error| Stop::input(format!("{name}: {error}")).help("remove it to have a new one made"))
+                let wrong = |error| Stop::input(format!("{name}: {error}")).code(Code::InputInvalid);
+                Identity::from_pem(&pem).map_err(|error| wrong(error).help("remove it to have a new one made"))
             }
-            Err(error) => Err(Stop::input(format!("cannot read {name}: {error}"))),
+            Err(error) => Err(unread(&path, &error)),
         }
     }
 
@@ -120,7 +123,7 @@ fn found(path: &Path) -> Result<Config, Stop> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Config::Write),
-        Err(error) => return Err(Stop::input(format!("cannot read {}: {error}", files::shown(path)))),
+        Err(error) => return Err(unread(path, &error)),
     };
     let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
     match first.strip_prefix(MARK) {
@@ -137,17 +140,24 @@ fn lock(room: &Path) -> Result<File, Stop> {
     let file = open.map_err(|error| unwritten(&path, &error))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(elsewhere(Stop::failed(format!("another lab runs from {}", files::shown(room))))),
-        Err(TryLockError::Error(error)) => Err(elsewhere(Stop::failed(format!("cannot lock {}: {error}", files::shown(&path))))),
+        Err(TryLockError::WouldBlock) => {
+            Err(elsewhere(Stop::failed(format!("another lab runs from {}", files::shown(room))).code(Code::LabUnserved)))
+        }
+        Err(TryLockError::Error(error)) => Err(unwritten(&path, &error)),
     }
 }
 
 fn foreign(path: &Path) -> Stop {
-    elsewhere(Stop::input(format!("{} is there and was not left by a lab, so that it is not written over", files::shown(path))))
+    let stop = Stop::input(format!("{} is there and was not left by a lab, so that it is not written over", files::shown(path)));
+    elsewhere(stop.code(Code::FileTaken))
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
-    elsewhere(Stop::failed(format!("cannot write {}: {error}", files::shown(path))))
+    elsewhere(Stop::failed(format!("cannot write {}: {error}", files::shown(path))).code(Code::FileUnwritable))
+}
+
+fn unread(path: &Path, error: &io::Error) -> Stop {
+    elsewhere(Stop::input(format!("cannot read {}: {error}", files::shown(path))).code(Code::FileUnreadable))
 }
 
 fn elsewhere(stop: Stop) -> Stop {

@@ -10,8 +10,8 @@ use converger_core::failure::Code;
 use converger_ledger::{Hash, Hashes, Tile, TiledHashes};
 use converger_store::{Heads, LIST_MAX, Store as _, StoreError};
 
-use super::super::Stop;
 use super::super::memory::{self, Memory};
+use super::super::{Stop, spine};
 use crate::{config, files, state};
 
 pub(in super::super) struct Book {
@@ -26,8 +26,9 @@ pub(in super::super) fn broken(what: impl Into<String>) -> Stop {
 impl Book {
     /// The ledger that converger.toml leads to.
     pub(in super::super) fn open(config: Option<&Path>) -> Result<Self, Stop> {
-        let configured = config::path(config).map(|_| config::survey(config).map_err(Stop::input)).transpose()?;
-        let directory = state::directory(configured.and_then(|configured| configured.state).as_deref()).map_err(Stop::input)?;
+        let configured = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
+        let directory = state::directory(configured.and_then(|configured| configured.state).as_deref())
+            .map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?;
         Self::at(&directory)
     }
 
@@ -35,7 +36,9 @@ impl Book {
     pub(in super::super) fn at(directory: &Path) -> Result<Self, Stop> {
         if !converger_store::is_used(directory) {
             let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
-            return Err(Stop::input(text).help("`converger apply`, `hold` and `freeze` begin one; --config names another state directory"));
+            return Err(Stop::input(text)
+                .code(Code::UsageWrong)
+                .help("`converger apply`, `hold` and `freeze` begin one; --config names another state directory"));
         }
         Ok(Self { memory: memory::at(directory)? })
     }
@@ -73,7 +76,8 @@ impl Book {
     pub(in super::super) fn one(&self, index: u64) -> Result<Vec<u8>, Stop> {
         let size = self.heads()?.all.size;
         if index >= size {
-            return Err(Stop::input(format!("there is no entry {index}: the ledger has {size}")).help("entries are counted from 0"));
+            let stop = Stop::input(format!("there is no entry {index}: the ledger has {size}")).code(Code::UsageWrong);
+            return Err(stop.help("entries are counted from 0"));
         }
         let mut found = Vec::new();
         self.each(index, index + 1, |_, entry| {

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use converger_core::artifact::Digest;
 use converger_core::evidence::Entry;
+use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
 
 use super::super::{Stop, unwritten};
@@ -44,11 +45,13 @@ fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> 
     let path = directory.join("checkpoint");
     let old = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))))?,
+        read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
     let old = Checkpoint::verify(&old, &super::signer(book)?.verifier()).map_err(|error| {
-        Stop::input(format!("{shown} holds something else: {error}")).help("name a directory that is empty or not there")
+        Stop::input(format!("{shown} holds something else: {error}"))
+            .code(Code::FileTaken)
+            .help("name a directory that is empty or not there")
     })?;
     if old.size > new.size {
         return Err(broken(format!(

@@ -68,8 +68,7 @@ fn named(book: &Book) -> Result<Option<String>, Stop> {
 const PAGE: usize = 16;
 
 fn read(path: &Path) -> Result<Option<Signer>, Stop> {
-    let unreadable =
-        |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Some(Code::JournalUnreadable));
+    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);
     let file = match fs::File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
@@ -77,7 +76,7 @@ fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if mode & 0o077 != 0 {
         let text = format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::shown(path), mode & 0o777);
-        return Err(Stop::failed(text).help(format!("chmod 600 {}", files::shown(path))).code(Some(Code::JournalUnreadable)));
+        return Err(Stop::failed(text).help(format!("chmod 600 {}", files::shown(path))).code(Code::JournalUnreadable));
     }
     let mut text = String::new();
     file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
@@ -86,7 +85,7 @@ fn read(path: &Path) -> Result<Option<Signer>, Stop> {
 }
 
 fn make(path: &Path) -> Result<Signer, Stop> {
-    let failed = |what: &str| Stop::failed(format!("cannot make {}: {what}", files::shown(path))).code(Some(Code::JournalUnwritable));
+    let failed = |what: &str| Stop::failed(format!("cannot make {}: {what}", files::shown(path))).code(Code::JournalUnwritable);
     let mut secret = [0; 32];
     let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
     random(&mut secret).map_err(|error| failed(&error.to_string()))?;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use converger_core::failure::Code;
 use converger_ledger::{Broken, Files, Part, Verifier, walk};
 
 use super::super::Stop;
@@ -54,13 +55,13 @@ pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> 
             wrong = deep.take(index, entry).err();
         }
     });
-    let walked = walked.map_err(|error| Stop::failed(format!("cannot read {shown}: {error}")))?;
+    let walked = walked.map_err(|error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable))?;
     // What the hashes find is the first wrong byte; what entries say counts only where those are whole.
     let walked = walked.map_err(|found| told(&found))?;
     if let Some(stop) = wrong {
         return Err(stop);
     }
-    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}"));
+    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable);
     let gone = deep.gone(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
     if !deep.replay.keys().iter().any(|named| **named == key.to_string()) {
         notes.push("the ledger names no such key in its entries".into());
@@ -73,6 +74,7 @@ fn beside(path: &Path) -> Result<Verifier, Stop> {
     let file = path.join("log.vkey");
     let text = fs::read_to_string(&file).map_err(|error| {
         Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
+            .code(Code::UsageWrong)
             .help("--key KEY, as `converger ledger key` prints it")
     })?;
     Verifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))

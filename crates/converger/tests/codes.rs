@@ -1,0 +1,149 @@
+//! Every error that a person can meet has a code that `explain` knows, and says what to do; whatever keeps output or files from being whole
+//! is one of them.
+//!
+//! What never enters: the stories behind the codes. Those are under `scenarios/`.
+
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+use converger_core::{failure, refusal};
+use tempfile::TempDir;
+
+const DESIRED: &str = "version: 1\nenvironment: lab\nguests:\n  - { vmid: 100, kind: lxc, name: dns, state: running }\n";
+
+const CURRENT: &str = r#"{"schema":"converger.observation/1","environment":"lab","complete":true,"quorate":true,
+    "nodes":[{"name":"pve1","online":true}],
+    "guests":[{"vmid":100,"kind":"lxc","name":"dns","node":"pve1","status":"stopped","lock":null,"ha":null,
+    "template":false,"protection":false,"tags":[],"pending":[]}]}"#;
+
+fn room() -> TempDir {
+    let room = tempfile::tempdir().expect("a directory");
+    for (name, text) in [
+        ("desired.yaml", DESIRED),
+        ("current.json", CURRENT),
+        ("broken.yaml", "version: 1\nenvironment: lab\nguests: [{ vmid: 5 }]\n"),
+        ("other.json", &CURRENT.replace("\"lab\"", "\"barn\"")),
+        ("secret.yaml", "PVE_SECRET=hunter2\n"),
+        ("wrong.toml", "[limits]\nguest = 1\n"),
+        ("elsewhere.toml", "[environments.barn]\nurl = \"https://127.0.0.1\"\ntoken = \"a@pve!me\"\nsecret = { env = \"S\" }\n"),
+        ("world.yaml", "nodes: { pve1: {} }\nguests: [{ vmid: 100, kind: qemu, node: pve7 }]\n"),
+    ] {
+        fs::write(room.path().join(name), text).expect("written");
+    }
+    room
+}
+
+fn program(room: &TempDir, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_converger"));
+    command.args(arguments).current_dir(room.path()).env_clear().stdin(Stdio::null());
+    command
+}
+
+/// The same under a shell, which has done something before.
+fn after(room: &TempDir, before: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", &format!("{before}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_converger")]).args(arguments);
+    command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs")
+}
+
+/// It ended with this error, whose code is one of the table, and says what to do.
+fn check(output: &Output, ended: i32, code: &str, arguments: &[&str]) -> String {
+    let said = String::from_utf8(output.stderr.clone()).expect("UTF-8");
+    assert_eq!(output.status.code(), Some(ended), "{arguments:?}: {said}");
+    assert!(said.contains(&format!("error[{code}]: ")) && !said.contains("error: "), "{arguments:?}: {said}");
+    assert!(failure::Code::find(code).is_some() || refusal::Code::find(code).is_some(), "{code}");
+    said
+}
+
+#[test]
+fn every_error_of_reading_has_a_code_and_says_what_to_do() {
+    let room = room();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = taken.local_addr().expect("an address").port().to_string();
+    let cases: [(&str, i32, &[&str]); 27] = [
+        ("file-unreadable", 2, &["audit", "none.yaml"]),
+        ("file-unreadable", 2, &["audit", "."]),
+        ("file-unreadable", 2, &["plan", "desired.yaml", "--replay", "none.json"]),
+        ("file-unreadable", 2, &["observe", "desired.yaml", "--config", "none.toml", "--json"]),
+        ("file-unreadable", 2, &["lab", "none.yaml"]),
+        ("input-invalid", 2, &["audit", "broken.yaml"]),
+        ("input-invalid", 2, &["audit", "secret.yaml"]),
+        ("input-invalid", 2, &["plan", "desired.yaml", "--replay", "desired.yaml"]),
+        ("recording-other", 2, &["audit", "desired.yaml", "--replay", "other.json"]),
+        ("config-invalid", 2, &["audit", "desired.yaml", "--config", "wrong.toml"]),
+        ("config-invalid", 2, &["doctor", "--config", "wrong.toml"]),
+        ("environment-unconfigured", 2, &["doctor"]),
+        ("environment-unconfigured", 2, &["audit", "desired.yaml"]),
+        ("environment-unconfigured", 2, &["plan", "desired.yaml", "--config", "elsewhere.toml"]),
+        ("usage-wrong", 2, &["audit"]),
+        ("usage-wrong", 2, &["audit", "desired.yaml", "--nothing"]),
+        ("usage-wrong", 2, &["init", "--vmid", "100", "--environment", "Lab!"]),
+        ("usage-wrong", 2, &["init", "--vmid", "100", "--environment", "lab", "--out", "new.json"]),
+        ("usage-wrong", 2, &["pin", "desired.yaml", "--vmid", "101"]),
+        ("usage-wrong", 2, &["explain", "nothing"]),
+        ("usage-wrong", 2, &["lab", "--port", "65535", "--nodes", "3"]),
+        ("file-taken", 2, &["init", "--vmid", "100", "--environment", "lab", "--replay", "current.json"]),
+        ("file-taken", 2, &["observe", "desired.yaml", "--replay", "current.json"]),
+        ("file-taken", 2, &["plan", "desired.yaml", "--replay", "current.json", "--out", "desired.yaml"]),
+        ("file-unwritable", 1, &["plan", "desired.yaml", "--replay", "current.json", "--out", "none/plan.json"]),
+        ("world-invalid", 2, &["lab", "world.yaml"]),
+        ("lab-unserved", 1, &["lab", "--port", &port, "--nodes", "1"]),
+    ];
+    for (code, ended, arguments) in cases {
+        let output = program(&room, arguments).output().expect("the program runs");
+        let said = check(&output, ended, code, arguments);
+        // A fault of a text stands with its place, and what is wrong with arguments beside how they are.
+        assert!(said.contains("help: ") || code == "input-invalid" || said.contains("--help"), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty() && !said.contains("hunter2"), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn help_and_json_that_do_not_arrive_are_failures() {
+    let room = room();
+    for arguments in [
+        &["--help"][..],
+        &["help"],
+        &["--version"],
+        &["audit", "--help"],
+        &["plan", "desired.yaml", "--replay", "current.json", "--json"],
+        &["completions", "bash"],
+    ] {
+        let full = fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let output = program(&room, arguments).stdout(full).stderr(Stdio::piped()).spawn().expect("the program runs").wait_with_output();
+        let said = check(&output.expect("it ends"), 1, "output-unwritable", arguments);
+        assert!(said.contains("No space left") && said.contains("help: "), "{said}");
+        let there = program(&room, arguments).output().expect("the program runs");
+        assert!(!there.stdout.is_empty() && there.stderr.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_limit_on_files_is_an_error_with_words_and_nothing_is_left_behind() {
+    let room = room();
+    let names = || fs::read_dir(room.path()).expect("listed").count();
+    let before = names();
+    for arguments in [
+        &["plan", "desired.yaml", "--replay", "current.json"][..],
+        &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"],
+    ] {
+        let said = check(&after(&room, "ulimit -f 0", arguments), 1, "file-unwritable", arguments);
+        assert!(said.contains("File too large") && said.contains("ulimit -f"), "{said}");
+        assert_eq!(names(), before, "{arguments:?} leaves something behind");
+    }
+    let output = after(&room, "ulimit -f 0; exec > out.json", &["audit", "desired.yaml", "--replay", "current.json", "--json"]);
+    check(&output, 1, "output-unwritable", &["audit --json > out.json"]);
+}
+
+#[test]
+fn who_wants_no_colours_gets_none_whatever_else_is_set() {
+    let room = room();
+    let has_escape = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let output = program(&room, arguments).envs(variables.iter().copied()).output().expect("the program runs");
+        output.stdout.contains(&0x1b) || output.stderr.contains(&0x1b)
+    };
+    for arguments in [&["audit", "desired.yaml", "--replay", "current.json"][..], &["audit", "broken.yaml"], &["--help"], &["audit"]] {
+        assert!(has_escape(arguments, &[("CLICOLOR_FORCE", "1")]), "{arguments:?}");
+        assert!(!has_escape(arguments, &[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), "{arguments:?}");
+    }
+}
