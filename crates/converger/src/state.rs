@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn who_has_no_name_around_has_one_in_the_list_of_users() {
-        let list = "root:x:0:0:root:/root:/bin/bash\n:x:7:7::/:\n# a line of somebody\nann:x:1000:1000:Ann:/home/ann:/bin/sh\n";
+        let list = "root:x:0:0:root:/root:/bin/bash\n:x:7:7::/:\n# a line of somebody\nann:x:1000:1000:Ann:/srv/ann:/bin/sh\n";
         let name = |id| name_of(id, list);
         assert_eq!((name(0).as_deref(), name(1000).as_deref()), (Some("root"), Some("ann")));
         assert_eq!((name(7), name(100), name(10_000)), (None, None, None));
