@@ -39,7 +39,7 @@ pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use place::{KEY_FILE, is_used, keeps};
 pub use query::{Filter, Head, Heads, LIST_MAX, RunHistory, Standing};
-pub use sqlite::{Fatal, OnFatal, Remembered, Settings, SqliteStore, glance};
+pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.

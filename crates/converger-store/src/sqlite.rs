@@ -7,6 +7,7 @@
 
 mod glance;
 mod ledger;
+mod look;
 mod open;
 mod rows;
 mod schema;
@@ -42,6 +43,7 @@ use trouble::Trouble;
 use writer::{Answer, Job, Syncs, Writer};
 
 pub use glance::{Remembered, glance};
+pub use look::Looked;
 pub(crate) use open::{FILE, NO_LINK};
 #[cfg(feature = "conformance")]
 pub(crate) use sums::teach;

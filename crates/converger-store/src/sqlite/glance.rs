@@ -38,17 +38,21 @@ pub struct Remembered {
 pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, OpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::FILE);
-    if !is_begun(&place)? {
-        return Ok(Remembered::default());
-    }
-    let connection = connect(&place)?;
-    open::no_stranger(&connection, &place)?;
-    if schema::is_bare(&connection).map_err(|error| open::of_sql(place.clone(), error))? {
-        return Ok(Remembered::default());
-    }
+    let Some(connection) = begun(&place)? else { return Ok(Remembered::default()) };
     open::undamaged(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
+}
+
+/// A store that has something in it, for reading.
+pub(super) fn begun(place: &Path) -> Result<Option<Connection>, OpenError> {
+    if !is_begun(place)? {
+        return Ok(None);
+    }
+    let connection = connect(place)?;
+    open::no_stranger(&connection, place)?;
+    let is_bare = schema::is_bare(&connection).map_err(|error| open::of_sql(place.to_path_buf(), error))?;
+    Ok((!is_bare).then_some(connection))
 }
 
 /// Whether there is a store. What cannot be looked at may be one, and what is no file is none that could be opened: both are told.

@@ -3,7 +3,7 @@
 use converger_core::evidence::{Entry, parse_entry};
 use converger_ledger::{Growth, Hash};
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Head, MemoryStore, SqliteStore, Store, Write};
+use converger_store::{Batch, Head, Looked, MemoryStore, SqliteStore, Store, Tile, Write};
 
 use super::{open, other, place, settings, write};
 
@@ -103,4 +103,50 @@ fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
     }
     let heads = now(file.heads()).expect("read");
     assert_eq!((heads.all.size, heads.durable.size, now(twin.heads())), (5, 5, Ok(heads)));
+}
+
+/// Names and lengths of what is in a directory.
+fn listed(directory: &std::path::Path) -> Vec<(std::ffi::OsString, u64, Vec<u8>)> {
+    let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry"));
+    let mut listed: Vec<_> = entries
+        .map(|entry| {
+            let bytes = std::fs::read(entry.path()).expect("a file");
+            (entry.file_name(), bytes.len() as u64, bytes)
+        })
+        .collect();
+    listed.sort();
+    listed
+}
+
+/// A store that somebody has open, and a copy of it, are read whole without a byte or a file more.
+#[test]
+fn whoever_looks_reads_all_of_it_and_changes_nothing() {
+    let (above, directory) = place();
+    assert!(Looked::open(&directory).expect("nothing there").is_none() && !directory.exists());
+    let (store, sample) = (open(&directory), Sample::new(1));
+    let body = b"{\"planner\":1}".to_vec();
+    let digest = converger_core::artifact::Digest::of_bytes(&body);
+    write(&store, keys(0..300));
+    write(&store, Batch::from(sample.start()).with(Write::blob(body.clone())).with(sample.intent(&sample.operation(1, 1))));
+    let tile = Tile { level: 0, index: 0, width: 256 };
+    let wanted = (now(store.heads()).expect("read"), now(store.entries(0, 999)).expect("read"), now(store.hashes(tile)).expect("read"));
+    let before = listed(&directory);
+    assert!(before.iter().any(|(name, length, _)| name == "converger.db-wal" && *length > 0), "somebody has it open");
+    let look = |place: &std::path::Path| {
+        let looked = Looked::open(place).expect("opens").expect("there");
+        assert_eq!((looked.heads().expect("read"), looked.entries(0, 999).expect("read"), looked.hashes(tile).expect("read")), wanted);
+        assert_eq!((looked.blob(&digest).expect("read"), looked.damage().expect("read")), (Some(body.clone()), None));
+        assert!(looked.operation(&sample.operation(1, 1).id).expect("read").is_some());
+    };
+    look(&directory);
+    look(&directory.join("converger.db"));
+    assert_eq!(listed(&directory), before, "nothing was changed");
+    drop(store);
+    let copy = above.path().join("copy.db");
+    std::fs::copy(directory.join("converger.db"), &copy).expect("copied");
+    // Whoever closed it last may have been the one who only reads.
+    let _ = std::fs::copy(directory.join("converger.db-wal"), above.path().join("copy.db-wal"));
+    look(&copy);
+    std::fs::write(&copy, b"not ours").expect("written");
+    assert!(Looked::open(&copy).is_err());
 }

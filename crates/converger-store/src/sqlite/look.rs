@@ -1,0 +1,117 @@
+//! A store that is only looked at: a copy of one on another machine, or one that somebody else has open. Whoever verifies it changes nothing in it,
+//! takes no lock and makes no file.
+//!
+//! What never enters: writing, and judging what is found. Damage that SQLite or a sum over a row can find is told on demand.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use converger_core::apply::{History, OperationId, RunId};
+use converger_core::artifact::Digest;
+use converger_ledger::{Hash, Tile};
+use rusqlite::Connection;
+
+use super::tables::Tables;
+use super::trouble::Trouble;
+use super::{glance, open, snapshot};
+use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
+use crate::tables::Read as _;
+use crate::{OpenError, StoreError};
+
+/// A store as it was when it was opened.
+pub struct Looked {
+    connection: Connection,
+    place: PathBuf,
+}
+
+impl fmt::Debug for Looked {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Looked").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl Looked {
+    /// Opens the file of a store, or the one in a state directory; none where there is none, or nothing in it yet.
+    ///
+    /// # Errors
+    /// It is not ours, of a later version, or cannot be read.
+    pub fn open(place: &Path) -> Result<Option<Self>, OpenError> {
+        let place = std::path::absolute(place).unwrap_or_else(|_| place.to_path_buf());
+        let place = if place.is_dir() { place.join(open::FILE) } else { place };
+        Ok(glance::begun(&place)?.map(|connection| Self { connection, place }))
+    }
+
+    /// The file.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// What of it is damaged, looked for in all of it: its order, sums over rows, rows that belong to nothing.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn damage(&self) -> Result<Option<String>, StoreError> {
+        open::damage(&self.connection, 0).map_err(|error| Trouble::from(error).of_reading(&self.place))
+    }
+
+    /// How long the ledger is.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn heads(&self) -> Result<Heads, StoreError> {
+        self.read(|tables| tables.heads())
+    }
+
+    /// Entries of the ledger from this place on, counted from 0, at most [`LIST_MAX`].
+    ///
+    /// # Errors
+    /// They cannot be read, or one of them is missing.
+    pub fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.read(|tables| tables.entries(from, limit.min(LIST_MAX)))
+    }
+
+    /// The hashes of a tile of the ledger; none where the ledger is not so long.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn hashes(&self, tile: Tile) -> Result<Option<Vec<Hash>>, StoreError> {
+        self.read(|tables| tables.hashes(tile))
+    }
+
+    /// What is kept under a digest.
+    ///
+    /// # Errors
+    /// It cannot be read, or is not what its digest says.
+    pub fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, StoreError> {
+        self.read(|tables| tables.blob(digest))
+    }
+
+    /// One operation with its history.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn operation(&self, id: &OperationId) -> Result<Option<History>, StoreError> {
+        self.read(|tables| tables.operation(id))
+    }
+
+    /// Operations, newest first, at most `limit` and at most [`LIST_MAX`].
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, StoreError> {
+        self.read(|tables| tables.operations(filter, limit.min(LIST_MAX)))
+    }
+
+    /// One run.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn run(&self, id: &RunId) -> Result<Option<RunHistory>, StoreError> {
+        self.read(|tables| tables.run(id))
+    }
+
+    fn read<T>(&self, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, StoreError> {
+        snapshot(&self.connection, read).map_err(|trouble| trouble.of_reading(&self.place))
+    }
+}
