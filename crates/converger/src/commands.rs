@@ -21,6 +21,7 @@ mod verify;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
@@ -36,12 +37,25 @@ use converger_core::safety::Judged;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
-use crate::{config, files, output, render, state};
+use crate::{config, files, output, render, screen, state};
 use spine::Outcome;
 
 /// Runs a command to its end.
 pub(crate) fn run(command: Command) -> End {
-    let ended = match command {
+    let ended = timely(SystemTime::now()).and_then(|()| carried_out(command));
+    ended.unwrap_or_else(|stop| stop.report())
+}
+
+/// Certificates, readings and the journal are told by a clock that counts from 1970; one that stands before it would end in a panic.
+fn timely(now: SystemTime) -> Result<(), Stop> {
+    now.duration_since(SystemTime::UNIX_EPOCH).map(drop).map_err(|_| {
+        Stop::failed("the clock of this machine stands before 1970, so that neither certificates nor ages can be told")
+            .help("set the clock (`timedatectl`), then try again")
+    })
+}
+
+fn carried_out(command: Command) -> Result<End, Stop> {
+    match command {
         Command::Audit(reading) => audit_command(&reading),
         Command::Plan { reading, out } => plan_command(&reading, out),
         Command::Observe { source, out, json } => observe_command(&source, out, json),
@@ -65,8 +79,7 @@ pub(crate) fn run(command: Command) -> End {
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
-    };
-    ended.unwrap_or_else(|stop| stop.report())
+    }
 }
 
 /// What is said where no command runs: help and version to whoever asked for them, and what is wrong with the arguments.
@@ -178,7 +191,8 @@ impl Stop {
     fn report(self) -> End {
         // Standard error may be gone too; there is nobody left to tell then.
         let word = self.word.unwrap_or(if matches!(self.end, End::Refused | End::Held) { "refused" } else { "error" });
-        let _ = write!(anstream::stderr(), "{}", render::stop(word, &self.message, self.code, self.help.as_deref()));
+        let said = render::stop(word, &self.message, self.code, self.help.as_deref());
+        let _ = write!(anstream::stderr(), "{}", screen::err(&said));
         self.end
     }
 }
@@ -270,7 +284,7 @@ fn show_outcome(outcome: &Outcome, json: bool, all: bool) -> Result<End, Stop> {
 
 fn report(judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
-    render::report(&mut out, judged, origin, all)?;
+    out.write_all(screen::out(&render::report_text(judged, origin, all)?).as_bytes())?;
     out.flush()
 }
 
@@ -325,6 +339,13 @@ fn completions(shell: clap_complete::Shell) -> Result<End, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_before_1970_is_told_and_nothing_is_begun() {
+        let before = SystemTime::UNIX_EPOCH - std::time::Duration::from_secs(1);
+        assert_eq!(timely(before).map_err(|stop| stop.end), Err(End::Failed));
+        assert!(timely(SystemTime::UNIX_EPOCH).is_ok());
+    }
 
     #[test]
     fn a_broken_contract_keeps_apply_from_running() {

@@ -1,5 +1,6 @@
 //! The program: arguments in, one command run, an exit code out. Everything else stands in its own room.
 
+mod canvas;
 mod cli;
 mod commands;
 mod config;
@@ -10,6 +11,7 @@ mod host;
 mod output;
 mod progress;
 mod render;
+mod screen;
 mod state;
 
 use std::process::ExitCode;

@@ -1,17 +1,18 @@
 //! What a person sees while waiting: a spinner on standard error, and nothing where that is not a terminal.
 
-use std::io::IsTerminal as _;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+
+use crate::{canvas, screen};
 
 /// A spinner that turns until it is ended or dropped.
 pub(crate) struct Spinner(ProgressBar);
 
-/// Whether lines on standard error can be drawn over: it is a terminal, and not one that only takes lines (`TERM=dumb`).
+/// Whether lines on standard error can be drawn over.
 pub(crate) fn is_screen() -> bool {
-    std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|kind| kind != "dumb")
+    screen::is_screen(&std::io::stderr())
 }
 
 /// Lines that were said and are not shown yet.
@@ -75,7 +76,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The same, which says after a while what else there is to know.
 pub(crate) fn patient_spinner(what: &str, later: String) -> Spinner {
-    let bar = ProgressBar::with_draw_target(None, if is_screen() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+    let bar = ProgressBar::with_draw_target(None, canvas::target());
     let style =
         ProgressStyle::with_template("{spinner:.cyan} {msg}{later} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     let later = move |state: &ProgressState, line: &mut dyn std::fmt::Write| {
@@ -87,6 +88,7 @@ pub(crate) fn patient_spinner(what: &str, later: String) -> Spinner {
     bar.set_message(what.to_owned());
     // It turns by a thread of its own, which nobody needs who sees nothing. What is said meanwhile stands above it.
     if is_screen() {
+        canvas::turns(true);
         bar.enable_steady_tick(Duration::from_millis(120));
         let above = bar.clone();
         give_voice(Some(Box::new(move |line| {
@@ -112,6 +114,7 @@ impl Spinner {
 impl Drop for Spinner {
     fn drop(&mut self) {
         give_voice(None);
+        canvas::turns(false);
         self.0.finish_and_clear();
     }
 }

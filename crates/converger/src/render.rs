@@ -63,8 +63,15 @@ pub(crate) fn wrote(path: &Path, digest: Option<&str>) -> String {
     styled(DIM, format!("wrote {}{digest}", files::shown(path)))
 }
 
-/// The report on a judged plan.
-pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
+/// The report on a judged plan, as text.
+pub(crate) fn report_text(judged: &Judged, origin: &str, all: bool) -> io::Result<String> {
+    let mut text = Vec::new();
+    report(&mut text, judged, origin, all)?;
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+/// What is to be done comes last, beside the counts and the question; before it what is refused, and first what needs nobody's eyes.
+fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: bool) -> io::Result<()> {
     let plan = judged.plan();
     let summary = audit::summary(judged);
     let shows_converged = all || summary.converged <= CONVERGED_SHOWN_MAX;
@@ -75,19 +82,25 @@ pub(crate) fn report(out: &mut impl Write, judged: &Judged, origin: &str, all: b
     if summary.guests > 0 {
         writeln!(out)?;
     }
+    let converged =
+        format!("{} {} {}\n", styled(GREEN, "="), counted(summary.converged, "guest"), styled(DIM, "converged; --all lists them"));
     let mut told = Told::default();
-    for (guest, verdict) in plan.guests() {
-        if shows_converged || !matches!(verdict, Verdict::Converged { .. }) {
-            out.write_all(guest_text(plan, guest, verdict, &mut told).as_bytes())?;
-        }
-    }
-    if !shows_converged {
-        writeln!(out, "{} {} {}", styled(GREEN, "="), counted(summary.converged, "guest"), styled(DIM, "converged; --all lists them"))?;
-    }
+    let groups = [
+        if shows_converged { group(plan, |verdict| matches!(verdict, Verdict::Converged { .. }), &mut told) } else { converged },
+        group(plan, |verdict| matches!(verdict, Verdict::Refused(_)), &mut told),
+        group(plan, |verdict| matches!(verdict, Verdict::Steps(_)), &mut told),
+    ];
+    let groups: Vec<String> = groups.into_iter().filter(|group| !group.is_empty()).collect();
+    out.write_all(groups.join("\n").as_bytes())?;
     for cause in plan.refusals().iter().chain(judged.judgement().refusals()) {
         write!(out, "\n{}", refusal(cause))?;
     }
     writeln!(out, "\n{}", summary_line(judged, &summary))
+}
+
+/// The guests of one kind of verdict, in the order of the plan.
+fn group(plan: &Plan, is_meant: impl Fn(&Verdict) -> bool, told: &mut Told) -> String {
+    plan.guests().filter(|(_, verdict)| is_meant(verdict)).map(|(guest, verdict)| guest_text(plan, guest, verdict, told)).collect()
 }
 
 /// Limits may come from nowhere but the program; they are shown all the same.

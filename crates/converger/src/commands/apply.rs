@@ -44,7 +44,7 @@ use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
-use crate::{config, files, progress, render, state};
+use crate::{config, files, progress, render, screen, state};
 use ask::Person;
 pub(super) use board::UNDER_WAY;
 use board::{Board, Subject};
@@ -318,7 +318,8 @@ fn approved(
     }
     // Standard output may be for the result, or lead into a file; nobody says yes to what was not shown where the question is.
     if is_asked && !is_objected && (arguments.json || !io::stdout().is_terminal()) {
-        let shown = render::report(&mut anstream::stderr(), &outcome.judged, &outcome.origin, false);
+        let text = render::report_text(&outcome.judged, &outcome.origin, false);
+        let shown = text.and_then(|text| write!(anstream::stderr(), "{}", screen::err(&text)));
         shown.map_err(|error| Stop::failed(format!("the plan cannot be shown, so that nobody is asked: {error}")))?;
     }
     let safe = match outcome.judged {
@@ -346,7 +347,7 @@ fn approved(
         Admitted::Refused(refusals) => {
             recorded.admitted(&admission, &refusals, &refusals)?;
             let text: String = refusals.iter().map(render::refusal).collect();
-            let _ = write!(anstream::stderr(), "\n{text}{}", way.on(&refusals));
+            let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", way.on(&refusals))));
             Ok(None)
         }
     }
@@ -389,7 +390,7 @@ fn end(fate: Fate) -> End {
 }
 
 pub(super) fn told(text: &str) -> Result<(), Stop> {
-    shown(write!(anstream::stdout(), "{text}"), End::Done).map(drop)
+    shown(write!(anstream::stdout(), "{}", screen::out(text)), End::Done).map(drop)
 }
 
 /// What two bodies of plans do differently, guest by guest.

@@ -128,7 +128,7 @@ pub(super) fn explain_plan(config: Option<&std::path::Path>, name: &str) -> Resu
     let made = find(&book, name)?;
     let judged = again(&book, &made)?.decide();
     let origin = format!("decided {} by {}", moment::written(made.run.at_ms / 1000), theirs(&made.run.by));
-    shown(render::report(&mut anstream::stdout(), &judged, &origin, true), End::Done)
+    shown(super::report(&judged, &origin, true), End::Done)
 }
 
 /// What two plans do differently, guest by guest.

@@ -16,6 +16,7 @@ use super::{Stop, shown};
 use crate::exit::End;
 use crate::output;
 use crate::render::{self, styled};
+use crate::screen;
 
 pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool) -> Result<End, Stop> {
     let (text, data) = match topic {
@@ -33,7 +34,7 @@ pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool)
 }
 
 fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> {
-    let written = if as_json { output::json(|out| writeln!(out, "{data}")) } else { write!(anstream::stdout(), "{text}") };
+    let written = if as_json { output::json(|out| writeln!(out, "{data}")) } else { write!(anstream::stdout(), "{}", screen::out(text)) };
     shown(written, end)
 }
 

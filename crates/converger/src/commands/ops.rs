@@ -17,7 +17,7 @@ use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{output, state};
+use crate::{output, screen, state};
 
 pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
     match ops {
@@ -47,7 +47,7 @@ fn list(listing: &Listing) -> Result<End, Stop> {
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
         let lines = if lines.is_empty() { "no operations\n".to_owned() } else { lines };
-        write!(anstream::stdout(), "{}{lines}", said_by_people(&memory, listing)?)
+        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}", said_by_people(&memory, listing)?)))
     };
     let is_held = histories.iter().any(|history| history.progress().is_held());
     shown(written, if is_held { End::Held } else { End::Done })
@@ -80,7 +80,7 @@ fn show(showing: &Showing) -> Result<End, Stop> {
     let written = if showing.json {
         output::json(|out| writeln!(out, "{}", as_json(&history)))
     } else {
-        write!(anstream::stdout(), "{}", text(&history))
+        write!(anstream::stdout(), "{}", screen::out(&text(&history)))
     };
     shown(written, End::Done)
 }

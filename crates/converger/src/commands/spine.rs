@@ -24,7 +24,7 @@ use super::{Stop, memory};
 use crate::cli::{Choice, Look, Source};
 use crate::config::{Config, Connection, Unusable};
 use crate::files::Text;
-use crate::{config, diagnose, files, host, progress, render};
+use crate::{config, diagnose, files, host, progress, render, screen};
 
 /// A judged plan, and where the rules that it was held to come from.
 pub(super) struct Outcome {
@@ -246,7 +246,7 @@ pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
 
 /// What people should know about a reading, beside what the plan says.
 fn tell(report: &Report) {
-    let _ = write!(anstream::stderr(), "{}", render::reading(report));
+    let _ = write!(anstream::stderr(), "{}", screen::err(&render::reading(report)));
 }
 
 fn unobserved(error: &ObserveError) -> Stop {

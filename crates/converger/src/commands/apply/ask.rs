@@ -37,9 +37,7 @@ fn digest(arguments: &Apply) -> Result<Option<Digest>, Stop> {
 
 /// Nothing is carried out while a guest is refused, unless it is to be left out. Its cause stands in the plan.
 pub(super) fn nothing_is_refused(safe: &SafePlan, refused: Refused) -> Result<(), Stop> {
-    let plan = safe.plan();
-    let ids = plan.guests().filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_))).map(|(guest, _)| guest.vmid.to_string());
-    let ids: Vec<String> = ids.collect();
+    let ids = self::refused(safe);
     if ids.is_empty() || refused == Refused::IsLeftOut {
         return Ok(());
     }
@@ -57,7 +55,7 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
     if !is_asked(arguments, safe, mode) {
         return Ok(Confirmation::None);
     }
-    if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, "Carry this out?")))? != "yes" {
+    if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, question(safe))))? != "yes" {
         return Err(Stop::declined("the answer was not `yes`; nothing was sent"));
     }
     let mut names = Vec::new();
@@ -66,6 +64,21 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
         names.push(person.answers(&question)?.into());
     }
     Ok(Confirmation::Typed { by, names })
+}
+
+/// What a yes is said to: what is left out is part of it.
+fn question(safe: &SafePlan) -> String {
+    match refused(safe).as_slice() {
+        [] => "Carry this out?".to_owned(),
+        [one] => format!("Carry this out, and leave out guest {one}, which is refused?"),
+        several => format!("Carry this out, and leave out guests {}, which are refused?", several.join(", ")),
+    }
+}
+
+/// The guests that are refused.
+fn refused(safe: &SafePlan) -> Vec<String> {
+    let refused = safe.plan().guests().filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
+    refused.map(|(guest, _)| guest.vmid.to_string()).collect()
 }
 
 /// Whether somebody is asked, and has to see what about.

@@ -15,8 +15,8 @@ use converger_engine::driver::Notice;
 use converger_engine::operation::Phase;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::progress;
 use crate::render::{self, styled, theirs};
+use crate::{canvas, progress};
 
 /// Where it is said how far operations are.
 pub(super) struct Board {
@@ -83,20 +83,28 @@ impl Drop for Board {
 
 /// A line that turns for each that is under way, and one that stays for each that has ended.
 fn paint(lines: &mpsc::Receiver<Line>) {
-    let (screen, mut bars) = (MultiProgress::new(), BTreeMap::<String, ProgressBar>::new());
+    let (screen, mut bars) = (MultiProgress::with_draw_target(canvas::target()), BTreeMap::<String, ProgressBar>::new());
     for line in lines {
         match line {
             Line::Words(words) => drop(screen.println(words)),
             Line::Step { operation, text, is_end: true, .. } => {
-                if let Some(bar) = bars.remove(&operation) {
+                let bar = bars.remove(&operation);
+                canvas::turns(!bars.is_empty());
+                if let Some(bar) = bar {
                     bar.finish_and_clear();
                 }
                 let _ = screen.println(text);
             }
-            Line::Step { operation, text, .. } => bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(text),
+            Line::Step { operation, text, .. } => {
+                canvas::turns(true);
+                bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(text);
+            }
         }
         progress::shown();
     }
+    // What was left under way turns no more.
+    canvas::turns(false);
+    bars.values().for_each(ProgressBar::finish_and_clear);
 }
 
 /// What cannot be drawn over is said twice for each: when it was sent, and when it has ended.

@@ -3,7 +3,7 @@
 //!
 //! What never enters: carrying anything out of the file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use converger_core::artifact::{Digest, PLAN_SCHEMA, write_body};
@@ -80,12 +80,40 @@ pub(super) fn differences(then: &Json, now: &Json, narrowed: Narrowed) -> Vec<St
     let differs = |vmid: &u64| match (then.get(vmid), now.get(vmid)) {
         (Some(then), Some(now)) if meant(then) == meant(now) => None,
         (Some(_), None) if narrowed == Narrowed::Yes => None,
-        (Some(then), Some(now)) if then["verdict"] == "steps" && then["steps"] == now["steps"] => {
-            Some(format!("{vmid}: another guest has this id now"))
-        }
-        (then, now) => Some(format!("{vmid}: then {}, now {}", shown(then.copied()), shown(now.copied()))),
+        (then, now) => Some(format!("{vmid}: {}", told_apart(then.copied(), now.copied()))),
     };
     ids.iter().filter_map(differs).collect()
+}
+
+/// What differs, in a few words; where those are the same, what they leave out.
+fn told_apart(then: Option<&Json>, now: Option<&Json>) -> String {
+    let (before, after) = (shown(then), shown(now));
+    let (Some(then), Some(now)) = (then, now) else { return format!("then {before}, now {after}") };
+    if before != after {
+        return format!("then {before}, now {after}");
+    }
+    let mut found = Vec::new();
+    let identity = [then, now].map(|row| &row["precondition"]["identity"]);
+    let rows = [("kind", &then["kind"], &now["kind"]), ("birth marks", identity[0], identity[1]), ("steps", &then["steps"], &now["steps"])];
+    rows.into_iter().for_each(|(name, then, now)| apart(name, then, now, &mut found));
+    let guest = if identity[0] == identity[1] { "" } else { "another guest has this id now: " };
+    format!("{before}, {guest}{}", found.join(", "))
+}
+
+/// The places where two values differ, with both sides.
+fn apart(place: &str, then: &Json, now: &Json, found: &mut Vec<String>) {
+    match (then, now) {
+        (Json::Object(one), Json::Object(two)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
+            keys.into_iter().for_each(|key| apart(&format!("{place} {key}"), &then[key], &now[key], found));
+        }
+        (Json::Array(one), Json::Array(two)) if one.len() == two.len() => {
+            let pairs = one.iter().zip(two).enumerate();
+            pairs.for_each(|(at, (then, now))| apart(&format!("{place} {}", at + 1), then, now, found));
+        }
+        (then, now) if then == now => {}
+        (then, now) => found.push(format!("{place}: then {then}, now {now}")),
+    }
 }
 
 fn guests(body: &Json) -> BTreeMap<u64, &Json> {
@@ -168,6 +196,21 @@ mod tests {
         for (now, count) in cases {
             assert_eq!(differences(&then, &now, Narrowed::No).len(), count, "{now}");
         }
+    }
+
+    #[test]
+    fn what_differs_is_said_though_the_steps_sound_the_same() {
+        let start = json!([{ "change": "shutdown", "timeout_secs": 60, "wait": [] }]);
+        let then = body(&[row(100, &start), row(101, &start)]);
+        let (mut recycled, mut patient) = (row(100, &start), row(101, &start));
+        recycled["precondition"]["identity"]["uuid"] = json!("b");
+        patient["steps"][0]["timeout_secs"] = json!(600);
+        let told = differences(&then, &body(&[recycled, patient]), Narrowed::No);
+        let expected = [
+            "100: shutdown on web, another guest has this id now: birth marks uuid: then \"a\", now \"b\"",
+            "101: shutdown on web, steps 1 timeout_secs: then 60, now 600",
+        ];
+        assert_eq!(told, expected);
     }
 
     #[test]
