@@ -498,6 +498,24 @@ pub(crate) enum Ledger {
     Export(Exporting),
     /// Write a receipt of an entry, which is checked alone
     Prove(Proving),
+    /// Take a state directory back into service that is shorter than its witness has seen, or another one
+    #[command(after_help = "\
+Examples:
+  converger ledger resync --reason \"restored the backup of Sunday, ticket 4711\"
+
+What happened between that copy and the restore is lost here and not in the environment: look there first. The \
+reason is recorded.")]
+    Resync(Resyncing),
+}
+
+/// Why a state directory is taken back into service.
+#[derive(Args, Debug)]
+pub(crate) struct Resyncing {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
 }
 
 /// Which entries are shown.

@@ -18,6 +18,7 @@ mod pin;
 mod schema;
 mod spine;
 mod verify;
+mod witness;
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

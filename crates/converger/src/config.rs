@@ -39,6 +39,8 @@ pub(crate) struct Config {
     pub(crate) connection: Option<Connection>,
     /// Where what must survive the program is kept, where that is written.
     pub(crate) state: Option<PathBuf>,
+    /// The file on other storage that keeps the last checkpoint of the ledger, where that is written.
+    pub(crate) witness: Option<PathBuf>,
     /// All of it as it was understood, in JSON and without remarks: no secret stands in what is understood.
     pub(crate) snapshot: Vec<u8>,
 }
@@ -55,12 +57,20 @@ struct File {
     freeze: Freeze,
     #[serde(default)]
     store: StoreTable,
+    #[serde(default)]
+    ledger: LedgerTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StoreTable {
     directory: Option<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LedgerTable {
+    witness: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -112,6 +122,8 @@ pub(crate) struct Survey {
     pub(crate) connections: BTreeMap<EnvironmentName, Connection>,
     /// The state directory, where it is written.
     pub(crate) state: Option<PathBuf>,
+    /// The witness of its ledger, where it is written.
+    pub(crate) witness: Option<PathBuf>,
 }
 
 impl Survey {
@@ -133,11 +145,12 @@ impl Survey {
 pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
     let none = || Unusable { code: Code::EnvironmentUnconfigured, text: "there is no converger.toml here; name one with --config".into() };
     let path = path(named).ok_or_else(none)?;
-    let (connections, state) = within(&path, |text| {
+    within(&path, |text| {
         let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
-        Ok((connections(&file.environments, room(&path))?, state(file.store, &path)))
-    })?;
-    Ok(Survey { origin: files::shown(&path), connections, state })
+        let connections = connections(&file.environments, room(&path))?;
+        let (state, witness) = (state(file.store, &path), witness(file.ledger, &path));
+        Ok(Survey { origin: files::shown(&path), connections, state, witness })
+    })
 }
 
 /// Where the named file, or converger.toml, leads. One that cannot be understood leads nowhere, and ends the command later.
@@ -160,6 +173,10 @@ fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Resul
     let unread = |error| Unusable { code: Code::FileUnreadable, text: format!("cannot read {name}: {error}") };
     let text = read(path).map_err(unread)?;
     parse(&text).map_err(|fault| fault.unusable(&name, &text))
+}
+
+fn witness(ledger: LedgerTable, path: &Path) -> Option<PathBuf> {
+    ledger.witness.map(|witness| room(path).join(witness))
 }
 
 fn state(store: StoreTable, path: &Path) -> Option<PathBuf> {
@@ -193,6 +210,7 @@ fn built_in() -> Config {
         circumstances: Circumstances::default(),
         connection: None,
         state: None,
+        witness: None,
         snapshot: b"{}".to_vec(),
     }
 }
@@ -231,6 +249,7 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: state(file.store, path),
+        witness: witness(file.ledger, path),
         snapshot: snapshot(text)?,
     })
 }

@@ -84,8 +84,18 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let mode = connection.mode.ok_or_else(|| undecided(arguments, &environment))?;
     // What cannot be used is found out before anything is asked of the cluster.
     let saved = arguments.plan.as_deref().map(saved::read).transpose()?;
-    let memory = memory::open(arguments.source.look.config.as_deref(), &environment)?;
-    let lock = lock(&memory, &environment)?;
+    let memory = memory::to_write(arguments.source.look.config.as_deref(), &environment)?;
+    let ended = driven(arguments, ground, mode.into(), saved.as_ref(), &memory, pace);
+    // Whatever came of it: what the ledger has by now is told on.
+    let told = memory.attest();
+    ended.and_then(|end| told.map(|()| end))
+}
+
+/// The walk from a first reading to the result, with a store that may be written to.
+fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::Saved>, memory: &Memory, pace: Pace) -> Result<End, Stop> {
+    let environment = ground.desired.environment().clone();
+    let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
+    let lock = lock(memory, &environment)?;
     memory.store.rely_on(&lock);
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
@@ -93,10 +103,10 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let silence = Silence::new(connection.clock);
     let hand = Arc::new(Live { hand: proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?, silence });
     let at_once = ground.config.at_once;
-    let engine = engine(hand, &memory, arguments, at_once, pace.clone());
-    let (signal, began) = signals(&memory, arguments.timeout, pace)?;
+    let engine = engine(hand, memory, arguments, at_once, pace.clone());
+    let (signal, began) = signals(memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
-    let recovered = recover(&engine, &memory, &environment, &signal)?;
+    let recovered = recover(&engine, memory, &environment, &signal)?;
     if !arguments.json {
         result::tell_recovered(&environment, &recovered)?;
     }
@@ -112,9 +122,9 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     // All that is decided from here on is in the ledger before anybody is told of it.
-    let recorded = record::begin(&memory, &outcome.judged, config, run_id()?)?;
-    let person = Person { memory: &memory, signal: signal.clone() };
-    let approved = match decided(arguments, outcome, mode.into(), saved.as_ref(), &person, &recorded) {
+    let recorded = record::begin(memory, &outcome.judged, config, run_id()?)?;
+    let person = Person { memory, signal: signal.clone() };
+    let approved = match decided(arguments, outcome, mode, saved, &person, &recorded) {
         Ok(Some(approved)) => approved,
         Ok(None) => {
             recorded.ended(Fate::Refused);
@@ -127,7 +137,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     };
     let (digest, left_out, run) = (approved.digest(), left_out(&approved), recorded.run());
     began.store(true, Ordering::SeqCst);
-    let report = carry_out(&engine, &memory, approved, run, &signal)?;
+    let report = carry_out(&engine, memory, approved, run, &signal)?;
     let told = Told { environment: &environment, plan: digest, run, at_once, recovered: &recovered, report: &report, left_out };
     told.write(arguments)?;
     // What was left of an earlier run and is settled by now does not speak about this one.

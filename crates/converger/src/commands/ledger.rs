@@ -10,13 +10,15 @@ mod prove;
 
 use std::io::{self, Write as _};
 
+use converger_core::apply::is_remark;
+use converger_core::failure::Code;
 use converger_ledger::Checkpoint;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, shown};
-use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, ShowingEntry, Tailing};
+use super::{Stop, shown, spine, witness};
+use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{files, output};
+use crate::{config, files, output};
 
 pub(super) use book::{Book, broken};
 pub(super) use export::{blob_path, digests, root_at};
@@ -31,6 +33,7 @@ pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
         Ledger::Key(place) => print_key(place),
         Ledger::Export(exporting) => export(exporting),
         Ledger::Prove(proving) => prove(proving),
+        Ledger::Resync(resyncing) => resync(resyncing),
     }
 }
 
@@ -71,7 +74,7 @@ fn show(showing: &ShowingEntry) -> Result<End, Stop> {
 
 /// Signs only what is durable: nothing that a checkpoint says can be lost.
 pub(super) fn signed(book: &Book) -> Result<(Checkpoint, String), Stop> {
-    let signer = signer(book)?;
+    let signer = signer(book.memory())?;
     let head = book.heads()?.durable;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
@@ -86,7 +89,7 @@ fn checkpoint(place: &LedgerPlace) -> Result<End, Stop> {
 
 fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
     let book = Book::open(place.config.as_deref())?;
-    shown(writeln!(io::stdout(), "{}", signer(&book)?.verifier()), End::Done)
+    shown(writeln!(io::stdout(), "{}", signer(book.memory())?.verifier()), End::Done)
 }
 
 fn export(exporting: &Exporting) -> Result<End, Stop> {
@@ -97,6 +100,23 @@ fn export(exporting: &Exporting) -> Result<End, Stop> {
         "{} entries and {} other files are in {directory}; `converger verify {directory}` checks them anywhere\n",
         exported.entries, exported.kept
     );
+    shown(write!(anstream::stdout(), "{text}"), End::Done)
+}
+
+fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
+    if !is_remark(&resyncing.reason) {
+        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").code(Code::UsageWrong).help("say why with --reason"));
+    }
+    let survey = config::survey(resyncing.place.config.as_deref()).map_err(spine::misconfigured)?;
+    let witness = survey.witness.ok_or_else(|| {
+        Stop::input("no witness is named, so that nothing keeps the state directory from being used")
+            .code(Code::UsageWrong)
+            .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
+    })?;
+    let book = Book::open(resyncing.place.config.as_deref())?;
+    let size = witness::resync(book.memory(), &witness, &resyncing.reason)?;
+    let directory = files::shown(book.directory());
+    let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
     shown(write!(anstream::stdout(), "{text}"), End::Done)
 }
 

@@ -12,7 +12,7 @@ use converger_store::{Batch, OpenError, Receipt, Refused, Remembered, SqliteStor
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
-use super::{Stop, spine};
+use super::{Stop, spine, witness};
 use crate::config::Config;
 use crate::{files, state};
 
@@ -21,18 +21,31 @@ pub(super) struct Memory {
     pub(super) store: SqliteStore,
     pub(super) directory: PathBuf,
     pub(super) runtime: Runtime,
+    /// The file on other storage that keeps the last checkpoint.
+    witness: Option<PathBuf>,
 }
 
-/// Opens the store that converger.toml names.
+/// Opens the store that converger.toml names, to look at it.
 pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
+    at(&directory(&spine::load(config, environment)?)?)
+}
+
+/// The same to write to it: where a witness has seen more of its ledger, or another one, it is only looked at.
+pub(super) fn to_write(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
     let config = spine::load(config, environment)?;
-    at(&state::directory(config.state.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?)
+    let directory = directory(&config)?;
+    witness::guard(&directory, config.witness.as_deref())?;
+    Ok(Memory { witness: config.witness, ..at(&directory)? })
+}
+
+fn directory(config: &Config) -> Result<PathBuf, Stop> {
+    state::directory(config.state.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))
 }
 
 /// Opens the store in this directory.
 pub(super) fn at(directory: &Path) -> Result<Memory, Stop> {
     let store = state::open(directory).map_err(|error| unopened(&error))?;
-    Ok(Memory { store, directory: directory.to_owned(), runtime: spine::runtime()? })
+    Ok(Memory { store, directory: directory.to_owned(), runtime: spine::runtime()?, witness: None })
 }
 
 /// What is remembered of an environment that decides about a plan, without touching anything. Where there is no store nothing is
@@ -62,9 +75,20 @@ impl Memory {
         self.wait(self.store.commit(batch)).map_err(|error| failed(&error))
     }
 
+    /// Tells the witness, where there is one, how long the ledger is now.
+    pub(super) fn attest(&self) -> Result<(), Stop> {
+        witness::attest(self, self.witness.as_deref())
+    }
+
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
+}
+
+/// What is remembered cannot be read.
+pub(super) fn unreadable(error: &OpenError) -> Stop {
+    let (said, help) = told(error);
+    help.into_iter().fold(Stop::failed(said), Stop::help).code(Code::JournalUnreadable)
 }
 
 fn unopened(error: &OpenError) -> Stop {

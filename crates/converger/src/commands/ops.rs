@@ -106,7 +106,7 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     if !is_remark(&resolving.reason) {
         return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
     }
-    let memory = open(&resolving.place)?;
+    let memory = memory::to_write(resolving.place.config.as_deref(), &spine::environment(&resolving.place.environment)?)?;
     let history = find(&memory, &resolving.place, &resolving.id)?;
     let id = history.id().clone();
     if !history.progress().is_held() {
@@ -117,6 +117,7 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     let record =
         Record::Resolved { id, resolution, by: state::actor().into(), reason: resolving.reason.as_str().into(), at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(record))?;
+    memory.attest()?;
     let guest = history.operation.guest.vmid;
     shown(
         writeln!(anstream::stdout(), "operation {} is resolved as {}; guest {guest} is free again", resolving.id, resolution.word()),

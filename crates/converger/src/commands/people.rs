@@ -67,8 +67,9 @@ fn remark(reason: &str) -> Result<(String, String), Stop> {
 /// Makes it durable; gives the state directory that it is kept in.
 fn write(place: &Place, write: Write) -> Result<PathBuf, Stop> {
     let environment = spine::environment(&place.environment)?;
-    let memory = memory::open(place.config.as_deref(), &environment)?;
+    let memory = memory::to_write(place.config.as_deref(), &environment)?;
     let _ = memory.commit(Batch::from(write))?;
+    memory.attest()?;
     Ok(memory.directory)
 }
 

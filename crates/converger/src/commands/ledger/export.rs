@@ -35,7 +35,7 @@ pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
         }
     }
     let kept = blobs(book, directory, checkpoint.size)?;
-    put(directory, "log.vkey", format!("{}\n", super::signer(book)?.verifier()).as_bytes())?;
+    put(directory, "log.vkey", format!("{}\n", super::signer(book.memory())?.verifier()).as_bytes())?;
     put(directory, "checkpoint", text.as_bytes())?;
     Ok(Exported { entries: checkpoint.size, kept })
 }
@@ -48,7 +48,7 @@ fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> 
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
-    let old = Checkpoint::verify(&old, &super::signer(book)?.verifier()).map_err(|error| {
+    let old = Checkpoint::verify(&old, &super::signer(book.memory())?.verifier()).map_err(|error| {
         Stop::input(format!("{shown} holds something else: {error}"))
             .code(Code::FileTaken)
             .help("name a directory that is empty or not there")

@@ -7,36 +7,37 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use converger_core::evidence::Entry;
+use converger_core::evidence::{Entry, parse_entry};
 use converger_core::failure::Code;
 use converger_ledger::Signer;
-use converger_store::{Batch, KEY_FILE, Write};
+use converger_store::{Batch, KEY_FILE, Looked, Write};
 
 use super::super::Stop;
-use super::{Book, broken};
+use super::super::memory::{self, Memory};
+use super::broken;
 use crate::{files, state};
 
 /// A key is one line; more is none.
 const KEY_BYTES_MAX: u64 = 4096;
 
 /// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
-pub(in super::super) fn signer(book: &Book) -> Result<Signer, Stop> {
-    if let Some(signer) = known(book)? {
+pub(in super::super) fn signer(memory: &Memory) -> Result<Signer, Stop> {
+    if let Some(signer) = known(&memory.directory)? {
         return Ok(signer);
     }
-    let path = book.directory().join(KEY_FILE);
+    let path = memory.directory.join(KEY_FILE);
     // One that is there was made by somebody who died before they could say so.
     let signer = read(&path)?.map_or_else(|| make(&path), Ok)?;
     let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: state::now_ms() };
-    let _ = book.memory().commit(Batch::from(Write::decision(key)))?;
+    let _ = memory.commit(Batch::from(Write::decision(key)))?;
     Ok(signer)
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
-pub(in super::super) fn known(book: &Book) -> Result<Option<Signer>, Stop> {
-    let path = book.directory().join(KEY_FILE);
+pub(in super::super) fn known(directory: &Path) -> Result<Option<Signer>, Stop> {
+    let path = directory.join(KEY_FILE);
     let shown = files::shown(&path);
-    match (named(book)?, read(&path)?) {
+    match (named(directory)?, read(&path)?) {
         (None, _) => Ok(None),
         (Some(named), Some(signer)) if named == signer.verifier().to_string() => Ok(Some(signer)),
         (Some(_), Some(_)) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
@@ -46,26 +47,27 @@ pub(in super::super) fn known(book: &Book) -> Result<Option<Signer>, Stop> {
     }
 }
 
-/// The key that the ledger names. It stands at the beginning, where the first who wrote here put it.
-fn named(book: &Book) -> Result<Option<String>, Stop> {
-    let size = book.heads()?.all.size;
-    for first in (0..size).step_by(PAGE) {
-        let mut named = None;
-        book.each(first, size.min(first.saturating_add(PAGE as u64)), |index, bytes| {
-            if let (None, Entry::Key { verifier, .. }) = (&named, book.entry(index, bytes)?) {
-                named = Some(verifier.into());
+/// The key that the ledger names. It stands at the beginning, where the first who signed put it.
+fn named(directory: &Path) -> Result<Option<String>, Stop> {
+    let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(None) };
+    let mut next = 0;
+    loop {
+        let page = store.entries(next, PAGE).map_err(|error| memory::failed(&error))?;
+        if page.is_empty() {
+            return Ok(None);
+        }
+        for bytes in &page {
+            let entry = parse_entry(bytes).map_err(|error| broken(format!("entry {next} is none that this program writes: {error}")))?;
+            if let Entry::Key { verifier, .. } = entry {
+                return Ok(Some(verifier.into()));
             }
-            Ok(())
-        })?;
-        if named.is_some() {
-            return Ok(named);
+            next += 1;
         }
     }
-    Ok(None)
 }
 
 /// So many entries are looked at before more are read.
-const PAGE: usize = 16;
+const PAGE: u32 = 16;
 
 fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);

@@ -25,7 +25,7 @@ pub(super) fn prove(book: &Book, what: &str) -> Result<(u64, String), Stop> {
     let receipt = Receipt { entry: book.one(index)?, index, proof, checkpoint: text };
     // What is handed out was checked as whoever gets it will check it.
     receipt
-        .verify(&super::signer(book)?.verifier())
+        .verify(&super::signer(book.memory())?.verifier())
         .map_err(|error| broken(format!("entry {index} is not what the ledger signs: {error}")))?;
     Ok((index, receipt.to_text()))
 }

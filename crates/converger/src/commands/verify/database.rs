@@ -28,7 +28,7 @@ pub(super) fn verify(book: &Book, key: Option<Verifier>) -> Result<Whole, Stop> 
     }
     let gone = deep.gone(|digest| book.blob(digest))?;
     journal(book, &deep.replay)?;
-    let own = known(book)?.map(|signer| signer.verifier());
+    let own = known(book.directory())?.map(|signer| signer.verifier());
     if let (Some(key), Some(own)) = (&key, &own)
         && key != own
     {

@@ -1,0 +1,161 @@
+//! The witness: a file on other storage that keeps the last checkpoint, so that a state directory which was put back from an older copy is noticed
+//! before anything is done with it (C8).
+//!
+//! Whoever writes asks it first and tells it last. A ledger that is shorter than the witness has seen, or another one, is only looked at until a person
+//! takes it back into service with a recorded reason.
+//!
+//! What never enters: mending either of the two.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::Path;
+
+use converger_core::evidence::Entry;
+use converger_core::failure::Code;
+use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
+use converger_store::{Batch, Head, Looked, Store as _, Write};
+
+use super::Stop;
+use super::ledger::{broken, known, signer};
+use super::memory::{self, Memory};
+use crate::{files, state};
+
+/// How a ledger stands to what a witness has seen of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It is the same, or has grown since.
+    Extends,
+    /// It is shorter: it was put back from an older copy.
+    Shorter,
+    /// It is another one: the two differ in what the witness has seen.
+    Other,
+}
+
+/// `root` is that of the ledger when it was as long as the witness has seen it; none where it is not so long.
+fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
+    match root {
+        None => Standing::Shorter,
+        Some(_) if own.size < seen.size => Standing::Shorter,
+        Some(root) if root == seen.root => Standing::Extends,
+        Some(_) => Standing::Other,
+    }
+}
+
+/// Whether a state directory may be written to. Where no witness is named, nobody can tell.
+pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
+    let Some(path) = witness else { return Ok(()) };
+    let (seen, shown) = (read(directory, path)?, files::shown(directory));
+    let Some(seen) = seen else { return Ok(()) };
+    let help = "find out who put it there; look with `converger ledger tail` and `verify`, and take it back into service with `converger ledger resync --reason \"...\"`";
+    match found(directory, &seen)? {
+        Standing::Extends => Ok(()),
+        Standing::Shorter => {
+            let text = format!("{shown} was put back from an older copy: the witness has seen {} entries of its ledger", seen.size);
+            Err(broken(text).help(help))
+        }
+        Standing::Other => {
+            let text =
+                format!("the ledger in {shown} is not the one that the witness has seen: they differ in the first {} entries", seen.size);
+            Err(broken(text).help(help))
+        }
+    }
+}
+
+fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, Stop> {
+    let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(Standing::Shorter) };
+    let own = store.heads().map_err(|error| memory::failed(&error))?.all;
+    if own.size < seen.size {
+        return Ok(standing(seen, own, None));
+    }
+    let mut hashes = TiledHashes::new(own.size, |tile| {
+        let found = store.hashes(tile).map_err(|error| memory::failed(&error))?;
+        found.ok_or_else(|| broken(format!("{} is missing", tile.path())))
+    });
+    Ok(standing(seen, own, Some(root_at(&mut hashes, seen.size)?)))
+}
+
+/// What the witness has seen, if it has seen something.
+fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
+    let shown = files::shown(path);
+    let bytes = match fs::read(path) {
+        // The storage of the witness is there, and the file is not: it has seen nothing yet.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && room(path).is_dir() => return Ok(None),
+        read => read.map_err(|error| unasked(path, &error))?,
+    };
+    let verifier = verifier(directory, &bytes)?;
+    Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
+        broken(format!("the witness {shown} keeps a checkpoint of another ledger, or one that was changed: {error}"))
+            .help("name the witness of this state directory in `[ledger]`, or find out who wrote there")
+    })
+}
+
+/// The key of the ledger here. Where there is no ledger left, it is told as put back from a copy of before it began.
+fn verifier(directory: &Path, bytes: &[u8]) -> Result<Verifier, Stop> {
+    match known(directory)? {
+        Some(signer) => Ok(signer.verifier()),
+        None => {
+            let size = Checkpoint::unverified(bytes).map_or(0, |checkpoint| checkpoint.size);
+            let shown = files::shown(directory);
+            Err(broken(format!("{shown} has no ledger that was signed, and its witness has seen one of {size} entries"))
+                .help("put the state directory back, or name another witness in `[ledger]`"))
+        }
+    }
+}
+
+fn room(path: &Path) -> &Path {
+    path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Who cannot be asked has not agreed.
+fn unasked(path: &Path, error: &io::Error) -> Stop {
+    Stop::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
+        .help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
+        .code(Code::FileUnreadable)
+}
+
+/// Tells the witness how long the ledger is now, as far as it is durable.
+pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop> {
+    let Some(path) = witness else { return Ok(()) };
+    let signer = signer(memory)?;
+    let head = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?.durable;
+    let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(&signer);
+    files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
+        Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
+            .help("what was done stays done and is recorded; the witness is told by the next command that writes")
+            .code(Code::FileUnwritable)
+    })
+}
+
+/// A person takes a state directory back into service.
+pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
+    let seen = read(&memory.directory, witness)?;
+    let size = seen.as_ref().map_or(0, |seen| seen.size);
+    let is_needed = seen.map_or(Ok(false), |seen| found(&memory.directory, &seen).map(|standing| standing != Standing::Extends))?;
+    if !is_needed {
+        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service")
+            .code(Code::UsageWrong));
+    }
+    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, at_ms: state::now_ms() };
+    let _ = memory.commit(Batch::from(Write::decision(entry)))?;
+    attest(memory, Some(witness))?;
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(size: u64, word: &[u8]) -> Checkpoint {
+        Checkpoint { origin: "log".into(), size, root: Hash::of_leaf(word) }
+    }
+
+    #[test]
+    fn a_ledger_extends_what_was_seen_or_is_not_written_to() {
+        let own = |size| Head { size, root: Hash::of_leaf(b"now") };
+        assert_eq!(standing(&seen(3, b"a"), own(3), Some(Hash::of_leaf(b"a"))), Standing::Extends);
+        assert_eq!(standing(&seen(3, b"a"), own(9), Some(Hash::of_leaf(b"a"))), Standing::Extends);
+        assert_eq!(standing(&seen(3, b"a"), own(9), Some(Hash::of_leaf(b"b"))), Standing::Other);
+        assert_eq!(standing(&seen(3, b"a"), own(2), None), Standing::Shorter);
+        assert_eq!(standing(&seen(3, b"a"), own(2), Some(Hash::of_leaf(b"a"))), Standing::Shorter);
+    }
+}
