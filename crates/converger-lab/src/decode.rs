@@ -85,12 +85,15 @@ fn percent(text: &[u8], plus: bool) -> Vec<u8> {
     let mut rest = text;
     while let Some((byte, after)) = rest.split_first() {
         rest = after;
-        match (byte, hex_pair(after)) {
-            (b'%', Some(value)) => {
-                decoded.push(value);
-                rest = &after[2..];
-            }
-            (b'+', _) if plus => decoded.push(b' '),
+        match byte {
+            b'%' => match hex_pair(after) {
+                Some(value) => {
+                    decoded.push(value);
+                    rest = &after[2..];
+                }
+                None => decoded.push(b'%'),
+            },
+            b'+' if plus => decoded.push(b' '),
             _ => decoded.push(*byte),
         }
     }

@@ -10,7 +10,7 @@ pub(crate) fn sha1(text: &str) -> String {
     let digest = Sha1::digest(text);
     let mut text = String::with_capacity(2 * digest.len());
     for byte in digest {
-        text.extend([byte >> 4, byte & 15].map(|half| char::from(digits[usize::from(half)])));
+        [byte >> 4, byte & 15].into_iter().for_each(|half| text.push(char::from(digits[usize::from(half)])));
     }
     text
 }

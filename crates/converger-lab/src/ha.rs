@@ -49,6 +49,11 @@ impl HaResources {
         self.all.get(sid)
     }
 
+    /// What is managed of a guest. Most worlds manage none, and every answer about a guest asks.
+    pub(crate) fn of(&self, guest: &Guest) -> Option<&HaResource> {
+        if self.all.is_empty() { None } else { self.all.get(&guest.service()) }
+    }
+
     pub(crate) fn get_mut(&mut self, sid: &str) -> Option<&mut HaResource> {
         self.all.get_mut(sid)
     }
@@ -68,17 +73,13 @@ impl HaResources {
 
     /// What lists show: the manager's belief, or what is wanted while there is none.
     pub(crate) fn shown_state(&self, guest: &Guest) -> Option<&str> {
-        // Most worlds have few of these and many guests.
-        if self.all.is_empty() {
-            return None;
-        }
-        let resource = self.all.get(&guest.service())?;
+        let resource = self.of(guest)?;
         Some(resource.believed.as_deref().unwrap_or(&resource.state))
     }
 
     /// What `status/current` shows.
     pub(crate) fn status(&self, guest: &Guest) -> Value {
-        match self.all.get(&guest.service()).filter(|resource| resource.state != "ignored") {
+        match self.of(guest).filter(|resource| resource.state != "ignored") {
             Some(resource) => json!({ "managed": 1, "state": resource.believed }),
             None => json!({ "managed": 0 }),
         }

@@ -119,7 +119,7 @@ impl World {
             pending_delete: guest.deletions.keys().cloned().collect(),
             snapshots: guest.snapshots.keys().cloned().collect(),
             digest: self.guests.digest_of(guest),
-            ha: self.ha.get(&guest.service()).map(|own| Managed { wanted: own.state.clone(), believed: own.believed.clone() }),
+            ha: self.ha.of(guest).map(|own| Managed { wanted: own.state.clone(), believed: own.believed.clone() }),
             hidden: self.hidden.contains(&guest.vmid),
         }
     }

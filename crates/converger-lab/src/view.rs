@@ -3,11 +3,12 @@
 //! A node tells the others about its guests in a cycle; `cluster/resources` is answered from what
 //! arrived. What never enters here: configuration, which all nodes share at once.
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, size};
-use crate::guests::Guests;
 use crate::node::{Node, Service};
 use crate::text::Object;
 use crate::world::World;
@@ -20,8 +21,8 @@ const FORGOTTEN_MS: u64 = 300_000;
 pub(crate) struct Row {
     pub(crate) node: String,
     pub(crate) status: String,
-    /// Everything else as JSON fields, each with a comma before it.
-    pub(crate) text: Vec<u8>,
+    /// Everything else as JSON fields, each with a comma before it. All who hear of it share it.
+    pub(crate) text: Arc<[u8]>,
     pub(crate) since_ms: Option<u64>,
     /// When it was told for the last time, once its node no longer tells.
     frozen_ms: Option<u64>,
@@ -35,6 +36,16 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// A node tells. Whether nothing was missed before: who did (new, restarted, or long cut off) hears about every guest, others about what
+    /// changed.
+    fn heard_from(&mut self, speaker: &Node, at_ms: u64) -> bool {
+        let before = self.heard.get_mut(&speaker.name).map(|heard| std::mem::replace(heard, at_ms));
+        if before.is_none() {
+            self.heard.insert(speaker.name.clone(), at_ms);
+        }
+        before.is_some() && before == speaker.told_ms
+    }
+
     /// What was told about a guest, and when.
     pub(crate) fn row(&self, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
         let row = self.rows.get(&vmid)?;
@@ -97,13 +108,17 @@ impl World {
         let changed = self.guests.changed_on(name);
         let Some(speaker) = self.nodes.get(name) else { return };
         let flavour = if speaker.old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
-        let round = Round { speaker, at_ms, flavour, guests: &self.guests, changed: &changed };
+        let row = |guest: &Guest| (guest.vmid, row(guest, speaker.cpus, flavour));
+        let guests = &self.guests;
+        let of_changed = LazyCell::new(|| changed.iter().filter_map(|vmid| guests.get(vmid)).map(row).collect::<Vec<_>>());
+        let of_all = LazyCell::new(|| guests.values().filter(|guest| guest.node == name).map(row).collect::<Vec<_>>());
         for listener in self.nodes.values().filter(|node| listens(node, speaker)) {
             if !self.views.0.contains_key(&listener.name) {
                 self.views.0.insert(listener.name.clone(), View::default());
             }
             if let Some(view) = self.views.0.get_mut(&listener.name) {
-                round.heard(view);
+                let rows = if view.heard_from(speaker, at_ms) { &*of_changed } else { &*of_all };
+                view.rows.extend(rows.iter().cloned());
             }
         }
         self.guests.told(&changed);
@@ -123,39 +138,12 @@ fn listens(listener: &Node, speaker: &Node) -> bool {
     listener.online && is_near && listener.files == Service::Up
 }
 
-/// What a node tells in one of its rounds.
-struct Round<'w> {
-    speaker: &'w Node,
-    at_ms: u64,
-    flavour: Flavour,
-    guests: &'w Guests,
-    changed: &'w [u32],
-}
-
-impl Round<'_> {
-    /// A listener that missed something (new, restarted, or long cut off) hears about every guest, others about what changed.
-    fn heard(&self, view: &mut View) {
-        let Node { name, told_ms, cpus, .. } = self.speaker;
-        let missed = view.heard.get(name).copied() != *told_ms || told_ms.is_none();
-        match view.heard.get_mut(name) {
-            Some(heard) => *heard = self.at_ms,
-            None => drop(view.heard.insert(name.clone(), self.at_ms)),
-        }
-        let row = |guest: &Guest| (guest.vmid, row(guest, *cpus, self.flavour));
-        if missed {
-            view.rows.extend(self.guests.values().filter(|guest| guest.node == *name).map(row));
-        } else {
-            view.rows.extend(self.changed.iter().filter_map(|vmid| self.guests.get(vmid)).map(row));
-        }
-    }
-}
-
 fn row(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Row {
     let word = guest.process.as_ref().map_or("stopped", |process| process.word.as_str());
     Row {
         node: guest.node.clone(),
         status: word.to_owned(),
-        text: told(guest, host_cpus, flavour),
+        text: told(guest, host_cpus, flavour).into(),
         since_ms: guest.process.as_ref().map(|process| process.since_ms),
         frozen_ms: None,
     }

@@ -51,6 +51,7 @@ pub(crate) struct Life<'l> {
     pub(crate) bug: Option<Bug>,
     skew_ms: i64,
     drive: Drive,
+    caller: Caller,
     /// What was begun.
     shapes: BTreeMap<OperationId, Arc<Operation>>,
     sent: BTreeSet<OperationId>,
@@ -80,6 +81,7 @@ impl<'l> Life<'l> {
             bug,
             skew_ms: 0,
             drive: Drive::new(scene.limits, bugs::on_failure(bug, scene.on_failure)),
+            caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
             sent: BTreeSet::new(),
             queue: BTreeMap::new(),
@@ -435,10 +437,9 @@ impl<'l> Life<'l> {
         }
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
-        let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None };
         let read = came.answer.and_then(|answer| codec::decode(&command, &answer));
         let (time, at_ms) = self.time(hand::clock(ask, &read), vmid, came.at_ms);
-        let answer = hand::answer(&caller, ask, read, time);
+        let answer = hand::answer(&self.caller, ask, read, time);
         let answer = self.with_foreign_tasks(ask, answer);
         if let Answer::Sent(sent) = &answer {
             self.oracle.answered(id, sent, came.has_effect);

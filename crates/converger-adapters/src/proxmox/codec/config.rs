@@ -75,12 +75,19 @@ pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
 
 /// A key whose value is no value, is no flag where one belongs, or stands there twice: what guards a guest is then not known.
 fn strange<'i>(kind: Kind, items: &'i [Item<'_>]) -> Option<&'i str> {
+    let is_single = has_no_twins(items);
     let mut seen: BTreeSet<&'i str> = BTreeSet::new();
     let is_no_flag = |item: &Item<'_>| is_flag(&item.key) && item.value != Scalar::Absent && item.value.flag().is_none();
     let is_no_guard = |item: &Item<'_>| is_guard(&item.key) && item.value.is_no_guard();
     let is_no_value = |item: &Item<'_>| item.value == Scalar::Strange && is_read(kind, &item.key);
     let mut keys = items.iter().map(|item| (&*item.key, is_no_flag(item) || is_no_guard(item) || is_no_value(item)));
-    keys.find_map(|(key, is_strange)| (!seen.insert(key) || is_strange).then_some(key))
+    keys.find_map(|(key, is_strange)| ((!is_single && !seen.insert(key)) || is_strange).then_some(key))
+}
+
+fn has_no_twins(items: &[Item<'_>]) -> bool {
+    let mut keys: Vec<&str> = items.iter().map(|item| &*item.key).collect();
+    keys.sort_unstable();
+    keys.windows(2).all(|two| two.first() != two.last())
 }
 
 fn is_flag(key: &str) -> bool {

@@ -122,8 +122,13 @@ impl Parameters {
 
 /// Appends `text` with every byte encoded that is not unreserved in RFC 3986. A blank is `%20`, never `+`.
 pub fn percent_encode(text: &str, onto: &mut String) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    // Most words have nothing that needs it.
+    if text.bytes().all(is_plain) {
+        return onto.push_str(text);
+    }
     for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+        if is_plain(byte) {
             onto.push(char::from(byte));
         } else {
             let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'A' + half - 10 });
