@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use converger_core::apply::{End, Freeze, Hold, Operation, Resolution, Run, RunId, Source};
+use converger_core::evidence::{Replay, parse_entry};
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, MemoryStore, Receipt, Standing, Store, StoreError, Write};
+use converger_store::{Batch, Filter, MemoryStore, Receipt, RunHistory, Standing, Store, StoreError, Write};
 
 use super::{open, place};
 
@@ -127,6 +128,25 @@ fn compare(seed: u64, sample: &Sample, made: &[Operation], file: &impl Store, tw
     }
 }
 
+/// C7: the ledger, played again from its beginning, is the journal.
+fn played(seed: u64, sample: &Sample, file: &impl Store) {
+    let (mut replay, mut index) = (Replay::default(), 0);
+    for entry in now(file.entries(0, 1000)).expect("read") {
+        let taken =
+            parse_entry(&entry).map_err(|error| error.to_string()).and_then(|entry| replay.take(entry).map_err(|why| why.to_string()));
+        assert_eq!(taken, Ok(()), "seed {seed}: entry {index}");
+        index += 1;
+    }
+    let operations = now(file.operations(Filter::default(), 1000)).expect("read");
+    assert!(operations.iter().all(|history| replay.operations().get(history.id()) == Some(history)), "seed {seed}");
+    assert_eq!(operations.len(), replay.operations().len(), "seed {seed}");
+    let runs = now(file.runs(sample.environment(), 1000)).expect("read");
+    let past = |run: &RunHistory| replay.runs().get(&run.run.id) == Some(&(run.run.clone(), run.ended));
+    assert!(runs.len() == replay.runs().len() && runs.iter().all(past), "seed {seed}: {runs:?}");
+    assert_eq!(now(file.holds(sample.environment())), Ok(replay.holds().cloned().collect()), "seed {seed}");
+    assert_eq!(now(file.freeze(sample.environment())), Ok(replay.freezes().next().cloned()), "seed {seed}");
+}
+
 #[test]
 fn thousands_of_random_batches_are_answered_alike() {
     let mut words: BTreeMap<String, u32> = BTreeMap::new();
@@ -148,6 +168,7 @@ fn thousands_of_random_batches_are_answered_alike() {
             }
         }
         compare(seed, &draw.sample, &draw.made, &file, &twin);
+        played(seed, &draw.sample, &file);
     }
     let total: u32 = words.values().sum();
     assert!(total > 5000, "{total} batches are too few");

@@ -9,7 +9,10 @@ mod sim;
 
 use std::process::Command;
 
-use sim::{Bug, NOT_PLAYED, SAGAS, find, run, sagas, tell};
+use converger_core::apply::{Record, Run};
+use converger_core::testing::{Rng, some_inputs, some_operations};
+use converger_store::{Batch, MemoryStore, Write};
+use sim::{Bug, NOT_PLAYED, SAGAS, find, found_in_wrong_ones, run, sagas, tell};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -18,6 +21,20 @@ fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
     let first = tally.violations.first_key_value().map(|(seed, violation)| format!("seed {seed}: {} {}", violation.rule, violation.text));
     assert_eq!(first, None, "one of {}; `cargo xtask simulate --seed N` tells the story of a seed", tally.violations.len());
     assert_eq!(tally.missing(), Vec::<String>::new(), "seeds 0 to 1999");
+}
+
+/// The check of ledgers finds what it is for.
+#[test]
+fn a_ledger_that_is_not_its_journal_is_found() {
+    let store = MemoryStore::new();
+    let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
+    let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
+    let run = Run { id, environment: environment.clone(), plan, by: "ann".into(), at_ms: 1, boot: None };
+    let intent = Record::Intent { operation: Box::new(operation), at_ms: 2 };
+    let batch = Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }).with(intent);
+    assert!(store.commit_now(batch).is_ok());
+    let found = found_in_wrong_ones(&store, &environment);
+    assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true, true], "{found:?}");
 }
 
 #[test]

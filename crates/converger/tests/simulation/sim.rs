@@ -3,6 +3,7 @@
 //!
 //! What never enters: threads, real time, sockets and files inside of a story; a run spreads seeds over threads.
 
+mod book;
 mod bugs;
 mod harm;
 mod oracle;
@@ -19,6 +20,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(test)]
+pub(crate) use book::found_in_wrong_ones;
 pub(crate) use bugs::Bug;
 pub(crate) use harm::Kind;
 pub(crate) use oracle::Violation;
@@ -109,6 +112,7 @@ const STATES: &[&str] = &[
     "the plan is refused",
     "no reading",
     "a guest converged after healing",
+    "a ledger played again",
     "a guest is refused after healing",
 ];
 

@@ -19,6 +19,7 @@ use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
 
+use super::book;
 use super::bugs::{self, Bug};
 use super::harm::{self, Harm, Kind, Moment};
 use super::oracle::{Grounds, Oracle, Violation, truth, waits_for_reading};
@@ -33,6 +34,9 @@ const TAKEN_SECS: u64 = 1_794_700_800;
 
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
+
+/// Of so many schedules one has its ledger played again.
+const AUDITED_ONE_IN: u64 = 16;
 
 /// What came of a schedule.
 pub(crate) struct Told {
@@ -60,7 +64,9 @@ pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let harms = harm::draw(&mut rng, &scene);
     let lives = 1 + rng.below(3);
     let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
-    Story::new(scene, stage, rng, bug).told(lives)
+    let story = Story::new(scene, stage, rng, bug);
+    // Reading a ledger strictly costs more than writing it: of many seeds some are enough.
+    Story { is_audited: seed.is_multiple_of(AUDITED_ONE_IN), ..story }.told(lives)
 }
 
 /// The story of a scene in which these harms strike, and nothing else.
@@ -113,6 +119,8 @@ struct Story {
     bug: Option<Bug>,
     runs: u64,
     is_healed: bool,
+    /// Whether its ledger is played again in the end.
+    is_audited: bool,
     /// Guests that a planted bug takes for locked.
     locked: BTreeSet<Vmid>,
     /// What the last plan decided about each guest.
@@ -131,6 +139,7 @@ impl Story {
             bug,
             runs: 0,
             is_healed: false,
+            is_audited: true,
             locked: BTreeSet::new(),
             verdicts: Vec::new(),
         }
@@ -140,6 +149,7 @@ impl Story {
         self.bad_days(lives);
         let (commands, early) = (self.stage().commands(), self.stage().requests());
         self.good_days();
+        self.audited();
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         Told {
             hash: stage.trace.hash(),
@@ -152,6 +162,17 @@ impl Story {
             commands,
             early,
             lines: stage.trace.into_lines(),
+        }
+    }
+
+    /// What the ledger says of all that happened is what the journal says.
+    fn audited(&mut self) {
+        if !self.is_audited || self.is_broken() {
+            return;
+        }
+        self.stage().sometimes("a ledger played again");
+        if let Some(text) = book::differs(&self.store, self.scene.desired.environment()) {
+            self.oracle.broken_by("C7", text);
         }
     }
 
