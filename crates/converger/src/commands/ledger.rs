@@ -22,7 +22,7 @@ use crate::{config, files, output};
 
 pub(super) use book::{Book, broken};
 pub(super) use export::{blob_path, digests, root_at};
-pub(super) use key::{known, signer};
+pub(super) use key::{key_in, known, signer};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {

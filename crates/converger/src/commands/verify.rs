@@ -11,18 +11,18 @@ mod directory;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use converger_core::failure::Code;
 use converger_ledger::{Receipt, Verifier};
 use serde_json::json;
 
 use super::ledger::{Book, broken, line};
-use super::{Stop, shown};
+use super::{Stop, shown, spine, witness};
 use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
-use crate::{files, output};
+use crate::{config, files, output};
 
 /// What was found whole.
 struct Whole {
@@ -39,7 +39,12 @@ struct Whole {
 pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
     let key = arguments.key.as_deref().map(verifier).transpose()?;
     let whole = match &arguments.path {
-        None => database::verify(&Book::open(arguments.config.as_deref())?, key)?,
+        None => {
+            let book = Book::open(arguments.config.as_deref())?;
+            let whole = database::verify(&book, key)?;
+            witness::guard(book.directory(), named_witness(arguments.config.as_deref())?.as_deref())?;
+            whole
+        }
         Some(path) if arguments.db => database::verify(&Book::at(path)?, key)?,
         Some(path) if path.is_dir() => directory::verify(path, key)?,
         Some(path) => receipt(path, key)?,
@@ -50,6 +55,12 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
         write!(anstream::stdout(), "{}", text(&whole))
     };
     shown(written, End::Done)
+}
+
+/// The witness that converger.toml names.
+fn named_witness(config: Option<&Path>) -> Result<Option<PathBuf>, Stop> {
+    let survey = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
+    Ok(survey.and_then(|survey| survey.witness))
 }
 
 fn verifier(text: &str) -> Result<Verifier, Stop> {

@@ -16,7 +16,7 @@ use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
 use converger_store::{Batch, Head, Looked, Store as _, Write};
 
 use super::Stop;
-use super::ledger::{broken, known, signer};
+use super::ledger::{broken, key_in, known, signer};
 use super::memory::{self, Memory};
 use crate::{files, state};
 
@@ -91,7 +91,8 @@ fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
 
 /// The key of the ledger here. Where there is no ledger left, it is told as put back from a copy of before it began.
 fn verifier(directory: &Path, bytes: &[u8]) -> Result<Verifier, Stop> {
-    match known(directory)? {
+    // A copy of before the first signature has the key, and no entry that names it.
+    match known(directory)?.map_or_else(|| key_in(directory), |signer| Ok(Some(signer)))? {
         Some(signer) => Ok(signer.verifier()),
         None => {
             let size = Checkpoint::unverified(bytes).map_or(0, |checkpoint| checkpoint.size);

@@ -69,6 +69,11 @@ fn named(directory: &Path) -> Result<Option<String>, Stop> {
 /// So many entries are looked at before more are read.
 const PAGE: u32 = 16;
 
+/// The key in a state directory, whatever the ledger says of it.
+pub(in super::super) fn key_in(directory: &Path) -> Result<Option<Signer>, Stop> {
+    read(&directory.join(KEY_FILE))
+}
+
 fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);
     let file = match fs::File::open(path) {
