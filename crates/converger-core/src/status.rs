@@ -73,7 +73,9 @@ pub fn of_failure(code: Failure) -> Status {
         | Failure::RecordingOther
         | Failure::WorldInvalid => (INPUT, 400),
         Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved => (FAILED, 500),
-        Failure::ClientSetup | Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
+        // What converger.toml leads to is input, and no caller of a service has written it.
+        Failure::ClientSetup => (INPUT, 500),
+        Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
         Failure::EndpointUnreachable
         | Failure::CertificateUntrusted
         | Failure::CertificateExpired

@@ -186,6 +186,16 @@ impl Stop {
         self
     }
 
+    /// Whether evidence is broken.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.end == End::Broken
+    }
+
+    /// The word of its code.
+    pub(crate) fn word(&self) -> Option<&'static str> {
+        self.code
+    }
+
     /// What is said, without what to do about it.
     pub(crate) fn sentence(&self) -> String {
         match &self.message {

@@ -158,7 +158,12 @@ fn as_json(made: &Made) -> Json {
 /// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; or an operation.
 /// Nothing, where nothing has that name, or nothing was recorded.
 pub(super) fn explain_recorded(config: Option<&Path>, name: &str, as_json: bool) -> Result<Option<End>, Stop> {
-    let told = Shelf::of(config)?.read_if_there(|book| {
+    let shelf = match Shelf::of(config) {
+        // A machine on which nothing says where records would be has none; codes are explained there too.
+        Err(_) if config.is_none() => return Ok(None),
+        shelf => shelf?,
+    };
+    let told = shelf.read_if_there(|book| {
         let decided = Decided::all(book)?;
         let operation = OperationId::new(name).map(|id| book.operation(&id)).transpose()?.flatten();
         match (operation, decided.find(name)) {

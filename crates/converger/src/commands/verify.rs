@@ -46,10 +46,26 @@ impl Whole {
 }
 
 pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
+    let found = checked(arguments);
+    if let (Err(stop), true) = (&found, arguments.json)
+        && stop.is_broken()
+    {
+        output::json(|out| writeln!(out, "{}", as_broken_json(stop))).map_err(|error| super::unshown(&error))?;
+    }
+    let whole = found?;
+    let written = if arguments.json {
+        output::json(|out| writeln!(out, "{}", as_json(&whole)))
+    } else {
+        write!(anstream::stdout(), "{}", text(&whole))
+    };
+    shown(written, End::Done)
+}
+
+fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
     let key = arguments.key.as_deref().map(verifier).transpose()?;
-    let whole = match &arguments.path {
+    Ok(match &arguments.path {
         None => in_database(arguments, &Shelf::of(arguments.config.as_deref())?, key)?,
-        Some(path) if arguments.db => in_database(arguments, &Shelf::at(path), key)?,
+        Some(path) if arguments.db || converger_store::is_used(path) => in_database(arguments, &Shelf::at(path), key)?,
         Some(path) if path.is_dir() => {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
@@ -58,13 +74,7 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
             if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
         }
         Some(path) => receipt(path, key)?,
-    };
-    let written = if arguments.json {
-        output::json(|out| writeln!(out, "{}", as_json(&whole)))
-    } else {
-        write!(anstream::stdout(), "{}", text(&whole))
-    };
-    shown(written, End::Done)
+    })
 }
 
 /// A state directory, and the witness that keeps an eye on it.
@@ -130,6 +140,11 @@ fn as_json(whole: &Whole) -> serde_json::Value {
         "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root,
         "key": whole.verifier.as_ref().map(ToString::to_string), "gone": whole.gone, "notes": whole.notes,
     })
+}
+
+/// What of it is broken, for programs; people are told the same on standard error.
+fn as_broken_json(stop: &Stop) -> serde_json::Value {
+    json!({ "schema": "converger.verified/1", "whole": false, "code": stop.word(), "what": stop.sentence() })
 }
 
 /// A receipt is checked alone: with the key, and with nothing else.

@@ -90,7 +90,7 @@ impl<'s> Stage<'s> {
         secrets.push(String::from_utf8_lossy(&secret).trim().to_owned());
         secrets.retain(|secret| !secret.is_empty());
         let volatile = Volatile::new(known(&labs, room.path()), files.into_values().collect());
-        let acts = commands.lines().any(|line| line.split(' ').any(|word| word == "apply"));
+        let acts = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
         Ok(Self { surroundings, room, labs, hook, secrets, volatile, acts, meanwhile: Arc::default() })
     }
 

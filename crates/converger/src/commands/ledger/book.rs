@@ -41,26 +41,32 @@ impl Shelf {
 
     /// There is a ledger. Whoever opens one for writing asks this first: none is made for whoever looks for one.
     pub(in super::super) fn must_be_there(&self) -> Result<(), Stop> {
-        Book::open(&self.directory).map(drop)
-    }
-
-    /// The same where there may be nothing at all.
-    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
-        if converger_store::is_used(&self.directory) { self.read(told).map(Some) } else { Ok(None) }
+        Book::open(&self.directory)?.map(drop).ok_or_else(|| nothing(&self.directory))
     }
 
     /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<T, Stop> {
+        self.read_if_there(told)?.ok_or_else(|| nothing(&self.directory))
+    }
+
+    /// The same where there may be nothing at all.
+    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
         for _ in 0..LOOKS_MAX {
-            let book = Book::open(&self.directory)?;
+            let Some(book) = Book::open(&self.directory)? else { return Ok(None) };
             let told = told(&book);
             if book.looked.is_of_one_moment() {
-                return told;
+                return told.map(Some);
             }
         }
         let text = format!("{} is written to all the time", files::shown(&self.directory));
         Err(Stop::failed(text).code(Code::JournalUnreadable).help("wait until whoever writes to it ends, or look at a copy of it"))
     }
+}
+
+fn nothing(directory: &Path) -> Stop {
+    let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
+    let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
+    Stop::input(text).code(Code::UsageWrong).help(help)
 }
 
 /// The ledger and the journal as they were when they were opened.
@@ -75,14 +81,9 @@ pub(in super::super) fn broken(what: impl Into<String>) -> Stop {
 }
 
 impl Book {
-    fn open(directory: &Path) -> Result<Self, Stop> {
+    fn open(directory: &Path) -> Result<Option<Self>, Stop> {
         let looked = Looked::open(directory).map_err(|error| unopened(&error))?;
-        let looked = looked.ok_or_else(|| {
-            let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
-            let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
-            Stop::input(text).code(Code::UsageWrong).help(help)
-        })?;
-        Ok(Self { looked, directory: directory.to_owned() })
+        Ok(looked.map(|looked| Self { looked, directory: directory.to_owned() }))
     }
 
     pub(in super::super) fn directory(&self) -> &Path {

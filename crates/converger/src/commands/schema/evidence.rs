@@ -68,14 +68,19 @@ pub(super) fn numbered() -> Json {
 
 /// `verify --json`.
 pub(super) fn verified() -> Json {
-    let mut schema = object(
+    let whole = object(
         &["entries", "gone", "key", "notes", "root", "schema", "what", "whole"],
         json!({
             "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "root": or_null(text()),
             "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
         }),
     );
-    head(&mut schema, "A record that was found whole (verify --json)");
+    let broken = object(
+        &["code", "schema", "what", "whole"],
+        json!({ "code": text(), "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": false } }),
+    );
+    let mut schema = json!({ "oneOf": [whole, broken] });
+    head(&mut schema, "Whether a record is whole (verify --json)");
     schema
 }
 

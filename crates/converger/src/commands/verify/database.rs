@@ -10,7 +10,7 @@ use converger_store::{Filter, LIST_MAX, RunHistory};
 use super::super::Stop;
 use super::super::ledger::{Book, broken, damaged, key_in, named};
 use super::{Since, Whole, deep::Deep, unlogged};
-use crate::files;
+use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (deep, root) = entries(book, since)?;
@@ -21,7 +21,8 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
     let (own, notes) = keys(book, key)?;
-    let what = format!("{}, with its journal of {} operations", files::shown(book.directory()), deep.replay.operations().len());
+    let operations = render::counted(deep.replay.operations().len() as u64, "operation");
+    let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
     Ok(Whole { what, entries: deep.entries, root: Some(root.to_string()), verifier: own, gone, notes })
 }
 
