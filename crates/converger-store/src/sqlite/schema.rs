@@ -74,8 +74,11 @@ pub(super) fn is_as_made(connection: &Connection) -> rusqlite::Result<bool> {
     Ok(made_of(connection)? == made_of(&made)?)
 }
 
+/// Kind, name, table and text of one thing in a schema.
+type Item = (String, String, String, Option<String>);
+
 /// All that a schema has, by name.
-fn made_of(connection: &Connection) -> rusqlite::Result<Vec<(String, String, String, Option<String>)>> {
+fn made_of(connection: &Connection) -> rusqlite::Result<Vec<Item>> {
     let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
     rows.collect()
