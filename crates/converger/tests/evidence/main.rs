@@ -12,6 +12,7 @@ mod lab;
 mod stage;
 
 mod bed;
+mod canary;
 mod days;
 mod export;
 mod files;
@@ -22,3 +23,4 @@ mod judge;
 mod meanwhile;
 mod oracle;
 mod reproduce;
+mod secrets;
