@@ -112,6 +112,8 @@ pub enum Code {
     QueueFull,
     /// What is kept is not what was recorded.
     IntegrityViolation,
+    /// What a decision rests on was let go by a person.
+    EvidencePruned,
     /// What a decision rests on is not kept.
     EvidenceMissing,
     /// The same inputs give another decision.

@@ -211,16 +211,18 @@ Examples:
   converger ledger tail                            the last entries
   converger ledger key                             what others check it with
   converger ledger export /srv/ledger              files for any web server
-  converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt"
+  converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt
+  converger ledger prune --before 90d              lets old readings go"
     )]
     Ledger(Ledger),
     /// Say whether the record is whole, and where it is not: offline, and without trusting who kept it
     #[command(after_help = "\
 Examples:
-  converger verify                                 the state directory of converger.toml
+  converger verify                                 the own state directory
   converger verify --db /backup/converger          a copy of one
   converger verify /srv/ledger --key KEY           an export
   converger verify receipt.txt --key KEY           a receipt alone
+  converger verify /srv/ledger --since checkpoint.old --key KEY
 
 Exit codes: 0 whole, 6 broken.")]
     Verify(Verifying),
@@ -246,16 +248,18 @@ Examples:
 
 Exit codes: 0 nothing would have changed, 4 something would.")]
     Backtest(Backtesting),
-    /// Explain a refusal code, or list them all; or a plan that was recorded
+    /// Explain a refusal code, or list them all; or a plan or an operation that was recorded
     #[command(after_help = "\
 Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
   converger explain sha256:2f6c...     a recorded plan, made again
+  converger explain 6afaf0b3-43690ad2  the same by its run
+  converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, or the digest or run of a recorded plan
+        /// A code, `fields`, `steps`, the digest or run of a recorded plan, or an operation
         topic: Option<String>,
         /// Where the state directory is written [default: converger.toml where it exists]
         #[arg(long, value_name = "FILE")]
@@ -506,6 +510,31 @@ Examples:
 What happened between that copy and the restore is lost here and not in the environment: look there first. The \
 reason is recorded.")]
     Resync(Resyncing),
+    /// Let go of old readings that no open decision needs; entries stay for ever
+    #[command(after_help = "\
+Examples:
+  converger ledger prune --before 2026-06-30 --dry-run   only says what would go
+  converger ledger prune --before 90d                    older than 90 days
+
+A reading is the largest part of what a decision rests on. Without it the decision is shown and proven as before, and \
+cannot be made again. Who let it go, and when, is an entry. The room is used again; the file does not become smaller.")]
+    Prune(Pruning),
+}
+
+/// Which readings are let go.
+#[derive(Args, Debug)]
+pub(crate) struct Pruning {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Only decisions of before this: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) before: String,
+    /// Only say what would be let go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Why a state directory is taken back into service.
@@ -575,6 +604,9 @@ pub(crate) struct Verifying {
     /// The key of the ledger, or a file that has it
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// A checkpoint that was seen before: the record must be that one, or have grown out of it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) since: Option<PathBuf>,
     /// Where the state directory is written [default: converger.toml where it exists]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -753,6 +785,16 @@ pub(crate) enum Format {
     Pin,
     /// `init --json`
     Init,
+    /// `ledger tail --json` and `ledger show --json`
+    Entry,
+    /// `verify --json`
+    Verified,
+    /// `reproduce --json`
+    Reproduced,
+    /// `backtest --json`
+    Backtest,
+    /// `ledger prune --json`
+    Pruned,
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use converger_core::failure::Code;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
+use converger_core::status;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
@@ -153,9 +154,12 @@ impl Stop {
         Self { end, message, help: None, code: None, word: None }
     }
 
-    /// The same with the code of the failure, under which `explain` has more.
+    /// The same with the code of the failure, under which `explain` has more. How that ends one table says, whatever was meant here.
     pub(crate) fn code(mut self, code: impl Into<Option<Code>>) -> Self {
-        self.code = code.into().map(Code::word);
+        if let Some(code) = code.into() {
+            self.end = End::of_exit(status::of_failure(code).exit);
+            self.code = Some(code.word());
+        }
         self
     }
 

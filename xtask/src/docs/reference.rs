@@ -76,16 +76,25 @@ pub(super) fn refusals() -> Result<String, Failure> {
     for row in rows.iter().filter(|row| cell(row, "kind") == "refusal") {
         let [code, title, meaning, remedy, stage, reach] =
             ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
-        let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+        let _ = write!(
+            page,
+            "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach} · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n",
+            ends(row)
+        );
     }
     page.push_str(
         "\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n",
     );
     for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
         let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
-        let _ = write!(page, "\n## {code}\n\n*{title}*\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+        let _ = write!(page, "\n## {code}\n\n*{title}* · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n", ends(row));
     }
     Ok(page)
+}
+
+/// How a process ends by a code, and what a client is told.
+fn ends(row: &Value) -> String {
+    format!("exit status {}, HTTP {}", row["exit"], row["http"])
 }
 
 /// docs/reference/fields.md

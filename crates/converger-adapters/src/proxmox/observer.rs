@@ -303,9 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn that_nothing_is_configured_is_no_failure() {
+    fn that_nothing_is_configured_has_a_code_of_its_own() {
         let nowhere = Environment { endpoints: vec![], ..environment(Trust::Fingerprints([Fingerprint::of(b"x")].into())) };
         let error = Proxmox::new(nowhere).expect_err("nowhere to ask");
-        assert_eq!((error.code(), error.remedy()), (None, None));
+        assert_eq!(error.code(), Some(Code::EnvironmentUnconfigured));
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("converger.toml")), "{error}");
     }
 }

@@ -92,7 +92,7 @@ impl Replay {
             Entry::Thaw { environment, .. } => {
                 return self.freezes.remove(&environment).map(drop).ok_or(Misplaced::Freeze(environment));
             }
-            Entry::Resync { .. } => {}
+            Entry::Resync { .. } | Entry::Pruned { .. } => {}
         }
         Ok(())
     }

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 54] = [
+pub static TABLE: [Entry; 55] = [
     entry(
         Code::UsageWrong,
         "usage-wrong",
@@ -384,10 +384,17 @@ pub static TABLE: [Entry; 54] = [
         "Keep the state directory as it is and copy it: it is evidence. `converger verify` says where the first wrong byte is; compare with an export or with the witness, and find out who wrote there.",
     ),
     entry(
+        Code::EvidencePruned,
+        "evidence-pruned",
+        "what a decision rests on was let go by a person",
+        "`converger ledger prune` removed the reading that this decision rests on, and the ledger says who did so and when. The decision, its plan and everything that came of it are still there; only making it again is not possible without the reading.",
+        "Take an export or a copy of the state directory from before the pruning: it still has the reading.",
+    ),
+    entry(
         Code::EvidenceMissing,
         "evidence-missing",
         "what a decision rests on is not kept",
-        "An entry names a plan, a reading or rules by their digest, and nothing is kept under it. It may have been removed with `converger ledger prune`, or it was lost.",
+        "An entry names a plan, a reading or rules by their digest, nothing is kept under it, and no entry says that a person let it go: it was removed by other means, or lost.",
         "Look for it in an export or a copy of the state directory from before; without it the decision can be shown and not made again.",
     ),
     entry(

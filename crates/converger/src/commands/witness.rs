@@ -111,7 +111,7 @@ fn room(path: &Path) -> &Path {
 fn unasked(path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
         .help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
-        .code(Code::FileUnreadable)
+        .code(Code::JournalUnreadable)
 }
 
 /// Tells the witness how long the ledger is now, as far as it is durable.

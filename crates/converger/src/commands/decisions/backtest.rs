@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use converger_core::guest::Vmid;
 use converger_core::moment;
@@ -11,9 +12,9 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use serde_json::{Value as Json, json};
 
-use super::super::ledger::Book;
+use super::super::ledger::{Book, Shelf};
 use super::super::{Stop, shown, spine};
-use super::{Made, again, all};
+use super::{Decided, Made};
 use crate::cli::Backtesting;
 use crate::exit::End;
 use crate::output;
@@ -27,23 +28,36 @@ struct Changed {
     guests: BTreeMap<Vmid, (String, String)>,
 }
 
-pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
-    let book = Book::open(arguments.state.as_deref())?;
-    let (mut count, mut unread, mut changed) = (0_u64, Vec::new(), Vec::new());
-    for made in all(&book)? {
-        let recalled = match again(&book, &made) {
+/// Every decision, weighed.
+#[derive(Default)]
+struct Weighed {
+    count: u64,
+    /// Runs that cannot be weighed, and why.
+    unread: Vec<(String, String)>,
+    changed: Vec<Changed>,
+}
+
+fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
+    let (mut weighed, decided) = (Weighed::default(), Decided::all(book)?);
+    for made in &decided.made {
+        let recalled = match decided.again(book, made) {
             Ok(recalled) => recalled,
             // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
             Err(stop) => {
-                unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
+                weighed.unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
                 continue;
             }
         };
-        count += 1;
-        let candidate = spine::load(Some(&arguments.config), &made.run.environment)?;
+        weighed.count += 1;
+        let candidate = spine::load(Some(candidate), &made.run.environment)?;
         let (then, now) = (recalled.decide(), recalled.under(&candidate.rules, candidate.limits).decide());
-        changed.extend(compared(made, &then, &now));
+        weighed.changed.extend(compared(made.clone(), &then, &now));
     }
+    Ok(weighed)
+}
+
+pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
+    let Weighed { count, unread, changed } = Shelf::of(arguments.state.as_deref())?.read(|book| weighed(book, &arguments.config))?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {

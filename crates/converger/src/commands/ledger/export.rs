@@ -14,7 +14,7 @@ use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
 
 use super::super::{Stop, unwritten};
-use super::{Book, broken, signed};
+use super::{Book, Signed, broken};
 use crate::files;
 
 /// What an export has.
@@ -24,9 +24,9 @@ pub(super) struct Exported {
     pub(super) kept: usize,
 }
 
-pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
-    let (checkpoint, text) = signed(book)?;
-    extends(book, directory, &checkpoint)?;
+pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Exported, Stop> {
+    let checkpoint = &signed.checkpoint;
+    extends(book, directory, signed)?;
     for tile in Tile::all(checkpoint.size) {
         let hashes = book.tile(tile)?;
         put(directory, &tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
@@ -35,20 +35,21 @@ pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
         }
     }
     let kept = blobs(book, directory, checkpoint.size)?;
-    put(directory, "log.vkey", format!("{}\n", super::signer(book.memory())?.verifier()).as_bytes())?;
-    put(directory, "checkpoint", text.as_bytes())?;
+    put(directory, "log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
+    put(directory, "checkpoint", signed.text.as_bytes())?;
     Ok(Exported { entries: checkpoint.size, kept })
 }
 
 /// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
-fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> {
+fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
+    let new = &signed.checkpoint;
     let path = directory.join("checkpoint");
     let old = match fs::read(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
-    let old = Checkpoint::verify(&old, &super::signer(book.memory())?.verifier()).map_err(|error| {
+    let old = Checkpoint::verify(&old, &signed.signer.verifier()).map_err(|error| {
         Stop::input(format!("{shown} holds something else: {error}"))
             .code(Code::FileTaken)
             .help("name a directory that is empty or not there")
@@ -59,17 +60,12 @@ fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> 
             old.size, new.size
         )));
     }
-    let root = root_at(book, old.size, new.size)?;
+    let root = converger_ledger::root_at(&mut book.hashes(new.size), old.size)?;
     if root == old.root {
         Ok(())
     } else {
         Err(broken(format!("{shown} and the ledger here differ within their first {} entries", old.size)))
     }
-}
-
-/// The root that the log had when it had this size.
-pub(in super::super) fn root_at(book: &Book, size: u64, now: u64) -> Result<Hash, Stop> {
-    converger_ledger::root_at(&mut book.hashes(now), size)
 }
 
 fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {

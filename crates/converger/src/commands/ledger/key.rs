@@ -48,7 +48,7 @@ pub(in super::super) fn known(directory: &Path) -> Result<Option<Signer>, Stop> 
 }
 
 /// The key that the ledger names. It stands at the beginning, where the first who signed put it.
-fn named(directory: &Path) -> Result<Option<String>, Stop> {
+pub(in super::super) fn named(directory: &Path) -> Result<Option<String>, Stop> {
     let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(None) };
     let mut next = 0;
     loop {

@@ -9,7 +9,7 @@ use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
-use super::{Whole, deep::Deep};
+use super::{Since, Whole, deep::Deep};
 use crate::files;
 
 /// No file of a log is larger: 256 entries of 64 KiB, each with its length.
@@ -38,18 +38,9 @@ impl Files for Directory<'_> {
     }
 }
 
-pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
+pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
     let (shown, mut notes) = (files::shown(path), Vec::new());
-    let key = match key {
-        Some(key) => key,
-        None => {
-            notes.push(
-                "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source".into(),
-            );
-            beside(path)?
-        }
-    };
-    let (mut deep, mut wrong) = (Deep::default(), None);
+    let (mut deep, mut wrong) = (Deep::new(since), None);
     let walked = walk(&mut Directory(path), &key, |index, entry| {
         if wrong.is_none() {
             wrong = deep.take(index, entry).err();
@@ -61,6 +52,7 @@ pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> 
     if let Some(stop) = wrong {
         return Err(stop);
     }
+    deep.extends()?;
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable);
     let gone = deep.gone(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
     named(&deep, &key)?;
@@ -69,7 +61,8 @@ pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> 
     Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
 }
 
-fn beside(path: &Path) -> Result<Verifier, Stop> {
+/// The key that lies beside the log.
+pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     let file = path.join("log.vkey");
     let bytes = fs::read(&file).map_err(|error| {
         Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
