@@ -33,6 +33,8 @@ pub(crate) struct Death {
     pub(crate) told: Vec<Ended>,
     /// The journal as it left it; words, where it cannot be read.
     pub(crate) journal: Result<Vec<Ended>, String>,
+    /// Whether the record was whole as it left it; words, where it was not.
+    pub(crate) verified: Result<(), String>,
     /// What the lab got by then, from both.
     pub(crate) sent: Vec<Step>,
 }
@@ -52,6 +54,8 @@ pub(crate) struct Evidence {
     pub(crate) was_killed: bool,
     /// The journal as the victim left it; words, where it cannot be read.
     pub(crate) journal_then: Result<Vec<Ended>, String>,
+    /// Whether the record was whole then; words, where it was not.
+    pub(crate) verified_then: Result<(), String>,
     /// What the lab got from the victim.
     pub(crate) sent_then: Vec<Step>,
     /// A second death, in the recovery from the first.
@@ -66,6 +70,8 @@ pub(crate) struct Evidence {
     pub(crate) is_converged: bool,
     /// The journal at the end.
     pub(crate) journal_last: Result<Vec<Ended>, String>,
+    /// Whether the record was whole at the end; words, where it was not.
+    pub(crate) verified_last: Result<(), String>,
     /// What those said who came back, one after another.
     pub(crate) said: Vec<String>,
 }
@@ -79,8 +85,10 @@ impl Evidence {
         let mut wrong = Vec::new();
         wrong.extend(left_behind(&self.told, &self.sent_then, &self.journal_then));
         wrong.extend(self.lost_at_the_end());
-        if let Some(Death { told, journal, sent }) = &self.second {
+        wrong.extend(broken("after the crash", &self.verified_then));
+        if let Some(Death { told, journal, verified, sent }) = &self.second {
             wrong.extend(left_behind(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
+            wrong.extend(broken("after the crash of the recovery", verified));
         }
         if self.was_unsynced {
             wrong.push("unsynced: a sync of the log failed, and the run went on".into());
@@ -88,6 +96,7 @@ impl Evidence {
         wrong.extend(self.twice_or_never());
         wrong.extend(self.restart());
         wrong.extend(self.last());
+        wrong.extend(broken("at the end", &self.verified_last));
         wrong
     }
 
@@ -141,6 +150,11 @@ impl Evidence {
         }
         wrong
     }
+}
+
+/// A record that is not whole.
+fn broken(when: &str, verified: &Result<(), String>) -> Option<String> {
+    verified.as_ref().err().map(|cause| format!("the record is not whole {when}: {cause}"))
 }
 
 /// What is wrong with what a death left.
@@ -201,6 +215,7 @@ mod tests {
             was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![ended(101, "done"), Ended { step: step(102), end: None }]),
+            verified_then: Ok(()),
             sent_then: vec![step(101), step(102)],
             second: None,
             ready: Some(Duration::from_millis(300)),
@@ -208,6 +223,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![ended(101, "done"), ended(102, "done")]),
+            verified_last: Ok(()),
             said: Vec::new(),
         }
     }
@@ -237,7 +253,8 @@ mod tests {
     #[test]
     fn a_death_in_the_recovery_is_judged_as_the_first_one_is() {
         let second = |told: &[Ended], sent: &[Step]| {
-            let death = Death { told: told.to_vec(), journal: Ok(vec![ended(101, "done"), ended(102, "failed")]), sent: sent.to_vec() };
+            let journal = Ok(vec![ended(101, "done"), ended(102, "failed")]);
+            let death = Death { told: told.to_vec(), journal, verified: Ok(()), sent: sent.to_vec() };
             Evidence { second: Some(death), ..good() }
         };
         check(&second(&[ended(102, "failed")], &[step(101), step(102)]), &[]);
@@ -291,5 +308,14 @@ mod tests {
     fn a_journal_that_cannot_be_read_is_found() {
         check(&Evidence { journal_then: Err("malformed".into()), ..good() }, &["the journal cannot be read after the crash: malformed"]);
         check(&Evidence { journal_last: Err("malformed".into()), ..good() }, &["the journal cannot be read at the end: malformed"]);
+    }
+    #[test]
+    fn a_record_that_is_not_whole_is_found_whenever_it_is_looked_at() {
+        let cause = || Err("entry 3 is missing".to_owned());
+        check(&Evidence { verified_then: cause(), ..good() }, &["the record is not whole after the crash: entry 3 is missing"]);
+        check(&Evidence { verified_last: cause(), ..good() }, &["the record is not whole at the end: entry 3 is missing"]);
+        let death = Death { told: Vec::new(), journal: Ok(vec![ended(101, "done")]), verified: cause(), sent: Vec::new() };
+        let again = Evidence { second: Some(death), ..good() };
+        check(&again, &["the record is not whole after the crash of the recovery: entry 3 is missing"]);
     }
 }

@@ -144,6 +144,7 @@ mod tests {
             was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![done.clone()]),
+            verified_then: Ok(()),
             sent_then: vec![step.clone()],
             second: None,
             ready: Some(Duration::from_millis(30)),
@@ -151,6 +152,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![done]),
+            verified_last: Ok(()),
             said: vec!["103 guests in scope\n".into(), "nothing to do".into()],
         };
         Row { point, evidence: Some(evidence) }

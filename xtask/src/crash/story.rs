@@ -141,6 +141,7 @@ impl Stage {
             was_unsynced,
             was_killed: victim.is_killed,
             journal_then: first.journal,
+            verified_then: first.verified,
             sent_then: first.sent,
             second,
             ready,
@@ -148,15 +149,28 @@ impl Stage {
             sent_last: last.0,
             is_converged: last.1,
             journal_last: self.journal_of("state")?,
+            verified_last: self.verified()?,
             said,
         })))
     }
 
     /// What somebody who died left behind.
     fn death(&self, victim: &Played, lab: &Lab) -> Result<Death, Failure> {
-        let journal = self.journal_of("state")?;
+        let (journal, verified) = (self.journal_of("state")?, self.verified()?);
         // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
-        Ok(Death { told: told(&victim.said), journal, sent: sent(lab)? })
+        Ok(Death { told: told(&victim.said), journal, verified, sent: sent(lab)? })
+    }
+
+    /// Whether the record is whole as it is now, by a copy; words, where it is not.
+    fn verified(&self) -> Result<Result<(), String>, Failure> {
+        self.remove("then")?;
+        self.copy("state", "then")?;
+        let verify = self.converger(&["verify", "--db", "then"]);
+        let said = self.at_home(verify, "then").output().map_err(|error| failed(&self.converger, &error))?;
+        let words = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        // Whoever died before anything was decided left no ledger.
+        let is_none = said.status.code() == Some(2) && words.contains("there is no ledger in ");
+        Ok(if said.status.success() || is_none { Ok(()) } else { Err(words) })
     }
 
     /// The journal in a directory as it is now, by a copy: whoever reads it changes nothing.

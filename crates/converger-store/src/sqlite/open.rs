@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 use super::schema::{self, Found};
 use super::{Settings, ledger, sums, trouble};
-use crate::{OpenError, lock};
+use crate::{KEY_FILE, OpenError, lock};
 
 /// The name of the file in the state directory.
 pub(crate) const FILE: &str = "converger.db";
@@ -124,7 +124,8 @@ fn ready_file(place: &Path) -> Result<u64, OpenError> {
     if metadata.is_file() { Ok(metadata.len()) } else { Err(unusable(io::Error::other("it is not a regular file"))) }
 }
 
-/// Whether a store that is not there, or has no bytes, was one: its log and the locks of environments come after its first bytes (S19).
+/// Whether a store that is not there, or has no bytes, was one: its log, the locks of environments and the key come after its first bytes
+/// (S19).
 ///
 /// A new store in its place would know of no hold, no freeze and no operation that is under way.
 pub(super) fn lost(place: &Path) -> Result<(), OpenError> {
@@ -142,7 +143,7 @@ fn remains(place: &Path) -> Option<PathBuf> {
     let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     let is_lock = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(lock::ENDING));
-    let beside = [log(place), directory.join(format!("{FILE}-shm"))];
+    let beside = [log(place), directory.join(format!("{FILE}-shm")), directory.join(KEY_FILE)];
     paths.into_iter().find(|path| is_lock(path) || beside.contains(path))
 }
 
@@ -250,22 +251,34 @@ fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
 /// What decides whether a guest may be touched.
 const DECIDING: [&str; 3] = ["occupants", "holds", "freezes"];
 
-/// What is damaged in a file of this length: its order, its sums, what an index says that its table does not, and rows that belong to none.
+/// What is damaged in a file of this length: its tables, its order, its sums, what an index says that its table does not, and rows that belong
+/// to none.
 pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<Option<String>> {
     let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'occupants'";
     let is_empty = connection.query_row(known, [], |row| row.get::<_, i64>(0))? == 0;
     if length > WHOLE_CHECK_BYTES_MAX && !is_empty {
-        return DECIDING
-            .iter()
-            .find_map(|table| damaged(connection, &format!("PRAGMA integrity_check('{table}')")).transpose())
-            .transpose();
+        let found =
+            DECIDING.iter().find_map(|table| damaged(connection, &format!("PRAGMA integrity_check('{table}')")).transpose()).transpose()?;
+        return found.map_or_else(|| misfit(connection, |table| DECIDING.contains(&table)), |found| Ok(Some(found)));
     }
-    let found = damaged(connection, "PRAGMA integrity_check(1)")?;
-    let orphan = || connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional();
-    Ok(match found {
-        Some(found) => Some(found),
-        None => orphan()?.map(|table| format!("a row of {table} belongs to nothing")),
-    })
+    if let Some(found) = damaged(connection, "PRAGMA integrity_check(1)")? {
+        return Ok(Some(found));
+    }
+    if !is_empty && !schema::is_as_made(connection)? {
+        return Ok(Some("its tables are not those that this program makes".into()));
+    }
+    if let Some(table) = connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional()? {
+        return Ok(Some(format!("a row of {table} belongs to nothing")));
+    }
+    if is_empty { Ok(None) } else { misfit(connection, |_| true) }
+}
+
+/// Where a file is only read SQLite does not look at the sums; otherwise it has done so.
+fn misfit(connection: &Connection, is_meant: impl Fn(&str) -> bool) -> rusqlite::Result<Option<String>> {
+    if !connection.is_readonly("main")? {
+        return Ok(None);
+    }
+    Ok(sums::misfit(connection, is_meant)?.map(|table| format!("a row of {table} has another sum")))
 }
 
 fn damaged(connection: &Connection, sql: &str) -> rusqlite::Result<Option<String>> {
