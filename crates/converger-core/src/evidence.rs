@@ -11,6 +11,7 @@ mod keep;
 mod read;
 mod recall;
 mod replay;
+mod same;
 mod write;
 
 #[cfg(test)]
