@@ -12,6 +12,7 @@ mod read;
 mod readings;
 mod recall;
 mod replay;
+mod same;
 mod write;
 
 #[cfg(test)]

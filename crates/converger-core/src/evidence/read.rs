@@ -1,6 +1,7 @@
 //! Entries, read back strictly: what is not byte for byte as this program writes it is none.
 
-use super::{ENTRY_SCHEMA, Entry, Inputs, KINDS, write_entry};
+use super::same::is_written_as;
+use super::{ENTRY_SCHEMA, Entry, Inputs, KINDS};
 use crate::apply::{
     BootId, End, Evidence, Freeze, Hold, Malformed, Operation, OperationFile, OperationId, Outcome, OutcomeFile, Record, Resolution, Run,
     RunId, TaskId, Word, checked, evidence, list, number, one_of, parse, schema, vmid,
@@ -16,8 +17,7 @@ use crate::observe::read_text;
 /// Anything that is not exactly one entry of [`ENTRY_SCHEMA`], in the only form that it has.
 pub fn parse_entry(bytes: &[u8]) -> Result<Entry, Malformed> {
     let entry = parse(bytes, ENTRY_SCHEMA, EntryFile)?;
-    let is_canonical = write_entry(&entry).is_ok_and(|written| written == bytes);
-    if is_canonical { Ok(entry) } else { Err(Malformed::OtherForm) }
+    if is_written_as(&entry, bytes) { Ok(entry) } else { Err(Malformed::OtherForm) }
 }
 
 struct EntryFile;
