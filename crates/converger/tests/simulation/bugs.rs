@@ -50,6 +50,10 @@ pub(crate) enum Bug {
     IgnorePending,
     /// Nor is a person's hold.
     IgnoreHold,
+    /// Nobody asks what people said since the intent was taken.
+    SkipClear,
+    /// However old a reading is, it is taken for young.
+    OldReading,
     /// A paused guest is taken for what it was planned on.
     UnclearIsFine,
     /// A guest that cannot be read is taken for stopped.
@@ -94,7 +98,7 @@ pub(crate) enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 36] = [
+    pub(crate) const ALL: [Self; 38] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -111,6 +115,8 @@ impl Bug {
         Self::IgnoreQuorum,
         Self::IgnorePending,
         Self::IgnoreHold,
+        Self::SkipClear,
+        Self::OldReading,
         Self::UnclearIsFine,
         Self::UnreadIsStopped,
         Self::LostIsFailed,
@@ -140,9 +146,11 @@ impl Bug {
             Self::AcknowledgeFirst => &["S1", "S19"],
             Self::RetryLostAnswer | Self::AdoptForeignTask => &["S2"],
             Self::ResendOnRecovery => &["S2", "S20"],
-            Self::StaleRead | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => &["S4"],
+            Self::StaleRead | Self::OldReading | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => {
+                &["S4"]
+            }
             Self::IgnoreDigest => &["S7"],
-            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold => &["S12"],
+            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold | Self::SkipClear => &["S12"],
             Self::IgnoreIdentity => &["S6"],
             Self::IgnoreProtection => &["S13"],
             Self::LostIsFailed | Self::SkipPromise | Self::HeldIsFailed => &["S17"],
@@ -261,6 +269,11 @@ pub(crate) fn record(bug: Option<Bug>, record: Record) -> Record {
 pub(crate) fn committed(bug: Option<Bug>, record: &Record, event: Event) -> Event {
     let is_failed = matches!(event, Event::NotCommitted(NotCommitted::Failed(_))) && !matches!(record, Record::Intent { .. });
     if bug == Some(Bug::GoOnUnwritten) && is_failed { Event::Committed } else { event }
+}
+
+/// What a machine with this bug takes the last word for.
+pub(crate) fn cleared(bug: Option<Bug>, said: Event) -> Event {
+    if bug == Some(Bug::SkipClear) { Event::Cleared } else { said }
 }
 
 /// What a plan with this bug would have.

@@ -3,6 +3,7 @@
 //!
 //! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
 
+mod fresh;
 mod legal;
 mod send;
 pub(crate) mod truth;
@@ -18,6 +19,8 @@ use converger_engine::schedule::OnFailure;
 use super::scene::{TOKEN, Wanted};
 use super::stage::Snapshot;
 
+pub(crate) use fresh::Against;
+use fresh::LastWord;
 pub(crate) use legal::Grounds;
 pub(crate) use send::Mutation;
 
@@ -42,6 +45,8 @@ pub(crate) struct Case {
     cluster: Option<Snapshot>,
     status: Option<Snapshot>,
     config: Option<Snapshot>,
+    /// What people had said when the last word was asked for, if nothing was read since.
+    word: Option<LastWord>,
     /// The word of the last ask.
     last: &'static str,
     sends: u32,
@@ -147,7 +152,7 @@ impl Oracle {
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
             case.is_under_way = false;
-            (case.cluster, case.status, case.config, case.last) = (None, None, None, "");
+            (case.cluster, case.status, case.config, case.word, case.last) = (None, None, None, None, "");
             (case.task_lost, case.is_turned_down) = (false, false);
             case.told_mark &= !was_dark;
         }
@@ -163,6 +168,7 @@ impl Oracle {
             cluster: None,
             status: None,
             config: None,
+            word: None,
             last: "",
             sends: 0,
             sent_ms: 0,
@@ -333,7 +339,7 @@ impl Oracle {
             self.asked_about(id, task);
         }
         let Some(case) = self.cases.get_mut(id) else { return };
-        case.last = ask.word();
+        (case.last, case.word) = (ask.word(), None);
         match (answer, snapshot) {
             (Answer::Cluster(_), snapshot) => case.cluster = snapshot,
             (Answer::Status(_), snapshot) => case.status = snapshot,

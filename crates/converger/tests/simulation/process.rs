@@ -22,7 +22,7 @@ use futures_util::FutureExt as _;
 
 use super::bugs::{self, Bug};
 use super::harm::{Harm, Kind};
-use super::oracle::{Mutation, Oracle};
+use super::oracle::{Against, Mutation, Oracle};
 use super::scene::{Scene, TOKEN};
 use super::stage::Stage;
 use super::trace::Brief;
@@ -59,6 +59,10 @@ pub(crate) struct Life<'l> {
     made: u64,
     commands: u64,
     dies_after: bool,
+    /// What the machine slept between the last word and the change that is being sent.
+    slept_ms: u64,
+    /// When a planted bug last read a guest, by its own clock.
+    asked_ms: u64,
     /// What happens to the next commit.
     fault: Option<(Kind, Fault)>,
     /// The last commit could not be written; the place in the queue at which the process is told so.
@@ -88,6 +92,8 @@ impl<'l> Life<'l> {
             made: 0,
             commands: 0,
             dies_after: false,
+            slept_ms: 0,
+            asked_ms: 0,
             fault: None,
             has_failed: false,
             told_failed: None,
@@ -140,7 +146,9 @@ impl<'l> Life<'l> {
     }
 
     fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
-        let effects = self.drive.feed(id, event, self.clock());
+        // With the bug, whatever was read is as young as if it had been read now.
+        let is_young = self.bug == Some(Bug::OldReading) && event == Event::Cleared;
+        let effects = self.drive.feed(id, event, if is_young { self.asked_ms } else { self.clock() });
         self.follow(effects)
     }
 
@@ -217,8 +225,10 @@ impl<'l> Life<'l> {
             }
             Command::Ask(ask) => self.ask(id, &operation, ask),
             Command::Clear => {
+                self.oracle.last_word(id, self.against(&operation), self.stage.now_ms);
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
-                self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+                let said = said.unwrap_or_else(|| panic!("nothing here waits"));
+                self.later(self.stage.now_ms, id, bugs::cleared(self.bug, said));
                 Ok(())
             }
             Command::Whose(tasks) => {
@@ -233,6 +243,15 @@ impl<'l> Life<'l> {
         }
     }
 
+    /// What people have said against a change, as the journal has it.
+    fn against(&self, operation: &Operation) -> Option<Against> {
+        let environment = &operation.environment;
+        let freeze = self.store.freeze(environment.clone()).now_or_never().and_then(Result::ok).flatten();
+        let holds = self.store.holds(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
+        let is_held = holds.iter().any(|hold| hold.vmid == operation.guest.vmid);
+        freeze.map(|_| Against::Freeze).or_else(|| is_held.then_some(Against::Hold))
+    }
+
     fn later(&mut self, at_ms: u64, id: &OperationId, event: Event) {
         self.made += 1;
         self.queue.insert((at_ms, self.made), (id.clone(), event));
@@ -245,9 +264,14 @@ impl<'l> Life<'l> {
             self.oracle.broken_by("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
             return Err(Died);
         }
-        let harms = self.stage.command(act == Act::Send);
+        let (harms, before_ms) = (self.stage.command(act == Act::Send), self.stage.now_ms);
         for harm in harms {
             self.struck(&harm)?;
+        }
+        // Nothing but a machine that sleeps takes time here.
+        self.slept_ms = if act == Act::Send { self.stage.now_ms - before_ms } else { 0 };
+        if self.slept_ms > 0 {
+            self.stage.sometimes("the machine slept between the last word and the sending");
         }
         Ok(())
     }
@@ -391,6 +415,9 @@ impl<'l> Life<'l> {
             // Everything is as it was planned on, it thinks.
             return self.believe_the_plan(id, operation);
         }
+        if matches!(ask, Ask::Status(_)) {
+            self.asked_ms = self.clock();
+        }
         let ask = match self.bug {
             Some(bug) => {
                 let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
@@ -464,6 +491,7 @@ impl<'l> Life<'l> {
             Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
             None => self.oracle.broken_by("S12", format!("{id} sends {}", request.path())),
         }
+        self.oracle.rests_on(id, self.stage.now_ms - self.slept_ms);
     }
 
     /// What is on the disk. A store that has stopped tells nobody, and what it has is there all the same.

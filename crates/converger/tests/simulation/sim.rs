@@ -109,6 +109,7 @@ const STATES: &[&str] = &[
     "a record was not taken",
     "a sync failed",
     "the process died",
+    "the machine slept between the last word and the sending",
     "the plan is refused",
     "no reading",
     "a guest converged after healing",

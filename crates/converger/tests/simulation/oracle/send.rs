@@ -124,7 +124,7 @@ impl Oracle {
     }
 }
 
-type Found = Option<(&'static str, String)>;
+pub(super) type Found = Option<(&'static str, String)>;
 
 /// Every field is written or taken away as the journal has it, and nothing else is.
 fn writes_exactly(fields: &[FieldChange], sent: &Mutation) -> bool {
