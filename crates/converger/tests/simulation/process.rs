@@ -84,7 +84,7 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
-            drive: Drive::new(scene.limits, bugs::on_failure(bug, scene.on_failure)),
+            drive: Drive::new(bugs::limits(bug, scene.limits), bugs::on_failure(bug, scene.on_failure)),
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
             sent: BTreeSet::new(),
@@ -129,6 +129,9 @@ impl<'l> Life<'l> {
 
     fn go(&mut self) -> Result<(), Died> {
         while let Some((place, (id, event))) = self.queue.pop_first() {
+            if place.0 > self.stage.now_ms {
+                self.oracle.time_passes();
+            }
             self.stage.pass_to(place.0);
             if self.told_failed.is_some_and(|told| told <= place) {
                 self.oracle.told_unwritten();
@@ -178,7 +181,7 @@ impl<'l> Life<'l> {
         }
         self.stage.tell(format_args!("{id}: not run, {code}"));
         self.stage.sometimes("an operation was not run");
-        self.oracle.not_run(id);
+        self.oracle.not_run(id, &code);
         Ok(())
     }
 
@@ -430,6 +433,8 @@ impl<'l> Life<'l> {
         self.stage.tell(format_args!("{id}: {} -> {}", ask.word(), Brief(&answer)));
         let (answer, at_ms) = match (&ask, &answer, self.bug) {
             (Ask::Send { .. }, Answer::Sent(Sent::MayHaveRun(_)), Some(Bug::RetryLostAnswer)) => self.exchange(id, operation, &ask),
+            (_, Answer::Unread(_), Some(Bug::AskForEver)) => self.until_answered(id, operation, &ask),
+            (_, Answer::Tasks(tasks), Some(Bug::BelieveTheList)) if tasks.is_empty() => return self.believe_the_list(id),
             _ => (answer, at_ms),
         };
         if ask.is_mutation() {
@@ -449,6 +454,25 @@ impl<'l> Life<'l> {
         let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.uptime().ms });
         let _ = self.exchange(id, operation, &ask);
         Err(Died)
+    }
+
+    /// No list has its task, so that nothing was carried out, it thinks.
+    fn believe_the_list(&mut self, id: &OperationId) -> Result<(), Died> {
+        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
+        self.oracle.ended(id, &outcome, true, 0);
+        Err(Died)
+    }
+
+    /// Asks until something comes, or nobody can bear it any longer.
+    fn until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &Ask) -> (Answer, u64) {
+        let mut came = self.exchange(id, operation, ask);
+        for _ in 0..1_000 {
+            if !matches!(came.0, Answer::Unread(_)) {
+                break;
+            }
+            came = self.exchange(id, operation, ask);
+        }
+        came
     }
 
     /// One ask, as one request, and what came of it when.

@@ -111,6 +111,7 @@ const STATES: &[&str] = &[
     "the process died",
     "the machine slept between the last word and the sending",
     "the plan is refused",
+    "the plan is over its limits",
     "no reading",
     "a guest converged after healing",
     "a ledger played again",
