@@ -9,7 +9,7 @@ use std::sync::Arc;
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
 use converger_core::guest::RunState;
-use converger_core::policy::Rules;
+use converger_core::policy::{self, Rules};
 use converger_core::testing::Rng;
 use converger_engine::operation::Patience;
 use converger_engine::schedule::{Limits, OnFailure};
@@ -45,6 +45,8 @@ pub(crate) struct Scene {
     pub(crate) rules: Arc<Rules>,
     pub(crate) wanted: BTreeMap<u32, Wanted>,
     pub(crate) limits: Limits,
+    /// How much one run may change.
+    pub(crate) budget: policy::Limits,
     pub(crate) on_failure: OnFailure,
     pub(crate) patience: Patience,
     /// Every step carries an idempotency key, and is asked for again later.
@@ -89,6 +91,7 @@ pub(crate) fn draw(rng: &mut Rng) -> Scene {
         patience: patience(rng),
         is_one_shot: rng.one_in(8),
         is_granted,
+        budget: budget(rng),
     }
 }
 
@@ -100,6 +103,26 @@ fn guests(rng: &mut Rng) -> u32 {
         2 | 3 => 2,
         _ => 1,
     }
+}
+
+/// Mostly more than there can be to do.
+fn budget(rng: &mut Rng) -> policy::Limits {
+    if !rng.one_in(12) {
+        return policy::Limits::default();
+    }
+    let mut below = |max: u64| u32::try_from(rng.below(max)).unwrap_or(0);
+    policy::Limits { guests: 1 + below(2), percent: 50 * (1 + below(2)), stops: below(2) }
+}
+
+/// The same guests, and the opposite of what is wanted of them.
+pub(crate) fn turned_round(scene: &Scene) -> Desired {
+    let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
+    let wish = |guest: &GuestSetting| {
+        let kind = if guest.kind == Kind::Qemu { "qemu" } else { "lxc" };
+        let state = scene.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
+        json!({ "vmid": guest.vmid, "kind": kind, "name": guest.name, "state": state, "stop": "hard" })
+    };
+    declared(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
 }
 
 /// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
@@ -138,6 +161,7 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
         rules: Arc::new(Rules::default()),
         wanted: BTreeMap::from([(100, wanted)]),
         limits: Limits::default(),
+        budget: policy::Limits::default(),
         on_failure: OnFailure::GoOn,
         patience: short(),
         is_one_shot: false,

@@ -48,6 +48,8 @@ pub(crate) const ENDS: &[&str] = &[
 /// How a guest and its cluster really were when a request was answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
+    /// When that was.
+    pub(crate) at_ms: u64,
     pub(crate) quorate: bool,
     /// Whether the node that was asked is there for the entry node.
     pub(crate) online: bool,
@@ -312,7 +314,8 @@ impl Stage {
 
     /// How the cluster really is, without any guest.
     pub(crate) fn membership(&self, node: &str) -> Snapshot {
-        Snapshot { quorate: self.world.quorate(&self.entry), online: self.world.sees(&self.entry, node), truth: None }
+        let (quorate, online) = (self.world.quorate(&self.entry), self.world.sees(&self.entry, node));
+        Snapshot { at_ms: self.now_ms, quorate, online, truth: None }
     }
 
     /// How things really are.

@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
+use converger_core::action::Change;
 use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId, Outcome, Record, Resolution, Run, RunId, Source, Terms};
 use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
 use converger_core::artifact::{Digest, Provenance};
+use converger_core::desired::Desired;
 use converger_core::guest::Vmid;
-use converger_core::plan::{self, Plan, Verdict};
-use converger_core::policy::{Circumstances, Limits};
+use converger_core::moment;
+use converger_core::observe::Observation;
+use converger_core::plan::{self, Plan, Step, Verdict};
+use converger_core::policy::Circumstances;
 use converger_core::safety::{self, Judged};
 use converger_core::testing::{Rng, some_inputs};
 use converger_engine::driver::unsettled;
@@ -27,10 +31,6 @@ use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
 use super::trace::Trace;
-
-/// Readings are dated with this, and admitted at the same moment: age is not what is simulated here.
-const TAKEN_AT: &str = "2026-11-15T00:00:00Z";
-const TAKEN_SECS: u64 = 1_794_700_800;
 
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
@@ -123,13 +123,15 @@ struct Story {
     is_audited: bool,
     /// Guests that a planted bug takes for locked.
     locked: BTreeSet<Vmid>,
+    /// The reading of which a planted bug makes all plans.
+    kept: Option<Observation>,
     /// What the last plan decided about each guest.
     verdicts: Vec<(u32, Verdict)>,
 }
 
 impl Story {
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
-        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure));
+        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure).within(scene.limits, scene.budget));
         Self {
             stage: Some(stage),
             store,
@@ -141,6 +143,7 @@ impl Story {
             is_healed: false,
             is_audited: true,
             locked: BTreeSet::new(),
+            kept: None,
             verdicts: Vec::new(),
         }
     }
@@ -226,6 +229,7 @@ impl Story {
             return Ok(());
         };
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
+        self.demand_presence();
         // The plan of a world that has come to rest has nothing to admit.
         if plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             return Ok(());
@@ -239,12 +243,30 @@ impl Story {
         let was_dark = self.stage().was_dark();
         self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
         self.oracle.begins(was_dark);
+        let now_ms = self.stage().now_ms;
+        self.oracle.begins_at(now_ms / 1000);
     }
 
     fn demand_reading(&mut self) {
         if self.is_healed {
             self.oracle.broken_by("L1", "everything has healed, and there is no reading".into());
         }
+    }
+
+    /// S5: whoever is there is not called missing, however badly the lists are read.
+    fn demand_presence(&mut self) {
+        let is_called_missing = |verdict: &Verdict| matches!(verdict, Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().word() == "guest-missing"));
+        let Some(stage) = self.stage.as_ref().filter(|stage| !stage.struck.contains(&Kind::Vanished)) else { return };
+        let missed = self.verdicts.iter().find(|(vmid, verdict)| is_called_missing(verdict) && stage.world.truth(*vmid).is_some());
+        if let Some((vmid, _)) = missed {
+            self.oracle.missed(*vmid);
+        }
+    }
+
+    /// What is declared.
+    fn declared(&self) -> Arc<Desired> {
+        let is_turned = self.bug == Some(Bug::TurnRound) && !self.runs.is_multiple_of(2);
+        if is_turned { Arc::new(scene::turned_round(&self.scene)) } else { Arc::clone(&self.scene.desired) }
     }
 
     /// What is open, or held until a reading tells, is found out first.
@@ -288,9 +310,10 @@ impl Story {
     /// What is to be done, on a fresh reading; none: there is no reading.
     fn plan(&mut self) -> Option<Plan> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        let taken_at = moment::written(stage.now_ms / 1000);
         let way = Way::new(stage);
-        let (environment, scope, needs) =
-            (self.scene.desired.environment().clone(), self.scene.desired.scope(), Needs::of(&self.scene.desired));
+        let desired = self.declared();
+        let (environment, scope, needs) = (desired.environment().clone(), desired.scope(), Needs::of(&desired));
         let question = Question { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
         let session = Session::new(way.clone());
         let taken = observe::read(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
@@ -307,20 +330,29 @@ impl Story {
         if self.bug == Some(Bug::LockForever) {
             bugs::locked_for_ever(&mut self.locked, &mut observation);
         }
-        observation.taken_at = Some(TAKEN_AT.into());
+        if self.bug == Some(Bug::AbsentIsMissing) {
+            bugs::absent_is_missing(&mut observation);
+        }
+        observation.taken_at = Some(taken_at.into());
+        if self.bug == Some(Bug::OldPlan) {
+            observation = self.kept.get_or_insert(observation).clone();
+        }
         let scoped = observation.within(&scope);
-        Some(plan::plan(Arc::clone(&self.scene.desired), Arc::new(scoped), Arc::clone(&self.scene.rules)))
+        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
+        self.oracle.plans_on(plan.observation().taken_at.as_deref().and_then(moment::read));
+        Some(plan)
     }
 
     fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
         let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
         let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
-        let safe = match safety::judge(plan, Limits::default(), Circumstances::default()) {
+        let is_within = self.is_within_limits();
+        let safe = match safety::judge(plan, bugs::budget(self.bug, self.scene.budget), Circumstances::default()) {
             Judged::Safe(safe) => safe,
             Judged::Refused(_) => {
                 self.stage().tell(format_args!("the plan is refused"));
-                self.stage().sometimes("the plan is refused");
-                if self.is_healed {
+                self.stage().sometimes(if is_within { "the plan is refused" } else { "the plan is over its limits" });
+                if self.is_healed && is_within {
                     self.oracle.broken_by("L2", "the whole plan is refused although everything has healed".into());
                 }
                 return None;
@@ -334,11 +366,13 @@ impl Story {
             provenance: Provenance::Live,
             confirmation: Confirmation::Typed { by: "ann".into(), names },
             refused: Refused::IsLeftOut,
-            now_secs: TAKEN_SECS,
+            now_secs: self.stage().now_ms / 1000,
             age_secs_max: Admission::AGE_SECS_MAX,
         };
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
+            // It was read for so long that nobody knows any more how it is.
+            Err(_) if !self.is_healed => return None,
             other => panic!("everything was typed: {other:?}"),
         };
         self.runs += 1;
@@ -452,12 +486,13 @@ impl Story {
     /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against, and nothing stands against it but what
     /// somebody put there.
     fn rests(&mut self) {
+        let is_within_limits = self.is_within_limits();
         let verdicts = std::mem::take(&mut self.verdicts);
         let is_refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
         let refused = verdicts.iter().filter(|(_, verdict)| is_refused(verdict)).map(|(vmid, _)| *vmid).collect();
         let world = self.stage.as_ref().map(|stage| &stage.world);
         let real = self.scene.wanted.keys().filter_map(|vmid| Some((*vmid, world?.truth(*vmid)?))).collect();
-        let grounds = Grounds { wanted: &self.scene.wanted, real: &real, refused: &refused };
+        let grounds = Grounds { wanted: &self.scene.wanted, real: &real, refused: &refused, is_within_limits };
         let found = verdicts.iter().find_map(|(vmid, verdict)| self.amiss(*vmid, verdict, &grounds));
         if verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             self.stage().sometimes("a guest converged after healing");
@@ -468,6 +503,13 @@ impl Story {
         if let Some((rule, text)) = found {
             self.oracle.broken_by(rule, text);
         }
+    }
+
+    /// Whether a run may do all that the last plan has.
+    fn is_within_limits(&self) -> bool {
+        let steps = || self.verdicts.iter().filter_map(|(_, verdict)| if let Verdict::Steps(steps) = verdict { Some(steps) } else { None });
+        let takes_down = |step: &Step| matches!(step.change, Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. });
+        self.oracle.allows(steps().count(), steps().filter(|steps| steps.iter().any(takes_down)).count())
     }
 
     /// What is wrong with the last verdict on a guest.
@@ -481,6 +523,7 @@ impl Story {
                 Some(("L2", format!("{vmid} is refused with `{code}`, and nothing gives cause for that any more: {real:?}")))
             }
             Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => None,
+            Verdict::Steps(_) if !grounds.is_within_limits => None,
             Verdict::Steps(steps) => {
                 let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
                 Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")))
