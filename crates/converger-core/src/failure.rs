@@ -32,6 +32,8 @@ pub enum Code {
     WorldInvalid,
     /// The lab cannot be served.
     LabUnserved,
+    /// The system does not give this process what it needs.
+    ProcessLimited,
     /// This side of the connection cannot be made ready.
     ClientSetup,
     /// No endpoint answers.

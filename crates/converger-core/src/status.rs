@@ -72,7 +72,7 @@ pub fn of_failure(code: Failure) -> Status {
         | Failure::EnvironmentUnconfigured
         | Failure::RecordingOther
         | Failure::WorldInvalid => (INPUT, 400),
-        Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved => (FAILED, 500),
+        Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved | Failure::ProcessLimited => (FAILED, 500),
         // What converger.toml leads to is input, and no caller of a service has written it.
         Failure::ClientSetup => (INPUT, 500),
         Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),

@@ -106,7 +106,8 @@ impl ProxmoxError {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::NoEndpoint => Some(Code::EnvironmentUnconfigured),
-            Self::Client(_) | Self::Runtime(_) => Some(Code::ClientSetup),
+            Self::Client(client) if client.is_of_the_configuration() => Some(Code::ClientSetup),
+            Self::Client(_) | Self::Runtime(_) => Some(Code::ProcessLimited),
             Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
@@ -296,9 +297,9 @@ mod tests {
         let error = observer.report(&Scope::new(vec![])).expect_err("nobody is trusted");
         assert!(matches!(&error, ProxmoxError::Client(client) if client.is_of_the_configuration()), "{error}");
         let limits = ProxmoxError::Runtime(std::io::Error::other("too many open files"));
-        for error in [error, limits] {
-            assert_eq!(error.code(), Some(Code::ClientSetup), "{error}");
-            assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
+        for (error, code, word) in [(error, Code::ClientSetup, "Mend"), (limits, Code::ProcessLimited, "ulimit -n")] {
+            assert_eq!(error.code(), Some(code), "{error}");
+            assert!(error.remedy().is_some_and(|remedy| remedy.contains(word)), "{error}");
         }
     }
 

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 55] = [
+pub static TABLE: [Entry; 56] = [
     entry(
         Code::UsageWrong,
         "usage-wrong",
@@ -104,11 +104,18 @@ pub static TABLE: [Entry; 55] = [
         "End the other lab, take other ports with `--port` (0 takes any that are free), or name another directory with `--into`.",
     ),
     entry(
+        Code::ProcessLimited,
+        "process-limited",
+        "the system does not give this process what it needs",
+        "Input and output, a thread or a connection could not be set up, because this process or its user may have no more of them. Nothing was read and nothing was sent.",
+        "Look at the limits of this process and of its user: open files (`ulimit -n`), processes and threads (`ulimit -u`), memory; then run it again.",
+    ),
+    entry(
         Code::ClientSetup,
         "client-setup",
         "the connection cannot be made ready on this machine",
-        "Before anybody is asked, the authorities that are trusted, the token with its secret, and this machine's network and TLS must be ready. One of them is not, so that nothing was read and nothing was sent.",
-        "Mend what the message names: the file in `ca`, the id in `token`, where `secret` is and what is there, or the limits of this process, such as that of open files.",
+        "Before anybody is asked, the authorities that are trusted, and the token with its secret must be ready. One of them is not, so that nothing was read and nothing was sent.",
+        "Mend what the message names: the file in `ca`, the id in `token`, where `secret` is and what is there.",
     ),
     entry(
         Code::EndpointUnreachable,

@@ -127,7 +127,11 @@ fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
 fn inside(proxmox: Result<Proxmox, ProxmoxError>, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
     match proxmox {
         Ok(proxmox) => proxmox.examine(desired, say),
-        Err(error) => nobody(unready("setup", files::plain(&error.to_string()), Code::ClientSetup.entry().remedy)),
+        Err(error) => {
+            let code = error.code().unwrap_or(Code::ClientSetup);
+            let found = Finding::new("setup", Level::Fail, files::plain(&error.to_string()));
+            nobody(found.code(code).remedy(code.entry().remedy.trim_end_matches('.')))
+        }
     }
 }
 

@@ -183,11 +183,16 @@ pub(super) fn runtime() -> Result<Runtime, Stop> {
 
 /// The system gives this process no more threads.
 pub(super) fn no_thread(error: &io::Error) -> Stop {
-    unready(Stop::failed(format!("cannot begin a thread: {error}")), "look at the limits of this process and of its user (`ulimit -u`)")
+    limited(format!("cannot begin a thread: {error}"), "look at the limits of this process and of its user (`ulimit -u`)")
+}
+
+/// The system does not give this process what it needs.
+pub(super) fn limited(message: String, remedy: &str) -> Stop {
+    Stop::failed(message).code(Code::ProcessLimited).help(more(remedy, Code::ProcessLimited))
 }
 
 /// This side of a connection cannot be made ready.
-pub(super) fn unready(stop: Stop, remedy: &str) -> Stop {
+fn unready(stop: Stop, remedy: &str) -> Stop {
     stop.code(Some(Code::ClientSetup)).help(more(remedy, Code::ClientSetup))
 }
 

@@ -73,7 +73,8 @@ fn fault_report(scenario: &Scenario) -> Option<String> {
 }
 
 /// What needs another output or a lab as the command itself; `codes` shows those.
-const ELSEWHERE: [failure::Code; 3] = [failure::Code::OutputUnwritable, failure::Code::WorldInvalid, failure::Code::LabUnserved];
+const ELSEWHERE: [failure::Code; 4] =
+    [failure::Code::OutputUnwritable, failure::Code::WorldInvalid, failure::Code::LabUnserved, failure::Code::ProcessLimited];
 
 #[test]
 fn the_scenarios_are_many_and_show_every_refusal_code() {

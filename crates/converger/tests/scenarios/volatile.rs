@@ -55,6 +55,7 @@ impl Volatile {
         let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
         let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
         let text = with_numbers_named(&with_numbers_named(&text, "process: ", "<pid>"), "(process ", "<pid>");
+        let text = with_receipts_named(&text);
         let text = replaced(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
         let text = replaced(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
         let text = replaced(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
@@ -136,6 +137,16 @@ fn is_digest(text: &str) -> bool {
 /// Eight digits of its second and eight of chance.
 fn is_run(text: &str) -> bool {
     text.split_once('-').is_some_and(|(second, chance)| second.len() == 8 && chance.len() == 8 && is_hex(second) && is_hex(chance))
+}
+
+/// A receipt has its entry in one line and a signature in another.
+fn with_receipts_named(text: &str) -> String {
+    let named = |line: &str| match line.split_once(' ') {
+        Some(("extra", _)) => "extra <entry>".to_owned(),
+        Some(("\u{2014}", _)) => "\u{2014} <ledger> <signature>".to_owned(),
+        _ => line.to_owned(),
+    };
+    text.split('\n').map(named).collect::<Vec<_>>().join("\n")
 }
 
 fn is_log(text: &str) -> bool {
