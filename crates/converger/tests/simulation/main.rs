@@ -7,12 +7,13 @@ mod commands;
 #[path = "sim.rs"]
 mod sim;
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use converger_core::apply::{Record, Run};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::{Batch, MemoryStore, Write};
-use sim::{Bug, NOT_PLAYED, SAGAS, find, found_in_wrong_ones, run, sagas, tell};
+use sim::{Bug, NOT_PLAYED, SAGAS, drawn, find, found_in_wrong_ones, run, sagas, tell};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -54,9 +55,25 @@ fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twi
 fn what_the_codec_can_write_is_played_or_named_with_the_reason_why_not() {
     let named = NOT_PLAYED.map(|(name, _)| name);
     let played = ["Start", "Shutdown", "Stop", "RebootQemu", "ConfigSet"];
-    let all: std::collections::BTreeSet<&str> = named.into_iter().chain(played).collect();
+    let all: BTreeSet<&str> = named.into_iter().chain(played).collect();
     assert_eq!(commands::variants("Write"), all);
     assert!(NOT_PLAYED.iter().all(|(_, reason)| !reason.is_empty()));
+}
+
+/// A fault that is new in the lab or in the store is drawn here, for each service and each face too.
+#[test]
+fn every_fault_that_the_lab_and_the_store_know_is_drawn() {
+    let (act, fault) = (include_str!("../../../converger-lab/src/fault/act.rs"), include_str!("../../../converger-lab/src/fault.rs"));
+    let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
+    let of = |source: &'static str, name: &str| commands::variants_in(source, name);
+    let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
+    let mut all: BTreeSet<String> = named(act, "Act").chain(named(fault, "Twist")).chain(named(fault, "TaskTwist")).collect();
+    all.extend(named(store, "Fault"));
+    for service in ["ServiceDown", "ServiceHung", "ServiceUp"] {
+        all.extend(of(act, "Part").into_iter().map(|part| format!("{service} {part}")));
+    }
+    all.extend(of(wire, "Face").into_iter().map(|face| format!("Show {face}")));
+    assert_eq!(drawn(), all);
 }
 
 #[test]

@@ -24,6 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use book::found_in_wrong_ones;
 pub(crate) use bugs::Bug;
 pub(crate) use harm::Kind;
+#[cfg(test)]
+pub(crate) use harm::drawn;
 pub(crate) use oracle::Violation;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
