@@ -27,6 +27,8 @@ pub(crate) use harm::Kind;
 #[cfg(test)]
 pub(crate) use harm::drawn;
 pub(crate) use oracle::Violation;
+#[cfg(test)]
+pub(crate) use saga::finds_wrong_ways_back;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
 pub(crate) use story::{Told, tell};
