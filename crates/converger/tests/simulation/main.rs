@@ -13,7 +13,7 @@ use std::process::Command;
 use converger_core::apply::{Record, Run};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::{Batch, MemoryStore, Write};
-use sim::{Bug, NOT_PLAYED, SAGAS, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, tell};
+use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, tell};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -22,6 +22,15 @@ fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
     let first = tally.violations.first_key_value().map(|(seed, violation)| format!("seed {seed}: {} {}", violation.rule, violation.text));
     assert_eq!(first, None, "one of {}; `cargo xtask simulate --seed N` tells the story of a seed", tally.violations.len());
     assert_eq!(tally.missing(), Vec::<String>::new(), "seeds 0 to 1999");
+}
+
+/// Nobody searches for the schedule that ended in one.
+#[test]
+fn a_panic_is_a_violation_of_its_seed_and_the_others_go_on() {
+    let told = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
+    let violation = told.violation.map(|violation| (violation.rule, violation.text));
+    assert_eq!(violation, Some(("panic", "op-1 cannot be".to_owned())));
+    assert!(caught(8, || tell(8, None, false)).violation.is_none());
 }
 
 /// The check of ledgers finds what it is for.

@@ -40,6 +40,7 @@ const RUNS_MAX: usize = 4;
 const AUDITED_ONE_IN: u64 = 16;
 
 /// What came of a schedule.
+#[derive(Default)]
 pub(crate) struct Told {
     pub(crate) hash: u64,
     pub(crate) violation: Option<Violation>,
