@@ -144,9 +144,7 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
     if !matches!(step, "start" | "config.set") {
         (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
     }
-    let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
-    let mut json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
-    let mut wanted = Wanted { name: "web-100".to_owned(), ..Wanted::default() };
+    let (mut json, mut wanted) = wish_of_one(kind);
     ask_for(step, &mut json, &mut wanted);
     let setting = Setting {
         nodes: BTreeMap::from([("pve1".to_owned(), NodeSetting::default())]),
@@ -169,6 +167,47 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
     }
 }
 
+/// The only guest of a world, of which nothing is wanted yet.
+fn wish_of_one(kind: Kind) -> (Json, Wanted) {
+    let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
+    let json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
+    (json, Wanted { name: "web-100".to_owned(), ..Wanted::default() })
+}
+
+/// The same guest, of which that is wanted what a plan has published as the way back from its step; none: nothing undoes it.
+pub(crate) fn undone(kind: Kind, step: &str, undo: &Json) -> Option<Scene> {
+    let change = undo.get("change")?.as_str()?;
+    let (mut json, mut wanted) = wish_of_one(kind);
+    match change {
+        "start" => wanted.state = Some(RunState::Running),
+        "shutdown" => wanted.state = Some(RunState::Stopped),
+        "config.set" => {
+            json["config"] = undo["fields"].clone();
+            wanted.config = undo["fields"].as_object()?.iter().map(|(key, value)| (managed(key), raw(value))).collect();
+        }
+        other => panic!("nobody knows how to ask for `{other}`"),
+    }
+    if let Some(state) = wanted.state {
+        json["state"] = json!(state.word());
+    }
+    let (desired, wanted) = (Arc::new(declared(&[json])), BTreeMap::from([(100, wanted)]));
+    Some(Scene { desired, wanted, ..single(kind, step) })
+}
+
+/// The keys that sagas write.
+fn managed(key: &str) -> &'static str {
+    ["cores", "description"].into_iter().find(|own| *own == key).unwrap_or_else(|| panic!("no saga writes `{key}`"))
+}
+
+/// A value as Proxmox has it.
+fn raw(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
 /// Declares one step, twice: as it is written, and raw.
 fn ask_for(step: &str, json: &mut Json, wanted: &mut Wanted) {
     let mut config = |key: &'static str, value: Json, raw: Option<&str>| {
@@ -176,9 +215,7 @@ fn ask_for(step: &str, json: &mut Json, wanted: &mut Wanted) {
         wanted.config.insert(key, raw.map(str::to_owned));
     };
     match step {
-        "config.back" => config("cores", json!(1), Some("1")),
         "config.unset" => config("description", Json::Null, None),
-        "config.again" => config("description", json!("old"), Some("old")),
         "config.set" | "reboot" | "restart" => config("cores", json!(2), Some("2")),
         _ => {}
     }

@@ -9,7 +9,7 @@ use converger_adapters::proxmox::observe::{self, Needs, Question};
 use converger_core::action::Change;
 use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId, Outcome, Record, Resolution, Run, RunId, Source, Terms};
 use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
-use converger_core::artifact::{Digest, Provenance};
+use converger_core::artifact::{Digest, Provenance, write_plan};
 use converger_core::desired::Desired;
 use converger_core::guest::Vmid;
 use converger_core::moment;
@@ -22,6 +22,7 @@ use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
+use serde_json::Value as Json;
 
 use super::book;
 use super::bugs::{self, Bug};
@@ -39,6 +40,7 @@ const RUNS_MAX: usize = 4;
 const AUDITED_ONE_IN: u64 = 16;
 
 /// What came of a schedule.
+#[derive(Default)]
 pub(crate) struct Told {
     pub(crate) hash: u64,
     pub(crate) violation: Option<Violation>,
@@ -82,8 +84,24 @@ pub(crate) struct Undone {
     pub(crate) commands: u64,
     /// Changes that were sent to do it, to undo it, and to undo it again.
     pub(crate) sends: [u64; 3],
+    /// The words of those that undid it.
+    pub(crate) sent: BTreeSet<String>,
     /// How the guest was before, after it was undone, and after it was undone again: whether it ran, and its config.
     pub(crate) seen: [String; 3],
+}
+
+/// What plan.json publishes as the way back from each step of a scene's plan, in their order.
+pub(crate) fn published_undo(scene: Scene) -> Vec<Json> {
+    let stage = Stage::new(&scene.setting, Vec::new(), Trace::new(false));
+    let mut story = Story::new(scene, stage, Rng::new(0), None);
+    let plan = story.plan().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let mut text = Vec::new();
+    let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
+    let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
+    let json: Json =
+        written.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())).unwrap_or_else(|error| panic!("{error}"));
+    let guests = json["body"]["guests"].as_array().into_iter().flatten();
+    guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten()).map(|step| step["undo"].clone()).collect()
 }
 
 /// One guest is brought there and back again, in one world and with one journal. These harms strike on the way back, each at a
@@ -96,6 +114,7 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
     story.stage().pass(30_000);
     let (done, begun) = (story.oracle.sends, story.stage().commands());
+    story.oracle.sent.clear();
     story.oracle.wants(back.wanted.clone());
     story.scene = back;
     let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
@@ -104,9 +123,10 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     let commands = story.stage().commands() - begun;
     story.good_days();
     let (undone, once) = (story.oracle.sends, story.guest());
+    let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
     let _ = story.live();
     let sends = [done, undone - done, story.oracle.sends - undone];
-    Undone { sends, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
+    Undone { sends, sent, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
 }
 
 struct Story {
