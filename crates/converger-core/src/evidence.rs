@@ -26,7 +26,6 @@ pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
 pub use fit::write_fitting;
 pub use keep::{Kept, keep};
 pub use read::parse_entry;
-pub use readings::Readings;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
 pub use write::write_entry;

@@ -331,6 +331,22 @@ fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<
     }
 }
 
+/// The same for what is written of what is kept: neither the state nor the configuration is written over.
+fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
+    let leads_to = config::leads_to(config);
+    let taken = |path: &Path, why: &str| {
+        let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
+        Err(stop.help("name another file with --out"))
+    };
+    if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
+        return taken(input, "the configuration is there, or leads there");
+    }
+    match state::directory(leads_to.state.as_deref()) {
+        Ok(directory) if converger_store::keeps(&directory, out) => taken(out, "the state is kept there"),
+        _ => Ok(()),
+    }
+}
+
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
         .code(Code::FileUnwritable)

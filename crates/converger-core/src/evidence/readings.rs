@@ -2,48 +2,26 @@
 //!
 //! What never enters: removing anything, and plans, rules or declared states. Those are small, and every decision keeps them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use super::{Entry, Misplaced, Replay};
+use super::Replay;
 use crate::apply::RunId;
 use crate::artifact::Digest;
-use crate::guest::EnvironmentName;
 
-/// The readings that decisions rest on.
-#[derive(Clone, Debug, Default)]
-pub struct Readings {
-    replay: Replay,
-    of_runs: BTreeMap<RunId, Digest>,
-    /// The last run of each environment. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
-    last: BTreeMap<EnvironmentName, RunId>,
-}
-
-impl Readings {
-    /// One entry more.
-    ///
-    /// # Errors
-    /// It cannot stand here: of a ledger that is broken nothing is let go.
-    pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
-        if let Entry::RunStarted { run, inputs } = &entry {
-            self.of_runs.insert(run.id.clone(), inputs.observation);
-            self.last.insert(run.environment.clone(), run.id.clone());
-        }
-        self.replay.take(entry)
-    }
-
+impl Replay {
     /// The readings that only decisions of before this time rest on, none of which is open.
     #[must_use]
     pub fn unneeded(&self, before_ms: u64) -> BTreeSet<Digest> {
-        let histories = self.replay.operations().values();
+        let histories = self.operations.values();
         let unsettled: BTreeSet<&RunId> =
             histories.filter(|history| history.progress().occupies_guest()).map(|history| &history.operation.run).collect();
         let is_needed = |id: &RunId| {
             let goes_on = |environment| self.last.get(environment) == Some(id);
-            let past = self.replay.runs().get(id);
+            let past = self.runs.get(id);
             let is_needed = past.is_none_or(|(run, ended)| run.at_ms >= before_ms || ended.is_none() && goes_on(&run.environment));
             is_needed || unsettled.contains(id)
         };
-        let (needed, old): (Vec<_>, Vec<_>) = self.of_runs.iter().partition(|(id, _)| is_needed(id));
+        let (needed, old): (Vec<_>, Vec<_>) = self.readings.iter().partition(|(id, _)| is_needed(id));
         let needed: BTreeSet<&Digest> = needed.into_iter().map(|(_, digest)| digest).collect();
         old.into_iter().map(|(_, digest)| *digest).filter(|digest| !needed.contains(digest)).collect()
     }
@@ -53,7 +31,8 @@ impl Readings {
 mod tests {
     use super::*;
     use crate::apply::{End, Findings, Operation, Outcome, Record, Resolution, Run};
-    use crate::evidence::Inputs;
+    use crate::evidence::{Entry, Inputs, Misplaced};
+    use crate::guest::EnvironmentName;
     use crate::testing::{Rng, some_inputs, some_operations};
 
     fn reading(number: u64) -> Digest {
@@ -71,8 +50,8 @@ mod tests {
         Entry::RunEnded { run: RunId::new(name).expect("an id"), end: End::Done, at_ms: 90 }
     }
 
-    fn of(entries: &[Entry]) -> Readings {
-        let mut readings = Readings::default();
+    fn of(entries: &[Entry]) -> Replay {
+        let mut readings = Replay::default();
         entries.iter().for_each(|entry| readings.take(entry.clone()).expect("it may stand there"));
         readings
     }
@@ -83,6 +62,17 @@ mod tests {
         assert_eq!(readings.unneeded(20), BTreeSet::from([reading(1)]));
         assert_eq!(readings.unneeded(10), BTreeSet::new());
         assert_eq!(readings.unneeded(21), BTreeSet::from([reading(1), reading(2)]));
+    }
+
+    /// Nobody hides what was removed behind an entry that says so.
+    #[test]
+    fn an_entry_that_lets_go_of_what_is_needed_or_no_reading_cannot_stand() {
+        let pruned = |before_ms, digest| Entry::Pruned { by: "ann".into(), before_ms, digests: [digest].into(), at_ms: 95 };
+        let mut replay = of(&[run("old", 10, reading(1), None), ended("old"), run("new", 20, reading(2), None)]);
+        for (before_ms, digest) in [(99, reading(2)), (10, reading(1)), (99, reading(0)), (99, some_inputs().desired)] {
+            assert_eq!(replay.take(pruned(before_ms, digest)), Err(Misplaced::Pruned(digest)));
+        }
+        assert_eq!(replay.take(pruned(11, reading(1))), Ok(()));
     }
 
     #[test]

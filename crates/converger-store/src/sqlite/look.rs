@@ -132,12 +132,20 @@ impl Looked {
         self.read(|tables| tables.run(id))
     }
 
+    /// How many entries and how many full tiles of the ledger there are, wherever they stand.
+    ///
+    /// # Errors
+    /// They cannot be counted.
+    pub fn rows_of_ledger(&self) -> Result<(u64, u64), StoreError> {
+        self.read(|tables| Ok((tables.count("ledger_entries")?, tables.count("ledger_tiles")?)))
+    }
+
     /// How many runs there are.
     ///
     /// # Errors
     /// They cannot be counted.
     pub fn runs(&self) -> Result<u64, StoreError> {
-        self.read(|tables| tables.count_runs())
+        self.read(|tables| tables.count("runs"))
     }
 
     /// Everything that people said and that still holds, in all environments.

@@ -273,7 +273,41 @@ pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<O
     if let Some(table) = connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional()? {
         return Ok(Some(format!("a row of {table} belongs to nothing")));
     }
-    if is_empty { Ok(None) } else { misfit(connection, |_| true) }
+    if is_empty {
+        return Ok(None);
+    }
+    misfit(connection, |_| true)?.map_or_else(|| misplaced(connection), |found| Ok(Some(found)))
+}
+
+/// Which operations need their guest.
+macro_rules! unsettled {
+    () => {
+        "(NOT EXISTS (SELECT 1 FROM ends e WHERE e.operation = o.seq) \
+          OR EXISTS (SELECT 1 FROM ends e WHERE e.operation = o.seq AND e.ending = 'held') \
+             AND NOT EXISTS (SELECT 1 FROM resolutions r WHERE r.operation = o.seq))"
+    };
+}
+
+const LACKING: &str = concat!(
+    "SELECT o.id FROM operations o WHERE ",
+    unsettled!(),
+    " AND NOT EXISTS (SELECT 1 FROM occupants c WHERE c.operation = o.seq AND c.environment = o.environment AND c.vmid = o.vmid) LIMIT 1"
+);
+const SETTLED: &str = concat!(
+    "SELECT c.vmid FROM occupants c WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.seq = c.operation \
+     AND o.environment = c.environment AND o.vmid = c.vmid AND ",
+    unsettled!(),
+    ") LIMIT 1"
+);
+
+/// Who has a guest is derived from the journal. A row that is not there would let another operation begin on the guest, and nobody would find
+/// out what became of the first (G12); one that is there for nothing would keep the guest for ever.
+fn misplaced(connection: &Connection) -> rusqlite::Result<Option<String>> {
+    if let Some(id) = connection.query_row(LACKING, [], |row| row.get::<_, String>(0)).optional()? {
+        return Ok(Some(format!("operation {id} is under way or held, and its guest is not taken")));
+    }
+    let taken = connection.query_row(SETTLED, [], |row| row.get::<_, i64>(0)).optional()?;
+    Ok(taken.map(|vmid| format!("guest {vmid} is taken, and no operation has it")))
 }
 
 /// Where a file is only read SQLite does not look at the sums; otherwise it has done so.

@@ -103,8 +103,9 @@ impl<'c> Tables<'c> {
         Ok(vmids.into_iter().collect())
     }
 
-    pub(super) fn count_runs(&self) -> Done<u64> {
-        let count = self.one("SELECT count(*) FROM runs", [], |row| Ok(row.get::<_, i64>(0)?))?;
+    /// How many rows a table of ours has.
+    pub(super) fn count(&self, table: &'static str) -> Done<u64> {
+        let count = self.one(&format!("SELECT count(*) FROM {table}"), [], |row| Ok(row.get::<_, i64>(0)?))?;
         Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
     }
 

@@ -23,7 +23,7 @@ use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{output, screen};
+use crate::{files, output, screen};
 
 pub(super) use backtest::backtest;
 
@@ -120,6 +120,7 @@ pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
         Ok((made.clone(), decided.again(book, made)?))
     })?;
     if let Some(out) = &arguments.out {
+        super::not_kept(out, arguments.config.as_deref())?;
         let judged = recalled.decide();
         crate::files::replace(out, |file| write_plan(file, &judged, Provenance::Replay)).map_err(|error| super::unwritten(out, &error))?;
     }
@@ -209,7 +210,7 @@ pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
         Ok((body(&arguments.one)?, body(&arguments.other)?))
     })?;
     let differences = super::apply::differences(&one, &other);
-    let lines: String = differences.iter().map(|line| format!("{line}\n")).collect();
+    let lines: String = differences.iter().map(|line| format!("{}\n", files::plain(line))).collect();
     let text = if lines.is_empty() { "the same steps on the same guests\n".to_owned() } else { lines };
     shown(write!(anstream::stdout(), "{text}"), if differences.is_empty() { End::Done } else { End::ChangesPending })
 }

@@ -12,6 +12,7 @@ mod prune;
 use std::io::{self, Write as _};
 
 use converger_core::apply::is_remark;
+use converger_core::document::is_hidden;
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Signer};
 use converger_store::Store as _;
@@ -65,9 +66,25 @@ fn show(showing: &ShowingEntry) -> Result<End, Stop> {
         let bytes = book.one(showing.index)?;
         Ok((numbered(showing.index, &bytes)?, line(showing.index, &book.entry(showing.index, &bytes)?)))
     })?;
-    let written =
-        if showing.json { output::json(|out| writeln!(out, "{json}")) } else { writeln!(anstream::stdout(), "{line}{:#}", json["entry"]) };
+    let written = if showing.json {
+        output::json(|out| writeln!(out, "{json}"))
+    } else {
+        writeln!(anstream::stdout(), "{line}{}", plain_json(&json["entry"]))
+    };
     shown(written, End::Done)
+}
+
+/// JSON over several lines in which no character acts on a terminal or is overlooked; it still is the same JSON.
+fn plain_json(json: &Json) -> String {
+    let escaped = |character: char| {
+        let is_plain = character == '\n' || !is_hidden(character);
+        if is_plain {
+            character.to_string()
+        } else {
+            character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        }
+    };
+    format!("{json:#}").chars().map(escaped).collect()
 }
 
 /// A ledger as far as it is signed now.
@@ -85,12 +102,11 @@ fn sign(config: Option<&std::path::Path>) -> Result<Signed, Stop> {
     let shelf = Shelf::of(config)?;
     // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
     shelf.must_be_there()?;
-    if known(&shelf.directory)?.is_none() {
-        witness::guard(&shelf.directory, shelf.witness.as_deref())?;
-    }
-    let memory = memory::at(&shelf.directory)?;
+    let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
     let signer = signer(&memory)?;
     let head = memory.wait(memory.store.heads()).map_err(|error| damaged(&error))?.durable;
+    // What is said to be the root is believed once the entries lead to it: a signature is for ever.
+    shelf.read(|book| book.leads_to(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
     Ok(Signed { shelf, signer, checkpoint, text })
@@ -108,7 +124,16 @@ fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
 
 fn export(exporting: &Exporting) -> Result<End, Stop> {
     let signed = sign(exporting.place.config.as_deref())?;
-    let exported = signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?;
+    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))? {
+        Some(exported) => exported,
+        // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
+        None => {
+            let signed = sign(exporting.place.config.as_deref())?;
+            let lost =
+                || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
+            signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?.ok_or_else(lost)?
+        }
+    };
     let directory = files::shown(&exporting.directory);
     let text = format!(
         "{} entries and {} other files are in {directory}; `converger verify {directory}` checks them anywhere\n",
@@ -139,6 +164,7 @@ fn prove(proving: &Proving) -> Result<End, Stop> {
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
+            super::not_kept(path, proving.place.config.as_deref())?;
             files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
             let text = format!("entry {index} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)

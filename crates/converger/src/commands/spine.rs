@@ -176,6 +176,11 @@ pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<
     Proxmox::new(opened).map_err(|error| unread(&error))
 }
 
+/// A configuration that something is held against, whatever it leads to.
+pub(super) fn candidate(path: &Path) -> Result<(), Stop> {
+    config::survey(Some(path)).map(drop).map_err(misconfigured)
+}
+
 /// What waits for sockets, signals and time.
 pub(super) fn runtime() -> Result<Runtime, Stop> {
     proxmox::runtime().map_err(|error| unread(&ProxmoxError::Runtime(error)))

@@ -65,13 +65,17 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
     let key = arguments.key.as_deref().map(verifier).transpose()?;
     Ok(match &arguments.path {
         None => in_database(arguments, &Shelf::of(arguments.config.as_deref())?, key)?,
-        Some(path) if arguments.db || converger_store::is_used(path) => in_database(arguments, &Shelf::at(path), key)?,
+        Some(path) if arguments.db => in_database(arguments, &Shelf::at(path), key)?,
         Some(path) if path.is_dir() => {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
             let since = since(arguments, &key)?;
             let whole = directory::verify(path, key, since.as_ref())?;
             if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
+        }
+        Some(_) if arguments.since.is_some() => {
+            let text = "a receipt proves one entry, and not what came before or after it: --since has no place there";
+            return Err(Stop::input(text).code(Code::UsageWrong).help("check an export or a state directory with it"));
         }
         Some(path) => receipt(path, key)?,
     })
@@ -80,6 +84,11 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
 /// A state directory, and the witness that keeps an eye on it.
 fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> Result<Whole, Stop> {
     shelf.must_be_there()?;
+    if key.is_some() && arguments.since.is_none() {
+        let text = "--key checks signatures, and nothing in a state directory is signed";
+        let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
+        return Err(Stop::input(text).code(Code::UsageWrong).help(help));
+    }
     let signed_by = || -> Result<Verifier, Stop> {
         let named = named(&shelf.directory)?.and_then(|named| Verifier::parse(&named).ok());
         named.ok_or_else(|| broken("nothing of this ledger was ever signed, and a checkpoint of it was given"))
@@ -124,7 +133,7 @@ fn text(whole: &Whole) -> String {
         let _ = writeln!(text, "  {} {} entries, root {root}", styled(render::CYAN, "ledger"), whole.entries);
     }
     if let Some(verifier) = &whole.verifier {
-        let _ = writeln!(text, "  {}    {verifier}", styled(render::CYAN, "key"));
+        let _ = writeln!(text, "  {}    {}", styled(render::CYAN, "key"), files::plain(&verifier.to_string()));
     }
     if whole.gone > 0 {
         let _ = writeln!(text, "  {}   {} that a person let go, as entries say", styled(render::CYAN, "gone"), whole.gone);

@@ -216,6 +216,10 @@ fn known(labs: &[Lab], room: &Path) -> Vec<(String, String)> {
     let mut known: Vec<(String, String)> = labs.iter().flat_map(Lab::volatile).collect();
     known.push((room.display().to_string(), "<room>".into()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // Whoever plays the stories calls themselves by these names.
+    let own = Command::new("id").arg("-un").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let own = own.unwrap_or_default();
+    known.extend([USER, "bob"].map(|user| (format!("{own}(as {user})@{}", host.trim()), format!("{user}@<here>"))));
     known.extend([USER, "bob"].map(|user| (format!("{user}@{}", host.trim()), format!("{user}@<here>"))));
     known
 }

@@ -35,6 +35,8 @@ struct Weighed {
     /// Runs that cannot be weighed, and why.
     unread: Vec<(String, String)>,
     changed: Vec<Changed>,
+    /// The first of those whose evidence is broken.
+    broken: Option<Stop>,
 }
 
 fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
@@ -45,6 +47,9 @@ fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
             // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
             Err(stop) => {
                 weighed.unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
+                if stop.is_broken() && weighed.broken.is_none() {
+                    weighed.broken = Some(stop);
+                }
                 continue;
             }
         };
@@ -57,13 +62,23 @@ fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
 }
 
 pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
-    let Weighed { count, unread, changed } = Shelf::of(arguments.state.as_deref())?.read(|book| weighed(book, &arguments.config))?;
+    // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
+    spine::candidate(&arguments.config)?;
+    let Weighed { count, unread, changed, broken } =
+        Shelf::of(arguments.state.as_deref())?.read(|book| weighed(book, &arguments.config))?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {
         write!(anstream::stdout(), "{}", text(count, &changed, &unread))
     };
-    shown(written, if changed.is_empty() { End::Done } else { End::ChangesPending })
+    // What cannot be weighed is not unchanged: evidence that is broken is told by its code, whatever else was found.
+    shown(written, End::Done)?;
+    match broken {
+        Some(stop) => Err(stop),
+        None if !changed.is_empty() => Ok(End::ChangesPending),
+        None if !unread.is_empty() => Ok(End::Failed),
+        None => Ok(End::Done),
+    }
 }
 
 fn compared(made: Made, then: &Judged, now: &Judged) -> Option<Changed> {

@@ -9,8 +9,8 @@ use converger_core::apply::{History, OperationId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, parse_entry};
 use converger_core::failure::Code;
-use converger_ledger::{Hash, Hashes, Tile, TiledHashes};
-use converger_store::{Heads, LIST_MAX, Looked, OpenError, StoreError};
+use converger_ledger::{Hash, Hashes, Tile, TiledHashes, Tree};
+use converger_store::{Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
 
 use super::super::{Stop, memory, spine};
 use crate::{config, files, state};
@@ -114,6 +114,24 @@ impl Book {
             }
         }
         Ok(())
+    }
+
+    /// Whether the entries lead to this root.
+    pub(in super::super) fn leads_to(&self, head: Head) -> Result<(), Stop> {
+        let mut tree = Tree::default();
+        self.each(0, head.size, |_, entry| {
+            tree.append(Hash::of_leaf(entry), |_, _, _| {});
+            Ok(())
+        })?;
+        if tree.root() == head.root {
+            return Ok(());
+        }
+        Err(broken(format!(
+            "the first {} entries lead to the root {}, and {} is recorded: it is not signed",
+            head.size,
+            tree.root(),
+            head.root
+        )))
     }
 
     /// Which of these entries cannot be read.

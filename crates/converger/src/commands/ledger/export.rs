@@ -24,7 +24,8 @@ pub(super) struct Exported {
     pub(super) kept: usize,
 }
 
-pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Exported, Stop> {
+/// Writes the files. Nothing, where what entries name is not all there.
+pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
     let checkpoint = &signed.checkpoint;
     extends(book, directory, signed)?;
     for tile in Tile::all(checkpoint.size) {
@@ -34,17 +35,20 @@ pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<E
             put(directory, &tile.entries_path(), &bundle(book, tile, &hashes)?)?;
         }
     }
-    let kept = blobs(book, directory, checkpoint.size)?;
+    let Some(kept) = blobs(book, directory, checkpoint.size)? else { return Ok(None) };
     put(directory, "log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
     put(directory, "checkpoint", signed.text.as_bytes())?;
-    Ok(Exported { entries: checkpoint.size, kept })
+    Ok(Some(Exported { entries: checkpoint.size, kept }))
 }
+
+/// A checkpoint is a few lines; more is none.
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
 fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
     let new = &signed.checkpoint;
     let path = directory.join("checkpoint");
-    let old = match fs::read(&path) {
+    let old = match files::read_at_most(&path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
@@ -82,21 +86,27 @@ fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
     Ok(bundle.into_bytes())
 }
 
-/// Everything that entries name by digest and that is still kept.
-fn blobs(book: &Book, directory: &Path, size: u64) -> Result<usize, Stop> {
-    let mut named = BTreeSet::new();
+/// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
+fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
+    let (mut named, mut pruned) = (BTreeSet::new(), BTreeSet::new());
     book.each(0, size, |index, bytes| {
-        named.extend(digests(&book.entry(index, bytes)?));
+        let entry = book.entry(index, bytes)?;
+        named.extend(digests(&entry));
+        if let Entry::Pruned { digests, .. } = &entry {
+            pruned.extend(digests.iter().copied());
+        }
         Ok(())
     })?;
     let mut kept = 0;
     for digest in named {
-        if let Some(bytes) = book.blob(digest)? {
-            put(directory, &blob_path(digest), &bytes)?;
-            kept += 1;
+        match book.blob(digest)? {
+            Some(bytes) => put(directory, &blob_path(digest), &bytes)?,
+            None if pruned.contains(&digest) => continue,
+            None => return Ok(None),
         }
+        kept += 1;
     }
-    Ok(kept)
+    Ok(Some(kept))
 }
 
 /// Where something lies that is named by its digest.
@@ -117,7 +127,12 @@ pub(in super::super) fn digests(entry: &Entry) -> Vec<Digest> {
 /// Writes a file, unless it is there with these bytes.
 fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
     let path = directory.join(path);
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
+    // What a link leads to is somebody else's, and may be anything: also the key that signs this.
+    if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
+        let stop = Stop::input(format!("{} is there and is no regular file", files::shown(&path))).code(Code::FileTaken);
+        return Err(stop.help("name a directory that is empty or not there"));
+    }
+    if files::read_at_most(&path, bytes.len()).is_ok_and(|there| there.bytes == bytes) {
         return Ok(());
     }
     let room = path.parent().unwrap_or(directory);

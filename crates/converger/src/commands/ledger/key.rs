@@ -76,7 +76,7 @@ pub(in super::super) fn key_in(directory: &Path) -> Result<Option<Signer>, Stop>
 
 fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);
-    let file = match fs::File::open(path) {
+    let file = match files::answers(path).and_then(|()| fs::File::open(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
     };

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{PRUNED_MAX, Readings};
+use converger_core::evidence::{PRUNED_MAX, Replay};
 use converger_core::failure::Code;
 use converger_core::moment;
 use converger_store::{Batch, Refused, Store as _, StoreError, Write};
@@ -86,7 +86,7 @@ fn before_ms(text: &str, now_ms: u64) -> Result<u64, Stop> {
 }
 
 fn old(book: &Book, before_ms: u64) -> Result<Old, Stop> {
-    let (mut readings, seen) = (Readings::default(), book.heads()?.all.size);
+    let (mut readings, seen) = (Replay::default(), book.heads()?.all.size);
     book.each(0, seen, |index, bytes| {
         let taken = readings.take(book.entry(index, bytes)?);
         taken.map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))

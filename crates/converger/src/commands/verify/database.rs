@@ -39,8 +39,11 @@ fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Deep<'s>, Hash)
     if root != heads.all.root {
         return Err(broken(format!("the {} entries lead to the root {root}, and {} is recorded", heads.all.size, heads.all.root)));
     }
-    if !book.looked().entries(heads.all.size, 1).map_err(|error| damaged(&error))?.is_empty() {
-        return Err(broken(format!("entry {} is there, and the ledger has {} entries", heads.all.size, heads.all.size)));
+    let (rows, tiles) = book.looked().rows_of_ledger().map_err(|error| damaged(&error))?;
+    let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
+    if (rows, tiles) != (heads.all.size, full) {
+        let size = heads.all.size;
+        return Err(broken(format!("the ledger has {size} entries and {full} full tiles, and {rows} and {tiles} are there")));
     }
     if root_at(&mut book.hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
@@ -64,6 +67,9 @@ fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
 /// state directory to check it leaves the secret where it is.
 fn keys(book: &Book, given: Option<&Verifier>) -> Result<(Option<Verifier>, Vec<String>), Stop> {
     let Some(named) = named(book.directory())? else {
+        if given.is_some() {
+            return Err(broken("the ledger names no key, and one was given"));
+        }
         return Ok((None, vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]));
     };
     let named = Verifier::parse(&named).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;

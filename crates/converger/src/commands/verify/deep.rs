@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use converger_core::apply::{Record, RunId};
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Replay, parse_entry};
+use converger_core::evidence::{Answer, Entry, Replay, parse_entry};
 use converger_core::failure::Code;
 use converger_ledger::{Hash, Tree};
 
 use super::super::Stop;
 use super::super::ledger::{broken, digests};
-use super::Since;
+use super::{Since, unlogged};
 
 /// A walk through the entries.
 #[derive(Default)]
@@ -21,6 +22,8 @@ pub(super) struct Deep<'s> {
     named: BTreeMap<Digest, u64>,
     /// What a person let go.
     pruned: BTreeSet<Digest>,
+    /// Runs that may carry their plan out.
+    admitted: BTreeMap<RunId, Digest>,
     /// What was seen before, and the log up to there.
     since: Option<(&'s Since, Tree)>,
 }
@@ -40,8 +43,18 @@ impl<'s> Deep<'s> {
         for digest in digests(&entry) {
             self.named.entry(digest).or_insert(index);
         }
-        if let Entry::Pruned { digests, .. } = &entry {
-            self.pruned.extend(digests);
+        match &entry {
+            Entry::Pruned { digests, .. } => self.pruned.extend(digests),
+            // What is named again is kept again.
+            Entry::RunStarted { inputs, .. } => drop(self.pruned.remove(&inputs.observation)),
+            Entry::Admitted { run, plan, answer, .. } if answer.as_str() == Answer::Admissible.word() => {
+                self.admitted.insert(run.clone(), *plan);
+            }
+            Entry::Record(Record::Intent { operation, .. }) if self.admitted.get(&operation.run) != Some(&operation.plan) => {
+                let id = operation.id.as_str();
+                return Err(unlogged(format!("entry {index}: the operation {id} was begun, and its plan was not admitted before")));
+            }
+            _ => {}
         }
         self.entries = index + 1;
         self.replay.take(entry).map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
@@ -63,7 +76,9 @@ impl<'s> Deep<'s> {
     /// How many things that are named a person let go. What is not there otherwise was removed, and what is another is an error too.
     pub(super) fn gone(&self, kept: impl Fn(Digest) -> Result<Option<Vec<u8>>, Stop>) -> Result<u64, Stop> {
         let mut gone = 0;
-        for (digest, index) in &self.named {
+        let mut named: Vec<(&u64, &Digest)> = self.named.iter().map(|(digest, index)| (index, digest)).collect();
+        named.sort();
+        for (index, digest) in named {
             match kept(*digest)? {
                 None if self.pruned.contains(digest) => gone += 1,
                 None => {

@@ -61,10 +61,13 @@ pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Resul
     Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
 }
 
+/// A key is one line; more is none.
+const KEY_BYTES_MAX: usize = 4096;
+
 /// The key that lies beside the log.
 pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     let file = path.join("log.vkey");
-    let bytes = fs::read(&file).map_err(|error| {
+    let bytes = files::read_at_most(&file, KEY_BYTES_MAX).map(|text| text.bytes).map_err(|error| {
         Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
             .code(Code::UsageWrong)
             .help("--key KEY, as `converger ledger key` prints it")
@@ -74,7 +77,7 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
 }
 
 /// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
-fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
+fn named(deep: &Deep<'_>, key: &Verifier) -> Result<(), Stop> {
     let (keys, own) = (deep.replay.keys(), key.to_string());
     match keys.last() {
         _ if keys.iter().any(|named| **named == own) => Ok(()),
