@@ -74,7 +74,7 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
 }
 
 /// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
-fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
+fn named(deep: &Deep<'_>, key: &Verifier) -> Result<(), Stop> {
     let (keys, own) = (deep.replay.keys(), key.to_string());
     match keys.last() {
         _ if keys.iter().any(|named| **named == own) => Ok(()),
