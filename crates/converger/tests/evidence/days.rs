@@ -12,24 +12,19 @@ use crate::forge::Forger;
 
 /// The state is whole, is changed, and is found broken with these words; then it is whole again.
 #[track_caller]
-fn check_found(bed: &Bed, what: &str, change: impl FnOnce(&Forger), codes: &[i32], words: &str) {
+fn check_found(bed: &Bed, what: &str, change: impl FnOnce(&Forger), words: &str) {
     let whole = bed.keep_state("whole");
     change(&Forger::at(&bed.state()));
     // And a copy of it on another machine, by somebody who has no configuration.
     let copy = bed.keep_state("copy");
     for arguments in [&["verify"][..], &["verify", "--db", "copy"]] {
         let said = bed.run(arguments);
-        assert!(said.code.is_some_and(|code| codes.contains(&code)), "{what}: {said:?}");
+        assert_eq!(said.code, Some(6), "{what}: {said:?}");
         assert!(said.err.contains(words) && said.out.is_empty(), "{what} must be told as `{words}`: {said:?}");
     }
     bed.put_state_back(&whole);
     fs::remove_dir_all(whole).and_then(|()| fs::remove_dir_all(copy)).expect("removed");
 }
-
-/// The record is broken.
-const BROKEN: &[i32] = &[6];
-/// The file cannot be used at all, or the record is broken: both are told with their place.
-const UNUSABLE: &[i32] = &[1, 6];
 
 /// The statements that take an operation out of the journal with all that belongs to it.
 fn without_operation(id: &str) -> String {
@@ -47,14 +42,14 @@ fn an_operation_that_only_the_ledger_has_is_found() {
     let bed = Bed::short();
     let id = Forger::at(&bed.state()).text(LAST);
     let gone = format!("error[unlogged-execution]: the ledger has the operation {id}, and the journal does not");
-    check_found(&bed, "an operation", |forger| forger.run(&without_operation(&id)), BROKEN, &gone);
+    check_found(&bed, "an operation", |forger| forger.run(&without_operation(&id)), &gone);
     let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
     for table in ["ends", "tasks", "sendings"] {
         let removed = format!("DELETE FROM {table} WHERE operation = (SELECT max(seq) FROM operations)");
-        check_found(&bed, table, |forger| forger.run(&removed), BROKEN, &other);
+        check_found(&bed, table, |forger| forger.run(&removed), &other);
     }
     let later = "UPDATE ends SET at_ms = at_ms + 1, sum = row_sum(operation, ending, at_ms + 1, body)";
-    check_found(&bed, "another time", |forger| forger.run(later), BROKEN, "error[unlogged-execution]: the journal tells another story of ");
+    check_found(&bed, "another time", |forger| forger.run(later), "error[unlogged-execution]: the journal tells another story of ");
     bed.told(&["verify"], 0);
 }
 
@@ -76,11 +71,46 @@ fn an_operation_that_only_the_journal_has_is_found() {
         }
     };
     let unlogged = format!("error[unlogged-execution]: the journal has the operation {id}, and the ledger does not");
-    check_found(&bed, "all its entries", without(""), BROKEN, &unlogged);
+    check_found(&bed, "all its entries", without(""), &unlogged);
     let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
-    check_found(&bed, "its outcome", without("\"kind\":\"outcome\""), BROKEN, &other);
+    check_found(&bed, "its outcome", without("\"kind\":\"outcome\""), &other);
     let bare = format!("cannot stand where it does: it is about the operation {id}, which has no intent before it");
-    check_found(&bed, "its intent", without("\"kind\":\"intent\""), BROKEN, &bare);
+    check_found(&bed, "its intent", without("\"kind\":\"intent\""), &bare);
+}
+
+/// What people said, and which runs there were, stands in both too.
+#[test]
+fn a_run_a_hold_or_a_freeze_that_only_one_of_both_has_is_found() {
+    let bed = Bed::short();
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    // The run of the apply that was refused has no operations.
+    let refused = "(SELECT seq FROM runs WHERE seq NOT IN (SELECT run FROM operations) LIMIT 1)";
+    check(&format!("DELETE FROM run_ends WHERE run = {refused}; DELETE FROM runs WHERE seq = {refused}"), "the ledger has the run ");
+    check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
+    let another = "INSERT INTO runs (id, environment, plan, who, at_ms, sum) SELECT 'another', environment, plan, who, at_ms, \
+        row_sum('another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
+    check(another, "error[unlogged-execution]: the journal has 3 runs, and the ledger 2");
+    let held = "error[unlogged-execution]: the journal has other guests held than the ledger";
+    check("DELETE FROM holds WHERE released_at_ms IS NULL", held);
+    let released = "UPDATE holds SET released_by = 'eve', released_at_ms = 5, \
+        sum = row_sum(environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
+    check(released, held);
+    let other = "UPDATE holds SET vmid = 101, sum = row_sum(environment, 101, who, reason, at_ms, NULL, NULL) WHERE released_at_ms IS NULL";
+    check(other, held);
+    let frozen = "INSERT INTO freezes (environment, who, reason, at_ms, sum) VALUES ('lab', 'eve', 'x', 5, row_sum('lab', 'eve', 'x', 5, NULL, NULL))";
+    check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger");
+    bed.told(&["verify"], 0);
+}
+
+/// What entries name by digest is kept as it was, or a person let it go.
+#[test]
+fn what_entries_name_and_is_gone_or_another_is_found() {
+    let bed = Bed::short();
+    let digest = Forger::at(&bed.state()).text("SELECT plan FROM runs LIMIT 1");
+    let gone = format!("names {digest} is not there, and no entry says that it was let go");
+    check_found(&bed, "gone", |forger| forger.run(&format!("DELETE FROM blobs WHERE digest = '{digest}'")), &gone);
+    let other = format!("UPDATE blobs SET body = CAST('{{}}' AS BLOB) WHERE digest = '{digest}'");
+    check_found(&bed, "another", |forger| forger.run(&other), "its bytes have another digest");
 }
 
 /// Sums over rows are for disks that lie; whoever writes on purpose makes them right, and is found by the hashes.
@@ -96,29 +126,32 @@ fn entries_that_were_moved_changed_or_removed_are_found_with_their_place() {
         }
     };
     let kept = "the hashes that are kept are not those of the entries";
-    check_found(&bed, "moved", edited(|entries| entries.swap(40, 41)), BROKEN, &format!("entry 40 (tile/0/000): {kept}"));
-    check_found(&bed, "moved far", edited(|entries| entries.swap(300, 400)), BROKEN, &format!("entry 300 (tile/0/001): {kept}"));
+    check_found(&bed, "moved", edited(|entries| entries.swap(40, 41)), &format!("entry 40 (tile/0/000): {kept}"));
+    check_found(&bed, "moved far", edited(|entries| entries.swap(300, 400)), &format!("entry 300 (tile/0/001): {kept}"));
     let strange = "entry 40 cannot stand where it does: it is about the run ";
-    check_found(&bed, "moved into another run", edited(|entries| entries.swap(40, 400)), BROKEN, strange);
+    check_found(&bed, "moved into another run", edited(|entries| entries.swap(40, 400)), strange);
     let blank = |entries: &mut Vec<Vec<u8>>| {
         let at = entries[310].iter().position(|byte| *byte == b'1').expect("a number");
         entries[310][at] = b'2';
     };
-    check_found(&bed, "changed", edited(blank), BROKEN, &format!("entry 310 (tile/0/001): {kept}"));
+    check_found(&bed, "changed", edited(blank), &format!("entry 310 (tile/0/001): {kept}"));
     let doubled = |entries: &mut Vec<Vec<u8>>| {
         let twin = entries[50].clone();
         entries[51] = twin;
     };
-    check_found(&bed, "written over", edited(doubled), BROKEN, &format!("entry 51 (tile/0/000): {kept}"));
+    check_found(&bed, "written over", edited(doubled), &format!("entry 51 (tile/0/000): {kept}"));
     let gap = |forger: &Forger| forger.run("DELETE FROM ledger_entries WHERE seq = 100");
-    check_found(&bed, "a gap", gap, UNUSABLE, "entry 99 is missing");
+    check_found(&bed, "a gap", gap, "entry 99 is missing");
     let last = format!("DELETE FROM ledger_entries WHERE seq = {size}");
-    check_found(&bed, "a cut tail", |forger| forger.run(&last), UNUSABLE, &format!("entry {} is missing", size - 1));
+    check_found(&bed, "a cut tail", |forger| forger.run(&last), &format!("entry {} is missing", size - 1));
     let tail = |entries: &mut Vec<Vec<u8>>| {
         let last = entries.len() - 1;
-        entries.swap(last - 1, last);
+        entries.swap(last - 2, last - 1);
     };
-    check_found(&bed, "a moved tail", edited(tail), UNUSABLE, " lead to ");
+    let body = "CAST('{}' AS BLOB)";
+    let more = format!("INSERT INTO ledger_entries VALUES ({0}, {body}, row_sum({0}, {body}))", size + 1);
+    check_found(&bed, "one more", |forger| forger.run(&more), &format!("entry {size} is there, and the ledger has {size} entries"));
+    check_found(&bed, "a moved tail", edited(tail), &format!("the {size} entries lead to the root "));
     bed.told(&["verify"], 0);
 }
 
@@ -136,9 +169,9 @@ fn hashes_and_heads_that_were_changed_are_found() {
         hashes[3] = Hash::of_leaf(b"another");
         forger.put_tile(tile, &hashes, root);
     };
-    check_found(&bed, "a tile", tile, BROKEN, kept);
+    check_found(&bed, "a tile", tile, kept);
     let head = |root| move |forger: &Forger| forger.put_head(Head { size, root: Hash::of_leaf(root) });
-    check_found(&bed, "a root", head(b"another"), UNUSABLE, " lead to ");
+    check_found(&bed, "a root", head(b"another"), &format!("the {size} entries lead to the root "));
 }
 
 /// Whoever mends everything has a log that is whole in itself. It is another one, for whoever has seen the first.
@@ -195,7 +228,9 @@ fn a_key_that_was_replaced_removed_or_laid_open_is_found() {
         check(6, "ledger.key is damaged: ");
     }
     fs::remove_file(&path).expect("removed");
-    // Whoever only verifies needs no secret.
+    // Whoever only verifies needs no secret, and is told.
+    let told = bed.told(&["verify"], 0);
+    assert!(told.contains("the key that signs is not beside it"), "{told}");
     SIGNING[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is not there: "));
     put(&own);
     for mode in [0o644, 0o640, 0o602] {
@@ -244,18 +279,17 @@ fn a_database_that_is_gone_is_missed() {
     bed.told(&["hold", "lab", "101", "--reason", "a disk"], 0);
     bed.key();
     let path = bed.state().join("converger.db");
+    for name in ["converger.db-wal", "converger.db-shm"] {
+        let _ = fs::remove_file(bed.state().join(name));
+    }
+    let words = "ledger.key shows that it was in use";
     for emptied in [true, false] {
         if emptied { fs::write(&path, "") } else { fs::remove_file(&path) }.expect("done");
-        for arguments in [
-            &["verify"][..],
-            &["ledger", "key"],
-            &["apply", "desired.yaml"],
-            &["hold", "lab", "101", "--reason", "x"],
-            &["audit", "desired.yaml"],
-        ] {
-            let said = bed.run(arguments);
-            assert_eq!(said.code, Some(1), "{arguments:?}: {said:?}");
-            assert!(said.err.contains("ledger.key"), "{arguments:?} must name what is left: {said:?}");
+        bed.check_broken(&["verify"], words);
+        bed.check_broken(&["ledger", "tail"], words);
+        for arguments in [&["apply", "desired.yaml"][..], &["hold", "lab", "101", "--reason", "x"], &["audit", "desired.yaml"]] {
+            bed.check_ended(arguments, 1, words);
         }
+        assert_eq!(path.exists(), emptied, "nothing is made in its place");
     }
 }

@@ -154,6 +154,12 @@ fn a_cut_tail_and_a_removed_file_are_noticed_with_their_place() {
         check_noticed(&bed, &key, &name, &changed, &format!("entry {index} ({name}): the file is missing"));
     }
     let mut changed = files.clone();
+    let blob = changed.first_below("blob/");
+    changed.0.remove(&blob);
+    changed.write(&bed.stage.path("changed"));
+    let digest = blob.replacen("blob/sha256/", "sha256:", 1);
+    bed.check_broken(&["verify", "changed"], &format!("names {digest} is not there, and no entry says that it was let go"));
+    let mut changed = files.clone();
     changed.0.remove("checkpoint");
     check_noticed(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
 }
@@ -209,6 +215,10 @@ fn an_older_checkpoint_in_an_extended_export_is_told() {
     let told = bed.told(&["verify", "changed", "--key", &key], 0);
     assert!(told.contains(&format!("{size} entries")), "{told}");
     assert!(told.contains("files of a longer log lie beside it"), "{told}");
+    // Whoever kept the later checkpoint needs no such hint.
+    bed.stage.put("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
+    let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
+    bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
     let told = bed.told(&["verify", "export", "--key", &key], 0);
     assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
 }
@@ -229,6 +239,9 @@ fn two_heads_of_one_size_are_noticed() {
     let (head, twin) = (accept(&one, &key).expect("accepted"), accept(&other, &key).expect("accepted"));
     assert_eq!((head.size, twin.size), (size + 1, size + 1));
     assert!(extends(&head, &twin, &other).is_err() && extends(&twin, &head, &one).is_err());
+    let differ = format!("export/checkpoint has seen another record: they differ in the first {} entries", size + 1);
+    bed.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
+    bed.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
     let mut swapped = one.clone();
     *swapped.at("checkpoint") = other.0["checkpoint"].clone();
     check_noticed(&bed, &key, "the other head", &swapped, "the entries lead to the root ");

@@ -124,7 +124,7 @@ fn journal(looked: &Looked, replay: &Replay) -> Result<(), String> {
 /// The rows of all tables, by their names.
 pub(crate) type Content = Vec<(String, Vec<Vec<Value>>)>;
 
-/// Everything that a database has, row by row, read by nothing of ours.
+/// Everything that a database says, row by row, read by nothing of ours.
 pub(crate) fn content(database: &Path) -> rusqlite::Result<Content> {
     let connection = Connection::open(database)?;
     let names = "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name";
@@ -132,8 +132,10 @@ pub(crate) fn content(database: &Path) -> rusqlite::Result<Content> {
     names.into_iter().map(|name| Ok((name.clone(), rows(&connection, &name)?))).collect()
 }
 
+/// The number of a hold or a freeze is that of its row: nothing refers to it and nobody reads it.
 fn rows(connection: &Connection, table: &str) -> rusqlite::Result<Vec<Vec<Value>>> {
+    let first = usize::from(["holds", "freezes"].contains(&table));
     let mut statement = connection.prepare(&format!("SELECT * FROM {table} ORDER BY 1, 2"))?;
     let columns = statement.column_count();
-    statement.query_map([], |row| (0..columns).map(|column| row.get(column)).collect())?.collect()
+    statement.query_map([], |row| (first..columns).map(|column| row.get(column)).collect())?.collect()
 }
