@@ -50,6 +50,8 @@ impl Volatile {
         let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
         let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
         let text = with_numbers_named(&with_numbers_named(&text, "process: ", "<pid>"), "(process ", "<pid>");
+        // How old a reading is, in whole seconds of this machine.
+        let text = with_numbers_named(&text, "(age_secs: ", "<some>");
         with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
     }
 
