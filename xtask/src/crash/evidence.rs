@@ -26,7 +26,7 @@ pub(crate) struct Ended {
     pub(crate) end: Option<String>,
 }
 
-/// What whoever came back and was killed too left behind.
+/// What whoever came back and was killed or met a bad disk too left behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Death {
     /// What it told before it died.
@@ -37,6 +37,8 @@ pub(crate) struct Death {
     pub(crate) verified: Result<(), String>,
     /// What the lab got by then, from both.
     pub(crate) sent: Vec<Step>,
+    /// Whether a sync of the log failed there and it went on to sync it.
+    pub(crate) was_unsynced: bool,
 }
 
 /// All that is known about one crash and what came after it.
@@ -60,7 +62,7 @@ pub(crate) struct Evidence {
     pub(crate) sent_then: Vec<Step>,
     /// A second death, in the recovery from the first.
     pub(crate) second: Option<Death>,
-    /// How long the next apply took until it was ready to plan.
+    /// How long the next apply took until it was ready to plan; none: it never was, and a later one does not make up for that.
     pub(crate) ready: Option<Duration>,
     /// Everything that the lab got, from first to last.
     pub(crate) sent: Vec<Step>,
@@ -86,7 +88,8 @@ impl Evidence {
         wrong.extend(left_behind(&self.told, &self.sent_then, &self.journal_then));
         wrong.extend(self.lost_at_the_end());
         wrong.extend(broken("after the crash", &self.verified_then));
-        if let Some(Death { told, journal, verified, sent }) = &self.second {
+        if let Some(Death { told, journal, verified, sent, was_unsynced }) = &self.second {
+            wrong.extend(was_unsynced.then(|| "in the recovery: unsynced: a sync of the log failed, and the run went on".to_owned()));
             wrong.extend(left_behind(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
             wrong.extend(broken("after the crash of the recovery", verified));
         }
@@ -118,9 +121,9 @@ impl Evidence {
         planned.chain(strange.map(|step| format!("unplanned: {step} was sent"))).collect()
     }
 
-    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for.
+    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for. Never to be ready is more.
     pub(crate) fn is_only_slow(&self) -> bool {
-        self.restart().is_some() && self.violations().len() == 1
+        self.ready.is_some() && self.restart().is_some() && self.violations().len() == 1
     }
 
     fn restart(&self) -> Option<String> {
@@ -254,9 +257,11 @@ mod tests {
     fn a_death_in_the_recovery_is_judged_as_the_first_one_is() {
         let second = |told: &[Ended], sent: &[Step]| {
             let journal = Ok(vec![ended(101, "done"), ended(102, "failed")]);
-            let death = Death { told: told.to_vec(), journal, verified: Ok(()), sent: sent.to_vec() };
+            let death = Death { told: told.to_vec(), journal, verified: Ok(()), sent: sent.to_vec(), was_unsynced: false };
             Evidence { second: Some(death), ..good() }
         };
+        let unsynced = second(&[], &[]).second.map(|death| Death { was_unsynced: true, ..death });
+        check(&Evidence { second: unsynced, ..good() }, &["in the recovery: unsynced: a sync of the log failed, and the run went on"]);
         check(&second(&[ended(102, "failed")], &[step(101), step(102)]), &[]);
         let told = "in the recovery: lost: start of 102 was told to be done, and the journal does not have it";
         check(&second(&[ended(102, "done")], &[step(101)]), &[told]);
@@ -289,8 +294,8 @@ mod tests {
     fn a_restart_that_takes_long_is_found() {
         check(&Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }, &["slow: ready only 2001 ms after the restart"]);
         check(&Evidence { ready: None, ..good() }, &["slow: the restart was never ready"]);
-        assert!(Evidence { ready: None, ..good() }.is_only_slow());
-        assert!(!Evidence { ready: None, is_converged: false, ..good() }.is_only_slow());
+        assert!(Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }.is_only_slow());
+        assert!(!Evidence { ready: None, ..good() }.is_only_slow(), "that is not slow");
         assert!(!Evidence { is_converged: false, ..good() }.is_only_slow());
     }
 

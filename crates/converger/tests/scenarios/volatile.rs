@@ -59,6 +59,8 @@ impl Volatile {
         let text = replaced(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
         let text = replaced(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
         let text = replaced(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
+        // How old a reading is, in whole seconds of this machine.
+        let text = with_numbers_named(&text, "(age_secs: ", "<some>");
         with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
     }
 
