@@ -508,7 +508,7 @@ pub(crate) fn drawn() -> std::collections::BTreeSet<String> {
         let first = words.next().unwrap_or_default();
         drawn.insert(format!("{own} {first}"));
         if first.starts_with("Service") || first == "Show" {
-            drawn.insert(format!("{first} {}", words.last().unwrap_or_default()));
+            drawn.insert(format!("{first} {}", words.next_back().unwrap_or_default()));
         }
     };
     for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..12).map(move |number| (kind, number))) {

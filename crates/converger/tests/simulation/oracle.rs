@@ -80,6 +80,8 @@ pub(crate) struct Case {
     resolved: bool,
     /// Somebody said that nothing of it was carried out.
     is_given_up: bool,
+    /// Tasks of ours about its guest that there were by then: whatever became of them, they did not come later.
+    known: Vec<String>,
     /// Its end, as the process believes.
     believed: Option<End>,
 }
@@ -199,6 +201,7 @@ impl Oracle {
             ended: None,
             resolved: false,
             is_given_up: false,
+            known: Vec::new(),
             believed: None,
         };
         let is_new = self.cases.insert(operation.id.clone(), case).is_none();
@@ -388,9 +391,10 @@ impl Oracle {
     }
 
     /// A restart says that nothing of it was carried out: whatever is slow has had its time by then (0016).
-    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, now_ms: u64) {
-        let Some(case) = self.cases.get(id) else { return };
-        let is_early = case.is_recovered && case.sends > 0 && is_not_carried_out(outcome) && now_ms < case.sent_ms + LATE_MS;
+    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, known: impl FnOnce() -> Vec<String>, now_ms: u64) {
+        let Some(case) = self.cases.get_mut(id).filter(|case| case.sends > 0 && is_not_carried_out(outcome)) else { return };
+        case.known = known();
+        let is_early = case.is_recovered && now_ms < case.sent_ms + LATE_MS;
         self.demand(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
     }
 
@@ -452,7 +456,9 @@ impl Oracle {
             return false;
         }
         let is_of = |case: &&Case| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
-        let given_up = self.cases.values().filter(|case| case.sends > 0 && case.is_given_up).find(is_of);
+        // One that began in time and was lost since is not late: the guest was read, and whatever it did shows there.
+        let is_late = |case: &&Case| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
+        let given_up = self.cases.values().filter(is_late).find(is_of);
         let Some((id, is_recovered)) = given_up.map(|case| (case.operation.id.clone(), case.is_recovered)) else { return false };
         self.demand(!is_recovered, "S20", || format!("{id} came as {task} after a restart had given it up"));
         true

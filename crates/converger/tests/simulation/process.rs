@@ -570,7 +570,8 @@ impl<'l> Life<'l> {
             let _ = self.exchange(id, state.operation(), &ask);
         }
         let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
-        self.oracle.given_up(id, outcome, self.stage.now_ms);
+        let vmid = state.operation().guest.vmid.get();
+        self.oracle.given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
         self.oracle.ended(id, outcome, state.is_recorded(), at_work);
     }
 }

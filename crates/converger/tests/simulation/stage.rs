@@ -372,6 +372,11 @@ impl Stage {
         self.world.tasks_about(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
     }
 
+    /// Our own tasks about a guest.
+    pub(crate) fn own_tasks(&self, vmid: u32) -> Vec<String> {
+        self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).map(|(upid, _)| upid.to_owned()).collect()
+    }
+
     /// The tasks of others about a guest.
     pub(crate) fn foreign_tasks(&self, vmid: u32) -> Vec<String> {
         let foreign = self.world.tasks_about(vmid).filter(|(upid, _)| !upid.contains(TOKEN));
@@ -423,6 +428,8 @@ impl Stage {
         self.world.clear_faults();
         let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
         self.unseen.clear();
+        // It may have hit a task that was listed before it, and waited for another.
+        let has_hung = self.struck.contains(&Kind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == Kind::TaskHangs);
         let mut acts = vec![Act::Heal, Act::Show(self.entry.clone(), Face::Own)];
         for node in nodes {
             acts.extend([Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part)));
@@ -432,7 +439,7 @@ impl Stage {
             let is_odd = self.world.truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
             acts.extend([Act::Reappear(vmid), Act::Relist(vmid), Act::Unlock(vmid)]);
             acts.extend(is_odd.then(|| Act::Say(vmid, "running".to_owned())));
-            if self.struck.contains(&Kind::TaskHangs) {
+            if has_hung {
                 acts.push(Act::KillTask(vmid));
             }
         }
