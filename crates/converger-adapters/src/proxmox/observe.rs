@@ -372,3 +372,4 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
     };
     Some(Note::of_guest(row.vmid, reason, text))
 }
+        (Reason::Replaced, _) => format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid),
