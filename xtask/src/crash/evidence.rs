@@ -319,7 +319,8 @@ mod tests {
         let cause = || Err("entry 3 is missing".to_owned());
         check(&Evidence { verified_then: cause(), ..good() }, &["the record is not whole after the crash: entry 3 is missing"]);
         check(&Evidence { verified_last: cause(), ..good() }, &["the record is not whole at the end: entry 3 is missing"]);
-        let death = Death { told: Vec::new(), journal: Ok(vec![ended(101, "done")]), verified: cause(), sent: Vec::new() };
+        let death =
+            Death { told: Vec::new(), journal: Ok(vec![ended(101, "done")]), verified: cause(), sent: Vec::new(), was_unsynced: false };
         let again = Evidence { second: Some(death), ..good() };
         check(&again, &["the record is not whole after the crash of the recovery: entry 3 is missing"]);
     }
