@@ -4,7 +4,7 @@
 //! task (see `api`).
 
 mod backup;
-mod clone;
+pub(crate) mod clone;
 mod create;
 mod destroy;
 mod disk;

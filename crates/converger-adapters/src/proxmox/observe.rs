@@ -368,6 +368,7 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
     let reason = rows::complete(row, detailed)?;
     let text = match (reason, strange) {
         (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
+        (Reason::Replaced, _) => format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid),
         _ => format!("guest {}: the list calls it {listed:?}, and its node {:?}", row.vmid, row.name.as_deref().unwrap_or_default()),
     };
     Some(Note::of_guest(row.vmid, reason, text))

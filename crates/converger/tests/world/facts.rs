@@ -317,6 +317,19 @@ fn a_guest_that_was_replaced_is_not_taken_for_the_one_that_the_list_remembers() 
 }
 
 #[test]
+fn a_guest_made_anew_under_its_name_is_known_by_its_marks_alone() {
+    in_every_release(LAB, |way| {
+        let before = row(&whole(way, &[100]), 100).identity.clone();
+        way.lab().act(Act::Replace(100));
+        way.lab().pass(20_000);
+        let taken = whole(way, &[100]);
+        let after = row(&taken, 100);
+        assert!(before.is_read() && after.identity.is_read() && before != after.identity);
+        assert_eq!((after.status.clone(), after.name.as_deref()), (Status::Known(RunState::Stopped), Some("web")));
+    });
+}
+
+#[test]
 fn what_the_manager_has_not_looked_at_has_no_word_yet() {
     in_every_release(LAB, |way| {
         assert_eq!(row(&whole(way, &[102]), 102).ha, Reading::Read(None));
