@@ -508,8 +508,7 @@ fn whether_a_task_runs_is_told_by_the_task_and_not_by_a_list() {
         assert_eq!(ask(way, Read::TaskStatus(upid.clone())), Ok(Event::Task(TaskState::Running)));
         way.lab().pass(5_000);
         assert_eq!(ask(way, Read::TaskStatus(upid.clone())), Ok(Event::Task(TaskState::Ended { warnings: 0 })));
-        let source = converger_adapters::proxmox::codec::TaskSource::All;
-        let list = Read::Tasks { node: upid.node().clone(), vmid: vmid(100), source, since_secs: None };
+        let list = Read::Tasks { node: upid.node().clone(), vmid: vmid(100) };
         let Ok(Event::Tasks(tasks)) = ask(way, list) else { panic!("no list") };
         assert_eq!(tasks.iter().map(|task| &task.upid).collect::<Vec<_>>(), [&upid]);
         assert_eq!((upid.worker(), RunState::Running.word()), ("qmstart", state(&whole(way, &[100]), 100).as_str()));
