@@ -15,7 +15,7 @@ use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
 use converger_lab::{Act, Flavour, GuestSetting, Part, RequestFault, Setting, Twist};
 
 use crate::spine::read as take;
-use crate::spine::{Pledge, ask, call, path, vmid};
+use crate::spine::{Pledge, ask, call, node, path, vmid};
 use crate::way::Way;
 
 /// Three nodes; a virtual machine and a container that run on the second, one of each that does not on the first.
@@ -497,6 +497,25 @@ fn a_task_that_nobody_remembers_has_a_cause_of_its_own() {
         let upid = "UPID:pve1:00000001:00000001:6AFA0639:qmstart:100:root@pam!lab:";
         let upid = converger_adapters::proxmox::codec::Upid::new(upid).unwrap_or_else(|| panic!("an id"));
         assert_eq!(refused(ask(way, Read::TaskStatus(upid))), (Delivery::No, Cause::NoSuchTask));
+    });
+}
+
+#[test]
+fn a_token_that_may_not_audit_finds_its_own_tasks_and_no_others() {
+    let acl = "acl: [{ path: /vms, role: PVEVMUser, token: 'root@pam!lab' }]\n";
+    let tokens = "tokens: { root@pam!lab: { secret: lab }, root@pam!other: { secret: other, full: true } }";
+    let limited = LAB.replace("tokens: { root@pam!lab: { secret: lab, full: true } }", tokens) + acl;
+    in_every_release(&limited, |way| {
+        let tasks = |id| match ask(way, Read::Tasks { node: node("pve1"), vmid: vmid(id) }) {
+            Ok(Event::Tasks(tasks)) => tasks.len(),
+            other => panic!("no list: {other:?}"),
+        };
+        let start = call(way, Command::Write(Write::Start(path("pve1", Kind::Qemu, 100))));
+        assert!(start.is_ok(), "{start:?}");
+        let others = converger_lab::Request::new("POST", "/api2/json/nodes/pve1/lxc/101/status/start").token("root@pam!other=other");
+        let now_ms = way.lab().now_ms;
+        assert_eq!(way.lab().world.answer_at(now_ms, "pve1", &others).status, 200);
+        assert_eq!((tasks(100), tasks(101)), (1, 0));
     });
 }
 
