@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
 use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown, shortened};
-use super::doctor::quoted;
+use super::shell::quoted;
 
 pub use causes::{Note, Reason};
 pub use converger_core::observe::{Need, Needs};
