@@ -182,7 +182,7 @@ It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not
     /// Declare existing guests as they are: write a desired.yaml that plans nothing
     #[command(after_help = "\
 Examples:
-  converger init --vmid 100,101 --environment lab       writes desired.yaml
+  converger init --vmid 100,101                         writes desired.yaml
   converger init --vmid 100 --environment lab --out web.yaml
   converger init --vmid 100 --environment lab --dry-run   only prints it
 
@@ -398,9 +398,9 @@ pub(crate) struct Adoption {
     /// The guests: ids, joined by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid, required = true)]
     pub(crate) vmid: Vec<Vmid>,
-    /// The environment that they are in
+    /// The environment that they are in [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
-    pub(crate) environment: String,
+    pub(crate) environment: Option<String>,
     #[command(flatten)]
     pub(crate) look: Look,
     /// The file to write, which must not be there yet [default: desired.yaml, or none with --json]

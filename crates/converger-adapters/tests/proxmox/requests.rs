@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use converger_adapters::proxmox::codec::{
     Basis, CloneDisks, Command, ConfigSet, Digest, DiskKey, DiskSize, GuestPath, HttpRequest, Migration, Read, SnapshotName, StorageName,
-    TaskSource, Upid, UserId, Write, encode,
+    Upid, UserId, Write, encode,
 };
 use converger_core::action::FieldChange;
 use converger_core::guest::{GuestName, Kind, NodeName, Vmid};
@@ -50,9 +50,7 @@ fn reads() -> Vec<Read> {
         Read::NodeTime(node("n1")),
         Read::TaskStatus(upid),
     ];
-    for (source, since_secs) in [(TaskSource::Active, None), (TaskSource::Archive, Some(5)), (TaskSource::All, None)] {
-        reads.push(Read::Tasks { node: node("n1"), vmid, source, since_secs });
-    }
+    reads.push(Read::Tasks { node: node("n1"), vmid });
     for kind in Kind::ALL {
         reads.extend([Read::GuestStatus(path(kind)), Read::GuestPending(path(kind)), Read::Snapshots(path(kind))]);
     }

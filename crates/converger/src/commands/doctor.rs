@@ -203,12 +203,30 @@ fn text(environment: &EnvironmentName, examined: &Examined) -> String {
         text.push_str(&finding_text(finding, before.and_then(|before| before.remedy.as_ref()), width));
     }
     examined.grant.iter().for_each(|grant| text.push_str(&grant_text(grant)));
+    text.push_str(&requests_text(findings));
     let _ = writeln!(text, "\n{}", conclusion(findings));
     text
 }
 
 /// What stands above what no plan asks for.
-const REQUESTED: &str = "For requested actions, which no plan asks for (--json has the lines that grant each)";
+const REQUESTED: &str = "For requested actions, which no plan asks for";
+
+/// The lines for what no plan asks for, each verb by itself: whoever wants one of them does not want the others.
+fn requests_text(findings: &[Finding]) -> String {
+    let lacking = findings.iter().filter(|finding| finding.part == Some(Part::Request));
+    let lacking = lacking.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
+    let mut text = String::new();
+    for (check, remedy) in lacking {
+        if text.is_empty() {
+            let _ = writeln!(text, "\n{}", styled(BOLD, "To grant a requested action, type its lines on a node:"));
+        }
+        let _ = writeln!(text, "  {}", styled(DIM, check));
+        for Line { text: line, .. } in &remedy.lines {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
 
 /// One block with all that apply needs, to be pasted as it stands.
 fn grant_text(grant: &Remedy) -> String {
@@ -400,6 +418,19 @@ lab
 Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
 ";
         assert_eq!(plain, expected);
+    }
+
+    #[test]
+    fn what_no_plan_asks_for_has_its_lines_below_each_verb_by_itself() {
+        let verb = |check, line| {
+            let finding = Finding { part: Some(Part::Request), ..Finding::new(check, Level::Unneeded, "it may not") };
+            finding.remedy("if it is to, grant it").line(Where::Node, line)
+        };
+        let plain = plain(vec![verb("may-clone", "pveum x"), verb("may-grow", "pveum y")]);
+        let expected =
+            "\nTo grant a requested action, type its lines on a node:\n  may-clone\n    pveum x\n  may-grow\n    pveum y\n\nAll is well";
+        assert!(plain.contains(expected), "{plain}");
+        assert!(!plain.contains("--json"), "{plain}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use converger_core::guest::Vmid;
 use converger_core::observe;
 
 use crate::proxmox::codec::{Cause, Failure, shortened};
-use crate::proxmox::doctor::quoted;
+use crate::proxmox::shell::quoted;
 
 /// Why a guest, or the reading as a whole, is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -50,7 +50,9 @@ fn put_entry(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
     row.put("vmid", guest.vmid).put("name", guest.shown_name());
     row.put("status", if guest.is_running() { "running" } else { "stopped" }).put("cpus", guest.cpus(cpus));
     row.put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes()).put("uptime", uptime);
-    for key in ["cpu", "mem", "disk", "netin", "netout"] {
+    let load = guest.load();
+    row.put("cpu", load.cpu()).put("mem", load.memory);
+    for key in ["disk", "netin", "netout"] {
         row.put(key, 0);
     }
     row.put_some("lock", guest.get("lock")).put_some("tags", guest.get("tags"));
@@ -63,7 +65,7 @@ fn put_entry(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
 
 fn put_qemu(guest: &Guest, row: &mut Object<'_>, full: bool, flavour: Flavour) {
     if flavour >= Flavour::V9 {
-        row.put("memhost", 0);
+        row.put("memhost", guest.load().memory_of_host);
     } else {
         row.put("diskread", 0).put("diskwrite", 0);
     }
