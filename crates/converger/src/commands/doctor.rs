@@ -365,13 +365,16 @@ mod tests {
     #[test]
     fn what_cannot_be_made_ready_has_a_code_and_a_remedy_and_ends_no_visit() {
         let limits = || ProxmoxError::Runtime(io::Error::other("Too many open files"));
-        for error in [limits(), ProxmoxError::NoEndpoint] {
+        for (error, code, remedy) in [
+            (limits(), "process-limited", "Look at the limits"),
+            (ProxmoxError::NoEndpoint, "environment-unconfigured", "Write `[environments."),
+        ] {
             let words = error.to_string();
             let found = inside(Err(error), None, &|_| {}).findings;
             assert_eq!(end(&found), End::Failed);
-            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some("client-setup"), words.as_str()));
+            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
             let shown = plain(found);
-            assert!(shown.contains("remedy: Mend what the message names") && shown.contains("`converger explain client-setup`"), "{shown}");
+            assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
             assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
         }
     }

@@ -255,6 +255,7 @@ fn the_witness_tells_one_head_from_another() {
     let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
     fs::create_dir(bed.stage.path("elsewhere")).expect("made");
     bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.told(&["ledger", "resync", "--reason", "a new witness"], 0);
     let fork = bed.keep_state("fork");
     bed.told(&["hold", "lab", "101", "--reason", "one"], 0);
     let size = bed.size();

@@ -43,7 +43,11 @@ impl Deep {
 /// Whether an export is whole.
 pub(crate) fn export(files: &Files) -> Result<(), String> {
     let key = files.0.get("log.vkey").and_then(|key| std::str::from_utf8(key).ok()).ok_or("no key")?;
-    let key = Verifier::parse(key).map_err(|error| error.to_string())?;
+    let text = key;
+    let key = Verifier::parse(text).map_err(|error| error.to_string())?;
+    if *text != format!("{key}\n") {
+        return Err("the key is not one line".to_owned());
+    }
     let (mut deep, mut wrong) = (Deep::default(), None);
     let Ok(walked) = walk(&mut files.clone(), &key, |index, entry| wrong = wrong.take().or_else(|| deep.take(index, entry).err()));
     walked.map_err(|broken| format!("{broken:?}"))?;

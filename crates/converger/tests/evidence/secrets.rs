@@ -265,8 +265,8 @@ fn c9_a_secret_in_the_wrong_place_is_not_repeated() {
         }
     }
     watched.stage.put("secret", &format!("PVEAPIToken=root@pam!lab={SECRET}\n"));
-    watched.told(1, &["audit", "desired.yaml"]);
+    watched.told(2, &["audit", "desired.yaml"]);
     watched.stage.put("secret", &format!("{SECRET} {SECRET}\n"));
-    watched.told(1, &["audit", "desired.yaml"]);
+    watched.told(2, &["audit", "desired.yaml"]);
     watched.check_files(&["mistaken.toml"]);
 }

@@ -406,6 +406,7 @@ impl Harm {
             Kind::Unlisted => Blow::Act(Act::Unlist(vmid), Some(Act::Relist(vmid))),
             Kind::Recycled => act(Act::Recycle(vmid)),
             // The same name, and another guest all the same.
+            Kind::Reborn if self.number % 2 == 1 => act(Act::Replace(vmid)),
             Kind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
             Kind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
             Kind::Locked => Blow::Act(Act::Lock(vmid, "backup".to_owned()), Some(Act::Unlock(vmid))),

@@ -73,7 +73,9 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
             .help("--key KEY, as `converger ledger key` prints it")
     })?;
     // What is no text is no key either.
-    Verifier::parse(&String::from_utf8_lossy(&bytes)).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))
+    let text = String::from_utf8_lossy(&bytes);
+    let key = Verifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))?;
+    if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{}: it is not one line with a key", files::shown(&file)))) }
 }
 
 /// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
