@@ -192,7 +192,7 @@ impl Stop {
     }
 
     /// The word of its code.
-    pub(crate) fn word(&self) -> Option<&'static str> {
+    pub(crate) fn code_word(&self) -> Option<&'static str> {
         self.code
     }
 
