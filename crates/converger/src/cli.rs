@@ -487,14 +487,6 @@ pub(crate) struct Releasing {
     pub(crate) vmid: Vmid,
 }
 
-/// Which ledger.
-#[derive(Args, Debug)]
-pub(crate) struct LedgerPlace {
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
 /// What is asked of the journal.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ops {

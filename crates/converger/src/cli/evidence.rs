@@ -4,6 +4,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+/// Which ledger.
+#[derive(Args, Debug)]
+pub(crate) struct LedgerPlace {
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// What is asked of the ledger.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ledger {
