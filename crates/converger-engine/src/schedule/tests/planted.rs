@@ -121,9 +121,7 @@ impl Planted {
             Self::ResumesAtOnce if entry.is_parked => {
                 entry.is_parked = false;
                 let (node, id) = (entry.item.node.clone(), entry.item.id.clone());
-                state.ready.values_mut().for_each(|ready| {
-                    ready.remove(&place);
-                });
+                state.ready.values_mut().for_each(|ready| ready.retain(|own| *own != place));
                 state.busy_overall += 1;
                 *state.busy.entry(node).or_default() += 1;
                 commands.push(Command::Resume(id));
