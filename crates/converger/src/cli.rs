@@ -32,7 +32,7 @@ Examples:
 
 Exit codes:
   0 done or converged      1 failed      2 bad usage or input
-  3 refused                4 changes pending      5 held      6 broken contract
+  3 refused                4 changes pending      5 held      6 broken evidence
 
 Colours: none where NO_COLOR is set, whatever else is; otherwise where \
 CLICOLOR_FORCE is set, or where a terminal reads.";

@@ -46,6 +46,10 @@ fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
     if let Some(name) = &adoption.environment {
         return spine::environment(name);
     }
+    if config::path(adoption.look.config.as_deref()).is_none() {
+        let stop = Stop::input("nothing says which environment the guests are in: there is no converger.toml here");
+        return Err(stop.code(Code::EnvironmentUnconfigured).help("name it with `--environment <NAME>`, or converger.toml with --config"));
+    }
     let survey = config::survey(adoption.look.config.as_deref()).map_err(spine::misconfigured)?;
     let mut names = survey.connections.into_keys();
     match (names.next(), names.next()) {
