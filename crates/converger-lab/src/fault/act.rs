@@ -219,6 +219,10 @@ fn recycle(world: &mut World, vmid: u32, name: Option<String>) {
     world.views.freeze(vmid);
     let mut guest = Guest::new(vmid, old.kind, &old.node);
     guest.main = old.main;
+    if name.is_none() {
+        // Made anew from the same template: its own system does as the first one did.
+        guest.manner = old.manner;
+    }
     guest.main.extend(name.map(|name| (old.kind.name_key().to_owned(), name)));
     if old.kind == Kind::Qemu {
         let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu(), world.wall_s());
