@@ -174,6 +174,7 @@ impl Server {
             let address = nth(first, index).ok_or(ServeError::Ports(first, nodes.len()))?;
             let listener = TcpListener::bind(address).await.map_err(|error| ServeError::Port(address, error))?;
             let address = listener.local_addr().map_err(|error| ServeError::Port(address, error))?;
+            self.host.desk.world.door_is(node, true);
             self.listeners.push((Place { node: node.clone(), address }, listener));
         }
         Ok(self)

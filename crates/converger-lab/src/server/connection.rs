@@ -150,6 +150,8 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
         }
         self.left = self.left.saturating_sub(1);
         let answer = self.desk.ask(self.node, &request);
+        // Whoever was told of a node that is gone finds it gone.
+        self.desk.world.settled().await;
         let ends = self.left == 0 || self.is_unread || reply::wants_close(&request, &minor);
         let manners = Manners { minor, closes: ends || answer.status >= 400, takes_gzip: reply::takes_gzip(&request) };
         if !self.wait(answer.delay_ms).await {

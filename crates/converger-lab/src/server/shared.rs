@@ -1,6 +1,6 @@
 //! The world, for everybody who serves or changes it at the same time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,15 +15,18 @@ pub struct Shared(Arc<Inner>);
 
 struct Inner {
     world: Mutex<World>,
-    /// The nodes whose port is open.
+    /// The nodes whose port is to be open.
     doors: watch::Sender<BTreeSet<String>>,
+    /// What the ports that are kept were last seen to be: open, or to be open and not to be had, or closed.
+    seen: watch::Sender<BTreeMap<String, bool>>,
     clock: Clock,
 }
 
 impl Shared {
     pub(super) fn new(world: World, clock: Clock) -> Self {
         let doors = watch::Sender::new(BTreeSet::new());
-        let shared = Self(Arc::new(Inner { world: Mutex::new(world), doors, clock }));
+        let seen = watch::Sender::new(BTreeMap::new());
+        let shared = Self(Arc::new(Inner { world: Mutex::new(world), doors, seen, clock }));
         drop(shared.lock());
         shared
     }
@@ -35,9 +38,27 @@ impl Shared {
         Held { world: self.0.world.lock().unwrap_or_else(PoisonError::into_inner), shared: &self.0 }
     }
 
-    /// Which nodes have their port open, now and later.
+    /// Which nodes are to have their port open, now and later.
     pub(super) fn doors(&self) -> watch::Receiver<BTreeSet<String>> {
         self.0.doors.subscribe()
+    }
+
+    /// The port of a node is now as it was told to be.
+    pub(super) fn door_is(&self, node: &str, is_open: bool) {
+        self.0.seen.send_if_modified(|seen| seen.insert(node.to_owned(), is_open) != Some(is_open));
+    }
+
+    /// Waits until the ports are as the world says: whoever comes after that is let in by the nodes that listen, and by no other.
+    ///
+    /// It does not wait for a port that somebody else has. Ports are opened and closed while the server [runs](super::Server::run).
+    pub async fn settled(&self) {
+        let mut seen = self.0.seen.subscribe();
+        let is_settled = |seen: &BTreeMap<String, bool>| {
+            let open = self.0.doors.borrow();
+            seen.iter().all(|(node, is_open)| open.contains(node) == *is_open)
+        };
+        // The sender is in `self`, so that there is always somebody who tells.
+        let _ = seen.wait_for(is_settled).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use converger_lab::server::{Clock, Place, ServeError, Server, Shared};
 use converger_lab::{Act, Part, RequestFault, Setting, Twist};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
@@ -48,15 +48,14 @@ impl Running {
         caller.ask(request).await.line
     }
 
-    /// Tries until the port is as expected. The doors follow the world as soon as they are asked to run.
+    /// Lets something happen, and the ports follow.
+    async fn act(&self, act: Act) {
+        self.world.lock().act(0, act);
+        self.world.settled().await;
+    }
+
     async fn refuses(&self, place: usize) -> bool {
-        for _ in 0..1_000 {
-            if TcpStream::connect(self.places[place].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
-                return true;
-            }
-            tokio::task::yield_now().await;
-        }
-        false
+        TcpStream::connect(self.places[place].address).await.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
     async fn stop(self) {
@@ -97,16 +96,15 @@ fn a_node_that_is_down_refuses_and_comes_back_on_the_same_port() {
             (Act::NodeDown("a".to_owned()), Act::NodeUp("a".to_owned())),
             (Act::ServiceDown("a".to_owned(), Part::Proxy), Act::ServiceUp("a".to_owned(), Part::Proxy)),
         ] {
-            lab.world.lock().act(0, down);
+            lab.act(down).await;
             assert!(lab.refuses(0).await);
             assert_eq!(lab.ask(1, &get("/version")).await, "HTTP/1.1 200 OK", "the other node is there");
-            lab.world.lock().act(0, up);
-            while TcpStream::connect(lab.places[0].address).await.is_err() {
-                tokio::task::yield_now().await;
-            }
+            lab.act(up).await;
             assert_eq!(lab.ask(0, &get("/version")).await, "HTTP/1.1 200 OK");
         }
-        lab.world.lock().act(0, Act::NodeDown("a".to_owned()));
+        lab.act(Act::NodeDown("a".to_owned())).await;
+        let other = TcpSocket::new_v4().expect("a socket");
+        assert!(other.bind(lab.places[0].address).is_err(), "nobody else gets its port by chance");
         kept.say(&get("/version")).await;
         assert_eq!(kept.hear().await, None, "a connection from before breaks");
         lab.stop().await;
@@ -117,12 +115,9 @@ fn a_node_that_is_down_refuses_and_comes_back_on_the_same_port() {
 fn where_only_requests_move_the_clock_somebody_can_always_ask() {
     real(async {
         let lab = Running::start(100).await;
-        lab.world.lock().act(0, Act::NodeDown("b".to_owned()));
+        lab.act(Act::NodeDown("b".to_owned())).await;
         assert!(lab.refuses(1).await);
-        lab.world.lock().act(0, Act::NodeDown("a".to_owned()));
-        while lab.call(1).await.is_err() {
-            tokio::task::yield_now().await;
-        }
+        lab.act(Act::NodeDown("a".to_owned())).await;
         let mut caller = lab.call(0).await.expect("it takes the connection");
         caller.say(&get("/version")).await;
         assert_eq!(caller.hear().await, None, "and nothing else");

@@ -69,6 +69,7 @@ impl Lab {
     /// Lets something happen to the world.
     pub(crate) fn act(&mut self, act: Act) {
         self.world.lock().act(self.now_ms, act);
+        self.settle();
     }
 
     /// What is really so of a guest, in a line.
@@ -85,6 +86,12 @@ impl Lab {
     pub(crate) fn wait(&mut self, milliseconds: u64) {
         self.now_ms += milliseconds;
         self.world.lock().advance_to(self.now_ms);
+        self.settle();
+    }
+
+    /// The ports are as the world says before the next command runs.
+    fn settle(&self) {
+        tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(self.world.settled());
     }
 
     /// The requests since it was last asked for them. They come from several lanes at once, so that their order means nothing.
