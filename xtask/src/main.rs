@@ -9,6 +9,7 @@ mod ci;
 mod clients;
 mod crash;
 mod docs;
+mod evidence;
 mod lab;
 mod opinion;
 mod python;
@@ -35,6 +36,7 @@ usage: cargo xtask <task>
                      (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
                      (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
+  evidence           the proofs of the record at full size: 100,000 flips, every write killed, 10,000 decisions
   simulate           100,000 seeded schedules of faults, judged by the invariants
                      (--schedules N or --million, --from N; --seed S tells one of them; --bugs, --sagas)";
 
@@ -61,6 +63,7 @@ enum Task {
     CheckDocs,
     Bench(bench::Wish),
     Crash(crash::Wish),
+    Evidence,
     Simulate(simulate::Wish),
 }
 
@@ -74,6 +77,7 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
         ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
         ["crash", wishes @ ..] => crash::Wish::read(wishes).map(Task::Crash),
+        ["evidence"] => Some(Task::Evidence),
         ["simulate", wishes @ ..] => simulate::Wish::read(wishes).map(Task::Simulate),
         _ => None,
     }
@@ -98,6 +102,7 @@ fn perform(task: Task) -> Outcome {
         Task::CheckDocs => docs::check(),
         Task::Bench(wish) => bench::run(wish),
         Task::Crash(wish) => crash::run(wish),
+        Task::Evidence => evidence::run(),
         Task::Simulate(wish) => simulate::run(wish),
     }
 }

@@ -6,7 +6,8 @@
 //! What never enters: hashes of the log and its signatures, files, and text for people.
 
 mod bundle;
-mod fit;
+mod config;
+mod deep;
 mod keep;
 mod read;
 mod readings;
@@ -23,12 +24,12 @@ use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
 pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
-pub use fit::write_fitting;
+pub use deep::{Deep, Wrong};
 pub use keep::{Kept, keep};
 pub use read::parse_entry;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
-pub use write::write_entry;
+pub use write::{write_entry, write_fitting};
 
 /// The schema id of an entry.
 pub const ENTRY_SCHEMA: &str = "converger.entry/1";

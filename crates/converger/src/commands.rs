@@ -31,6 +31,7 @@ use converger_core::apply::End as Fate;
 use converger_core::artifact;
 use converger_core::audit;
 use converger_core::contract;
+use converger_core::evidence::Wrong;
 use converger_core::failure::Code;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
@@ -106,6 +107,8 @@ pub(crate) struct Stop {
     code: Option<&'static str>,
     /// What it is called, where it is neither an error nor a refusal.
     word: Option<&'static str>,
+    /// The entry of the ledger that it was found at.
+    index: Option<u64>,
 }
 
 /// What is said when a command stops.
@@ -151,7 +154,7 @@ impl Stop {
     }
 
     fn new(end: End, message: Message) -> Self {
-        Self { end, message, help: None, code: None, word: None }
+        Self { end, message, help: None, code: None, word: None, index: None }
     }
 
     /// The same with the code of the failure, under which `explain` has more. How that ends one table says, whatever was meant here.
@@ -186,6 +189,17 @@ impl Stop {
         self
     }
 
+    /// The same, found at this entry of the ledger.
+    pub(crate) fn at(mut self, index: impl Into<Option<u64>>) -> Self {
+        self.index = index.into();
+        self
+    }
+
+    /// The entry of the ledger that it was found at.
+    pub(crate) fn index(&self) -> Option<u64> {
+        self.index
+    }
+
     /// Whether evidence is broken.
     pub(crate) fn is_broken(&self) -> bool {
         self.end == End::Broken
@@ -209,6 +223,12 @@ impl Stop {
         let said = render::stop(word, &self.message, self.code, self.help.as_deref());
         let _ = write!(anstream::stderr(), "{}", screen::err(&said));
         self.end
+    }
+}
+
+impl From<Wrong> for Stop {
+    fn from(Wrong { code, index, what }: Wrong) -> Self {
+        Self::broken(code, what).at(index)
     }
 }
 

@@ -183,13 +183,35 @@ fn brief_fact(fact: Fact) -> Fact {
     }
 }
 
+/// Evidence has room for so much, as it is written: what an operation rests on and what was read afterwards fit into one entry of the ledger
+/// together, whatever others said.
+const EVIDENCE_BYTES_MAX: usize = 24 << 10;
+
+/// How long a fact is where it is written.
+fn weight(fact: &Fact) -> usize {
+    let escaped = |byte: u8| match byte {
+        b'"' | b'\\' => 2,
+        0..0x20 => 6,
+        _ => 1,
+    };
+    let text = |text: &str| text.bytes().map(escaped).sum::<usize>() + 3;
+    match fact {
+        Fact::Number(_) => 20,
+        Fact::Text(own) => text(own),
+        Fact::Words(words) => words.iter().map(|word| text(word)).sum::<usize>() + 2,
+    }
+}
+
 impl Evidence {
-    /// These facts and one more. A key that is no [`Word`] has no place in a record, and the fact is left out.
+    /// These facts and one more. A key that is no [`Word`] has no place in a record, and the fact is left out; a fact for which there is no more
+    /// room in a record is named by its length.
     #[must_use]
     pub fn with(mut self, key: &str, fact: impl Into<Fact>) -> Self {
-        if let Some(key) = Word::new(key) {
-            self.0.insert(key, brief_fact(fact.into()));
-        }
+        let Some(key) = Word::new(key) else { return self };
+        let (fact, before) = (brief_fact(fact.into()), self.0.values().map(weight).sum::<usize>());
+        let bytes = weight(&fact);
+        let fact = if before + bytes > EVIDENCE_BYTES_MAX { Fact::Text(format!("… {bytes} bytes left out").into()) } else { fact };
+        self.0.insert(key, fact);
         self
     }
 

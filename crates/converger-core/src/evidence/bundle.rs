@@ -49,6 +49,17 @@ pub struct Gate {
     pub result: String,
 }
 
+impl Gate {
+    pub(super) fn is_passed(&self) -> bool {
+        self.result == PASSED
+    }
+
+    /// Whether it is about the whole run, and not about its guests.
+    pub(super) fn is_of_run(&self) -> bool {
+        self.id != GUESTS
+    }
+}
+
 /// Whether a bundle is enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -162,10 +173,13 @@ pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> An
             Err(_) => return broken(failure::Code::IntegrityViolation, "the plan cannot be written"),
         },
     };
+    if recalled.mode().is_some_and(|mode| mode != bundle.admission.mode) {
+        return broken(failure::Code::IntegrityViolation, "the configuration has another mode than the admission was weighed in");
+    }
     if gates(&causes) != bundle.gates {
         return broken(failure::Code::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
     }
-    let refused: Vec<String> = bundle.gates.into_iter().filter(|gate| gate.result != PASSED).map(|gate| gate.id).collect();
+    let refused: Vec<String> = bundle.gates.into_iter().filter(|gate| !gate.is_passed()).map(|gate| gate.id).collect();
     if refused.is_empty() { Answer::Admissible } else { Answer::Inadmissible(refused) }
 }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::Inputs;
+use super::config::InForce;
+use crate::approve::Mode;
 use crate::artifact::{Digest, catalogue_digest, write_body, write_judgement, write_observation};
 use crate::desired::{self, Desired};
 use crate::guest::Vmid;
@@ -22,6 +24,8 @@ use crate::safety::{Judged, judge};
 /// A part of what a decision rests on, or of what it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Piece {
+    /// The configuration.
+    Config,
     /// The declared state.
     Desired,
     /// The reading.
@@ -38,12 +42,13 @@ pub enum Piece {
 
 impl Piece {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Desired, Self::Observation, Self::Rules, Self::Catalogue, Self::Plan, Self::Judgement];
+    pub const ALL: [Self; 7] = [Self::Config, Self::Desired, Self::Observation, Self::Rules, Self::Catalogue, Self::Plan, Self::Judgement];
 
     /// The word for it.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
+            Self::Config => "configuration",
             Self::Desired => "declared state",
             Self::Observation => "reading",
             Self::Rules => "rules",
@@ -76,6 +81,7 @@ impl Decision {
     #[must_use]
     pub fn digest(&self, piece: Piece) -> Digest {
         match piece {
+            Piece::Config => self.inputs.config,
             Piece::Desired => self.inputs.desired,
             Piece::Observation => self.inputs.observation,
             Piece::Rules => self.inputs.rules,
@@ -145,6 +151,7 @@ pub struct Recalled {
     rules: Arc<Rules>,
     limits: Limits,
     circumstances: Circumstances,
+    mode: Option<Mode>,
 }
 
 /// Makes a decision again and compares it byte for byte. `kept` gives the bytes under a digest, where they are kept.
@@ -206,13 +213,11 @@ fn recall(decision: &Decision, whole: impl Fn(Piece) -> Result<Vec<u8>, Irreprod
     }
     let held: HeldAgainst = read(Piece::Judgement, &whole(Piece::Judgement)?)?;
     let HeldAgainst { limits: LimitsRow { guests, percent, stops }, circumstances, .. } = held;
-    Ok(Recalled {
-        desired: Arc::new(desired),
-        observation: Arc::new(scoped),
-        rules: Arc::new(rules),
-        limits: Limits { guests, percent, stops },
-        circumstances: Circumstances { freeze: circumstances.freeze },
-    })
+    let (limits, circumstances) = (Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze });
+    let in_force = InForce::read(&whole(Piece::Config)?).map_err(|why| unread(Piece::Config, why))?;
+    in_force.agrees(&rules, limits, &circumstances).map_err(|why| unread(Piece::Config, why.into()))?;
+    let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
+    Ok(Recalled { desired, observation, rules, limits, circumstances, mode: in_force.mode })
 }
 
 fn unread(piece: Piece, why: String) -> Irreproducible {
@@ -240,6 +245,12 @@ impl Recalled {
     #[must_use]
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Who decided in the environment, where its configuration says that.
+    #[must_use]
+    pub fn mode(&self) -> Option<Mode> {
+        self.mode
     }
 
     /// The same under other limits and protection. Who held which guest, and on which machine the program ran, stays as it was.

@@ -47,6 +47,8 @@ pub enum Misplaced {
     Record(OperationId, Illegal),
     /// The operation is one of another plan or environment than its run.
     OtherRun(OperationId),
+    /// It is about another plan than that of its run.
+    OtherPlan(RunId),
     /// Another operation has the guest: it is under way, or held.
     GuestTaken(Vmid, OperationId),
     /// It lets go of what is no reading, or of one that is needed.
@@ -66,6 +68,7 @@ impl fmt::Display for Misplaced {
             Self::OperationUnknown(id) => write!(out, "it is about the operation {}, which has no intent before it", id.as_str()),
             Self::Record(id, illegal) => write!(out, "it cannot follow what was recorded of the operation {}: {illegal}", id.as_str()),
             Self::OtherRun(id) => write!(out, "the operation {} is of another plan or environment than its run", id.as_str()),
+            Self::OtherPlan(run) => write!(out, "it is about another plan than that of the run {}", run.as_str()),
             Self::GuestTaken(vmid, by) => write!(out, "guest {vmid} was taken by the operation {}", by.as_str()),
             Self::Pruned(digest) => write!(out, "it lets go of {digest}, which is no reading, or one that was needed"),
             Self::Hold(vmid) => write!(out, "guest {vmid} was held already, or was not held"),
@@ -83,7 +86,13 @@ impl Replay {
         match entry {
             Entry::Key { verifier, .. } => self.keys.push(verifier),
             Entry::RunStarted { run, inputs } => return self.start(run, inputs.observation),
-            Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
+            Entry::PlanMade { run, plan, .. } | Entry::Admitted { run, plan, .. } => {
+                if self.running(&run)?.plan != plan {
+                    return Err(Misplaced::OtherPlan(run));
+                }
+            }
+            // Whether an approval is one of this plan the admission says.
+            Entry::Refused { run, .. } | Entry::Approved { run, .. } => {
                 self.running(&run)?;
             }
             Entry::Recovery { operations, .. } => {

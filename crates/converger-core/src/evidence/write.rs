@@ -5,7 +5,7 @@ use std::io;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{ENTRY_SCHEMA, Entry};
+use super::{ENTRY_BYTES_MAX, ENTRY_SCHEMA, Entry};
 use crate::apply::Record;
 
 /// The stored form of an entry, one line of canonical JSON.
@@ -14,6 +14,15 @@ use crate::apply::Record;
 /// A value that cannot be written as JSON; none of ours is one.
 pub fn write_entry(entry: &Entry) -> io::Result<Vec<u8>> {
     serde_json::to_vec(entry).map_err(io::Error::from)
+}
+
+/// The same, where it is short enough to be kept. What others said is bounded wherever evidence is made, so that only what a person said can be
+/// too long.
+///
+/// # Errors
+/// A value that cannot be written as JSON; none of ours is one.
+pub fn write_fitting(entry: &Entry) -> io::Result<Option<Vec<u8>>> {
+    Ok(Some(write_entry(entry)?).filter(|bytes| bytes.len() <= ENTRY_BYTES_MAX))
 }
 
 impl Serialize for Entry {

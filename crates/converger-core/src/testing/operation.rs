@@ -1,10 +1,14 @@
 //! Operations of random plans, and random outcomes, for the tests of whoever stores or carries them out.
 
+use serde_json::json;
+
 use super::{HOSTILE, Rng, World};
 use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target, Word};
+use crate::approve::Mode;
 use crate::artifact::Digest;
 use crate::evidence::Inputs;
 use crate::plan::{Plan, Verdict};
+use crate::policy::{Limits, Rules};
 
 /// The operations of a plan, with ids that begin with `name`; one in four is a one-shot.
 #[must_use]
@@ -48,6 +52,15 @@ pub fn some_inputs() -> Inputs {
     let [config, desired, observation, rules, catalogue] =
         ["config", "desired", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
     Inputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
+}
+
+/// A configuration that puts this in force, as it is kept.
+#[must_use]
+pub fn some_config(rules: &Rules, limits: Limits, mode: Option<Mode>) -> Vec<u8> {
+    let Limits { guests, percent, stops } = limits;
+    let mode = mode.map(|mode| if mode == Mode::Solo { "solo" } else { "shared" });
+    let own = json!({ "mode": mode, "protect": { "ids": rules.ids(), "names": rules.names(), "tags": rules.tags() } });
+    json!({ "environments": { "lab": own }, "limits": { "guests": guests, "percent": percent, "stops": stops } }).to_string().into_bytes()
 }
 
 /// An outcome of any kind, with hostile texts in its evidence.

@@ -10,7 +10,7 @@ use converger_core::failure::Code;
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::Rng;
+use converger_core::testing::{Rng, some_config};
 
 use crate::{Case, each_case};
 
@@ -19,10 +19,10 @@ const ADMISSIONS: u64 = 3_000;
 /// A minute after the readings of drawn worlds.
 const NOW_SECS: u64 = 1_794_744_060;
 
-struct Weighed {
-    bundle: Bundle,
-    blobs: BTreeMap<Digest, Vec<u8>>,
-    is_approved: bool,
+pub(crate) struct Weighed {
+    pub(crate) bundle: Bundle,
+    pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
+    pub(crate) is_approved: bool,
 }
 
 impl Weighed {
@@ -41,7 +41,7 @@ fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
         _ => Confirmation::Typed { by: by(), names },
     };
     Admission {
-        mode: if rng.one_in(8) { Mode::Shared } else { Mode::Solo },
+        mode: Mode::Solo,
         provenance: if rng.one_in(8) { Provenance::Replay } else { Provenance::Live },
         confirmation,
         refused: if rng.one_in(3) { Refused::StopsAll } else { Refused::IsLeftOut },
@@ -51,14 +51,16 @@ fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
 }
 
 /// What a run does: plans, judges, admits, and keeps the evidence.
-fn weighed(case: &Case) -> Weighed {
+pub(crate) fn weighed(case: &Case) -> Weighed {
     let (rng, inputs) = (&mut Rng::new(case.number ^ SEED), case.inputs());
     let limits = if rng.one_in(4) { Limits { guests: 1, percent: 50, stops: 0 } } else { Limits::default() };
     let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()) };
     let judged = judge(inputs.plan(), limits, circumstances);
-    let kept = keep(&judged, "0.1.0", b"{}".to_vec()).expect("memory takes it");
+    let mode = if rng.one_in(8) { Mode::Shared } else { Mode::Solo };
+    let config = some_config(&inputs.rules, limits, (!rng.one_in(4)).then_some(mode));
+    let kept = keep(&judged, "0.1.0", config).expect("memory takes it");
     let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
-    let admission = admission(rng, kept.plan, names);
+    let admission = Admission { mode, ..admission(rng, kept.plan, names) };
     let causes: Vec<Refusal> = match judged {
         Judged::Refused(_) => judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect(),
         Judged::Safe(safe) => match admit(safe, &admission).expect("memory takes it") {
@@ -140,6 +142,22 @@ fn a_confirmation_of_something_else_admits_nothing() {
             let answer = weighed.answer(&forged);
             assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
         }
+    }
+}
+
+/// In another mode than the configuration has somebody else would have had to agree.
+#[test]
+fn an_admission_in_another_mode_is_none() {
+    for case in each_case(SEED + 5, ADMISSIONS / 30) {
+        let weighed = weighed(&case);
+        let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
+        if config.contains("\"mode\":null") {
+            continue;
+        }
+        let mut forged = weighed.bundle.clone();
+        forged.admission.mode = if forged.admission.mode == Mode::Solo { Mode::Shared } else { Mode::Solo };
+        let answer = weighed.answer(&forged);
+        assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
     }
 }
 

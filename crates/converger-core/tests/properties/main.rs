@@ -13,6 +13,7 @@ mod model;
 mod permutation;
 mod pin;
 mod protection;
+mod record;
 mod reproduce;
 mod robustness;
 mod round_trip;

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use converger_core::approve::Mode;
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Decision, Irreproducible, Kept, Piece, keep, reproduce};
+use converger_core::guest::Vmid;
 use converger_core::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, Rules};
 use converger_core::safety::judge;
-use converger_core::testing::Rng;
+use converger_core::testing::{Rng, some_config};
 
 use crate::{Case, each_case};
 
@@ -31,6 +33,7 @@ impl Record {
         let digest = Digest::of_bytes(&bytes);
         if is_renamed {
             let place = match piece {
+                Piece::Config => &mut decision.inputs.config,
                 Piece::Desired => &mut decision.inputs.desired,
                 Piece::Observation => &mut decision.inputs.observation,
                 Piece::Rules => &mut decision.inputs.rules,
@@ -68,11 +71,13 @@ fn recorded(case: &Case) -> Record {
         let host = if rng.one_in(2) { host.with_device() } else { host.without([Mark::HardwareAddresses]) };
         rules = rules.with_host(host);
     }
-    inputs.rules = rules.into();
+    let mode = [None, Some(Mode::Solo), Some(Mode::Shared)][rng.index(3)];
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
     let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "a \u{202e}move".to_owned()) };
-    Record::of(keep(&judge(inputs.plan(), limits, circumstances), "0.1.0", b"{}".to_vec()).expect("memory takes it"))
+    let config = some_config(&rules, limits, mode);
+    inputs.rules = rules.into();
+    Record::of(keep(&judge(inputs.plan(), limits, circumstances), "0.1.0", config).expect("memory takes it"))
 }
 
 #[test]
@@ -118,6 +123,50 @@ fn no_changed_byte_of_what_was_wanted_or_planned_agrees_with_the_rest() {
             assert!(found.is_err(), "{case:?} {piece} at {at}: {text}");
         }
     }
+}
+
+/// Whoever lays another configuration under a decision does not get the rest to agree.
+#[test]
+fn a_decision_under_another_configuration_is_another_one() {
+    let other = |guests| Limits { guests, ..Limits::default() };
+    for case in each_case(SEED + 5, DECISIONS / 20) {
+        let record = recorded(&case);
+        let ids = || (100..200).filter_map(Vmid::new).collect();
+        let others = [
+            some_config(&Rules::new(ids(), Vec::new(), Vec::new()), Limits::default(), None),
+            some_config(&Rules::new(Vec::new(), vec!["x".into()], Vec::new()), Limits::default(), None),
+            some_config(&Rules::new(Vec::new(), Vec::new(), vec!["x".into()]), Limits::default(), None),
+            some_config(&Rules::default(), other(51), None),
+            br#"{"environments":{"lab":{},"prod":{}}}"#.to_vec(),
+            br#"{"environments":{"lab":{"mode":"alone"}}}"#.to_vec(),
+            b"[]".to_vec(),
+            b"".to_vec(),
+        ];
+        for config in others {
+            let text = String::from_utf8_lossy(&config).into_owned();
+            let found = record.with(Piece::Config, config, true).reproduce();
+            assert!(matches!(found, Err(Irreproducible::Unread { piece: Piece::Config, .. })), "{case:?} {text} {found:?}");
+        }
+    }
+}
+
+#[test]
+fn a_configuration_that_freezes_has_no_decision_as_if_it_did_not() {
+    let (mut free, mut frozen) = (0, 0);
+    for case in each_case(SEED + 6, DECISIONS / 20) {
+        let record = recorded(&case);
+        let judgement = String::from_utf8_lossy(&record.blobs[&record.decision.judgement]).into_owned();
+        let config = String::from_utf8_lossy(&record.blobs[&record.decision.inputs.config]).replacen('{', r#"{"freeze":{"on":true},"#, 1);
+        let found = record.with(Piece::Config, config.into_bytes(), true).reproduce();
+        if judgement.contains(r#""freeze":null"#) {
+            assert!(matches!(found, Err(Irreproducible::Unread { piece: Piece::Config, .. })), "{case:?} {found:?}");
+            free += 1;
+        } else {
+            assert_eq!(found, Ok(()), "{case:?}");
+            frozen += 1;
+        }
+    }
+    assert!(free > 0 && frozen > 0, "{free} {frozen}");
 }
 
 #[test]

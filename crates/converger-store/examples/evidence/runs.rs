@@ -26,7 +26,7 @@ use crate::fleet::{Fleet, Share};
 
 const BY: &str = "ann@pve-admin";
 const CONFIG: &str =
-    r#"{"environment":{"lab":{"endpoint":"https://pve1.example:8006","token":"/etc/converger/token"}},"limits":{"guests":5000}}"#;
+    r#"{"environments":{"lab":{"mode":"solo","token":"converger@pve!apply"}},"limits":{"guests":1000000,"stops":1000000}}"#;
 const FIRST_MS: u64 = 1_794_700_800_000;
 
 /// A decision over a fleet, with all that it rests on.

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::hint::black_box;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Replay, parse_entry};
+use converger_core::evidence::{Deep, Entry, parse_entry};
 use converger_ledger::{Bundle, Checkpoint, Files, Growth, Hash, Signer, TILE_WIDTH, Tile, Verifier, walk as walked};
 use serde_json::json;
 
@@ -125,23 +125,9 @@ fn parse_once(ledger: &Ledger) {
 /// As `converger verify` does it on its way through the entries.
 #[inline(never)]
 fn deep_once(ledger: &Ledger) {
-    let (mut replay, mut named) = (Replay::default(), BTreeMap::new());
-    for (index, bytes) in (0_u64..).zip(&ledger.entries) {
-        let entry = parsed(bytes);
-        for digest in digests(&entry) {
-            named.entry(digest).or_insert(index);
-        }
-        replay.take(entry).expect("entries stand where they may");
+    let mut deep = Deep::default();
+    for bytes in &ledger.entries {
+        deep.take(bytes).expect("entries stand where they may");
     }
-    black_box((replay, named));
-}
-
-/// What an entry names.
-fn digests(entry: &Entry) -> Vec<Digest> {
-    match entry {
-        Entry::RunStarted { inputs, .. } => vec![inputs.config, inputs.desired, inputs.observation, inputs.rules, inputs.catalogue],
-        Entry::PlanMade { plan, judgement, .. } => vec![*plan, *judgement],
-        Entry::Admitted { bundle, .. } => vec![*bundle],
-        _ => Vec::new(),
-    }
+    black_box(deep);
 }

@@ -337,13 +337,12 @@ fn approved(
         Judged::Refused(plan) => {
             let judged = Judged::Refused(plan);
             let causes: Vec<Refusal> = judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect();
-            return recorded.admitted(&admission, &causes, &[]).map(|()| None);
+            return recorded.admitted(&admission, &causes).map(|()| None);
         }
     };
     if let Err(stop) = ask::nothing_is_refused(&safe, refused) {
-        // What is refused of its guests was recorded with the plan.
         let Admitted::Refused(causes) = admitted(safe, &admission)? else { return Err(stop) };
-        return recorded.admitted(&admission, &causes, &[]).and(Err(stop));
+        return recorded.admitted(&admission, &causes).and(Err(stop));
     }
     let way = Way::of(arguments, &safe, mode)?;
     if !arguments.json && !is_objected {
@@ -353,9 +352,9 @@ fn approved(
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
     match admitted(safe, &admission)? {
-        Admitted::Approved(approved) => recorded.admitted(&admission, &[], &[]).map(|()| Some(approved)),
+        Admitted::Approved(approved) => recorded.admitted(&admission, &[]).map(|()| Some(approved)),
         Admitted::Refused(refusals) => {
-            recorded.admitted(&admission, &refusals, &refusals)?;
+            recorded.admitted(&admission, &refusals)?;
             let text: String = refusals.iter().map(render::refusal).collect();
             let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", way.on(&refusals))));
             Ok(None)

@@ -24,7 +24,7 @@ use crate::exit::End;
 use crate::{files, output};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
-pub(super) use export::{blob_path, digests};
+pub(super) use export::blob_path;
 pub(super) use key::{key_in, known, named, signer};
 pub(super) use lines::line;
 

@@ -6,8 +6,8 @@
 //! What never enters: mending. What is broken is evidence, and stays as it is.
 
 mod database;
-mod deep;
 mod directory;
+mod walked;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -153,7 +153,7 @@ fn as_json(whole: &Whole) -> serde_json::Value {
 
 /// What of it is broken, for programs; people are told the same on standard error.
 fn as_broken_json(stop: &Stop) -> serde_json::Value {
-    json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "what": stop.sentence() })
+    json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "index": stop.index(), "what": stop.sentence() })
 }
 
 /// A receipt is checked alone: with the key, and with nothing else.

@@ -18,6 +18,7 @@ use rusqlite::types::Value;
 use crate::bed::{Bed, copy_state};
 use crate::files::Files;
 use crate::judge;
+use crate::reproduce::decided;
 
 const SEED: u64 = 20_261_116;
 const FLIPS: u64 = 3_000;
@@ -176,13 +177,9 @@ fn a_changed_byte_of_an_export_is_found() {
 fn with_log(room: &Path) -> (PathBuf, Vec<Vec<Vec<u8>>>) {
     let (open, left) = (room.join("open"), room.join("left"));
     let store = SqliteStore::open(&open, Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
-    let sample = converger_store::conformance::Sample::new(3);
     let mut states = vec![Vec::new()];
     for number in 0..6 {
-        let operation = sample.operation(number, number);
-        let batch = Batch::from(sample.intent(&operation)).with(sample.sending(&operation));
-        let batch = if number == 0 { Batch::new([vec![sample.start()], batch.writes().to_vec()].concat()) } else { batch };
-        let _ = now(store.commit(batch)).expect("written");
+        let _ = now(store.commit(Batch::new(decided(number)))).expect("written");
         states.push(now(store.entries(0, 999)).expect("read"));
     }
     copy_state(&open, &left);
@@ -215,7 +212,7 @@ fn a_changed_byte_of_the_log_leaves_a_state_that_there_was() {
                 let age = states.iter().position(|state| *state == entries).unwrap_or_else(|| panic!("{what}: there was no such state"));
                 ages[age] += 1;
                 if age > 0 {
-                    judge_of_sample(&left, &what);
+                    judge::state(&left).unwrap_or_else(|found| panic!("{what}: {found}"));
                 }
             }
         }
@@ -226,10 +223,4 @@ fn a_changed_byte_of_the_log_leaves_a_state_that_there_was() {
         whole.len()
     );
     assert!(ages.iter().filter(|count| **count > 0).count() > 3, "{ages:?}");
-}
-
-/// What is left is whole. The blobs that a sample names are not kept.
-fn judge_of_sample(state: &Path, what: &str) {
-    let judged = judge::state(state).err().unwrap_or_default();
-    assert!(judged.is_empty() || judged.ends_with(" is gone"), "{what}: {judged}");
 }

@@ -2,12 +2,10 @@
 //!
 //! What never enters: what is done to the record, and how the program tells what it finds (the tests of the real program).
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use converger_core::apply::OperationId;
-use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Replay, parse_entry};
+use converger_core::evidence::{Deep, Replay, Wrong};
 use converger_ledger::{Growth, Hash, Verifier, walk};
 use converger_store::{Filter, Head, LIST_MAX, Looked};
 use rusqlite::Connection;
@@ -15,28 +13,12 @@ use rusqlite::types::Value;
 
 use crate::files::Files;
 
-/// What entries name by digest.
-fn named(entry: &Entry) -> Vec<Digest> {
-    match entry {
-        Entry::RunStarted { inputs, .. } => vec![inputs.config, inputs.desired, inputs.observation, inputs.rules, inputs.catalogue],
-        Entry::PlanMade { plan, judgement, .. } => vec![*plan, *judgement],
-        Entry::Admitted { bundle, .. } => vec![*bundle],
-        _ => Vec::new(),
-    }
-}
+/// What was found.
+struct Told(String);
 
-/// Entries as they come.
-#[derive(Default)]
-struct Deep {
-    replay: Replay,
-    named: BTreeSet<Digest>,
-}
-
-impl Deep {
-    fn take(&mut self, index: u64, bytes: &[u8]) -> Result<(), String> {
-        let entry = parse_entry(bytes).map_err(|error| format!("entry {index}: {error}"))?;
-        self.named.extend(named(&entry));
-        self.replay.take(entry).map_err(|misplaced| format!("entry {index}: {misplaced}"))
+impl From<Wrong> for Told {
+    fn from(wrong: Wrong) -> Self {
+        Self(wrong.what)
     }
 }
 
@@ -49,17 +31,13 @@ pub(crate) fn export(files: &Files) -> Result<(), String> {
         return Err("the key is not one line".to_owned());
     }
     let (mut deep, mut wrong) = (Deep::default(), None);
-    let Ok(walked) = walk(&mut files.clone(), &key, |index, entry| wrong = wrong.take().or_else(|| deep.take(index, entry).err()));
+    let Ok(walked) = walk(&mut files.clone(), &key, |_, entry| wrong = wrong.take().or_else(|| deep.take(entry).err()));
     walked.map_err(|broken| format!("{broken:?}"))?;
-    wrong.map_or(Ok(()), Err)?;
-    let is_other = |digest: &Digest| {
-        let kept = files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/")));
-        kept.is_none_or(|bytes| Digest::of_bytes(bytes) != *digest)
-    };
-    match deep.named.iter().find(|digest| is_other(digest)) {
-        Some(digest) => Err(format!("{digest} is another, or gone")),
-        None if deep.replay.keys().iter().any(|named| **named == key.to_string()) => Ok(()),
-        None => Err("the key is not named".into()),
+    wrong.map_or(Ok(()), |wrong| Err(wrong.what))?;
+    deep.kept(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned())).map_err(|Told(what)| what)?;
+    match deep.replay().keys().iter().any(|named| **named == key.to_string()) {
+        true => Ok(()),
+        false => Err("the key is not named".into()),
     }
 }
 
@@ -71,10 +49,8 @@ pub(crate) fn state(directory: &Path) -> Result<(), String> {
         return Err(damage);
     }
     let deep = ledger(&looked)?;
-    for digest in &deep.named {
-        looked.blob(digest).map_err(read)?.ok_or_else(|| format!("{digest} is gone"))?;
-    }
-    journal(&looked, &deep.replay)
+    deep.kept(|digest| looked.blob(&digest).map_err(|error| Told(read(error)))).map_err(|Told(what)| what)?;
+    journal(&looked, deep.replay())
 }
 
 fn ledger(looked: &Looked) -> Result<Deep, String> {
@@ -87,7 +63,7 @@ fn ledger(looked: &Looked) -> Result<Deep, String> {
             return Err("entries are missing".into());
         }
         for entry in page {
-            deep.take(growth.tree().size(), &entry)?;
+            deep.take(&entry).map_err(|wrong| wrong.what)?;
             growth.append(Hash::of_leaf(&entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
             if growth.tree().size() == heads.durable.size && Head::of(growth.tree()) != heads.durable {
                 return Err("another root was durable".into());

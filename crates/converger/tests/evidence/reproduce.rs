@@ -13,7 +13,7 @@ use converger_core::evidence::{Entry, Kept, keep};
 use converger_core::guest::EnvironmentName;
 use converger_core::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, Rules};
 use converger_core::safety::judge;
-use converger_core::testing::{Rng, World};
+use converger_core::testing::{Rng, World, some_config};
 use converger_store::conformance::now;
 use converger_store::{Batch, Settings, SqliteStore, Store as _, Write};
 use serde_json::Value;
@@ -42,12 +42,18 @@ fn decision(number: u64) -> Kept {
         let host = Host::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         rules = rules.with_host(if rng.one_in(2) { host.with_device() } else { host.without([Mark::HardwareAddresses]) });
     }
-    inputs.rules = rules.into();
     let [guests, percent, stops] = [50, 100, 5].map(|most| u32::try_from(rng.below(most + 1)).unwrap_or(0));
     let limits = if rng.one_in(2) { Limits::default() } else { Limits { guests, percent, stops } };
     // Letters that change their length, or their case, with a locale.
     let circumstances = Circumstances { freeze: rng.one_in(4).then(|| "\u{131}stanbul I\u{307} \u{202e}move".to_owned()) };
-    keep(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), b"{}".to_vec()).expect("memory takes it")
+    let config = some_config(&rules, limits, None);
+    inputs.rules = rules.into();
+    keep(&judge(inputs.plan(), limits, circumstances), env!("CARGO_PKG_VERSION"), config).expect("memory takes it")
+}
+
+/// All that a run writes which decides and is refused.
+pub(crate) fn decided(number: u64) -> Vec<Write> {
+    writes(number, decision(number))
 }
 
 fn name(number: u64) -> String {

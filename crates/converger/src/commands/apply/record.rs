@@ -4,7 +4,7 @@
 //!
 //! What never enters: deciding, and secrets. The configuration is kept as it was understood, without remarks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::apply::{End as Fate, Evidence, OperationId, Run, RunId, Word};
 use converger_core::approve::{Admission, Confirmation};
@@ -13,7 +13,7 @@ use converger_core::evidence::{Answer, Bundle, Decision, Entry, Kept, admissible
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::plan::Verdict;
-use converger_core::refusal::Refusal;
+use converger_core::refusal::{self, Reach, Refusal};
 use converger_core::safety::Judged;
 use converger_engine::driver::{Clock as _, SystemClock};
 use converger_store::{Batch, Write};
@@ -27,6 +27,8 @@ pub(super) struct Recorded<'m> {
     memory: &'m Memory,
     run: RunId,
     decision: Decision,
+    /// What was refused with its plan, for the whole of it.
+    refused: BTreeSet<refusal::Code>,
     /// What it rests on, as it is kept.
     blobs: BTreeMap<Digest, Vec<u8>>,
 }
@@ -42,7 +44,8 @@ pub(super) fn begin<'m>(memory: &'m Memory, judged: &Judged, config: Vec<u8>, ru
     writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
     writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
     let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
-    let recorded = Recorded { memory, run, decision: Decision { inputs, plan, judgement }, blobs };
+    let refused = refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
+    let recorded = Recorded { memory, run, decision: Decision { inputs, plan, judgement }, refused, blobs };
     writes.extend(refusals(judged).map(|(guest, refusal)| recorded.refusal(guest, refusal, at_ms)));
     recorded.write(writes)?;
     Ok(recorded)
@@ -84,15 +87,16 @@ impl Recorded<'_> {
 
     /// Weighs whether it may be carried out on its evidence alone, and records that with who agreed to it and what is against it.
     ///
-    /// What was decided before is not believed here: where the evidence gives another answer, nothing is carried out. Of the causes against
-    /// it these are new; each is recorded once.
-    pub(super) fn admitted(&self, admission: &Admission, causes: &[Refusal], new: &[Refusal]) -> Result<(), Stop> {
+    /// What was decided before is not believed here: where the evidence gives another answer, nothing is carried out. What was refused with the
+    /// plan, and whatever is refused of its guests, is recorded already.
+    pub(super) fn admitted(&self, admission: &Admission, causes: &[Refusal]) -> Result<(), Stop> {
         let failed = |error: std::io::Error| Stop::failed(format!("the evidence cannot be written: {error}"));
         let bundle = Bundle::new(&state::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
         let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned());
         let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, state::now_ms());
         let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
-        writes.extend(new.iter().map(|refusal| self.refusal(None, refusal, at_ms)));
+        let is_new = |refusal: &&Refusal| refusal.code().entry().reach == Reach::Run && !self.refused.contains(&refusal.code());
+        writes.extend(causes.iter().filter(is_new).map(|refusal| self.refusal(None, refusal, at_ms)));
         let (digest, word) = (Digest::of_bytes(&bundle), word(answer.word()));
         writes.extend([Write::blob(bundle), Write::decision(Entry::Admitted { run, plan, bundle: digest, answer: word, at_ms })]);
         self.write(writes)?;

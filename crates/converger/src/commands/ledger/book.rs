@@ -106,7 +106,7 @@ impl Book {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
             let page = self.looked.entries(next, limit).map_err(|error| self.first_bad(next, to, &error))?;
             if page.is_empty() {
-                return Err(broken(format!("entry {next} is missing")));
+                return Err(broken(format!("entry {next} is missing")).at(next));
             }
             for entry in page {
                 told(next, &entry)?;
@@ -138,7 +138,7 @@ impl Book {
     fn first_bad(&self, from: u64, to: u64, error: &StoreError) -> Stop {
         let found = (from..to).find_map(|index| self.looked.entries(index, 1).err().map(|error| (index, error)));
         match found {
-            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")),
+            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")).at(index),
             _ => damaged(error),
         }
     }
@@ -160,7 +160,7 @@ impl Book {
 
     /// What an entry says.
     pub(in super::super) fn entry(&self, index: u64, bytes: &[u8]) -> Result<Entry, Stop> {
-        parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")))
+        parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at(index))
     }
 
     /// What is kept under a digest.

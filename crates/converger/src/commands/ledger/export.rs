@@ -91,7 +91,7 @@ fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop
     let (mut named, mut pruned) = (BTreeSet::new(), BTreeSet::new());
     book.each(0, size, |index, bytes| {
         let entry = book.entry(index, bytes)?;
-        named.extend(digests(&entry));
+        named.extend(entry.names());
         if let Entry::Pruned { digests, .. } = &entry {
             pruned.extend(digests.iter().copied());
         }
@@ -112,16 +112,6 @@ fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop
 /// Where something lies that is named by its digest.
 pub(in super::super) fn blob_path(digest: Digest) -> String {
     format!("blob/{}", digest.to_string().replace(':', "/"))
-}
-
-/// What an entry names.
-pub(in super::super) fn digests(entry: &Entry) -> Vec<Digest> {
-    match entry {
-        Entry::RunStarted { inputs, .. } => vec![inputs.config, inputs.desired, inputs.observation, inputs.rules, inputs.catalogue],
-        Entry::PlanMade { plan, judgement, .. } => vec![*plan, *judgement],
-        Entry::Admitted { bundle, .. } => vec![*bundle],
-        _ => Vec::new(),
-    }
 }
 
 /// Writes a file, unless it is there with these bytes.

@@ -76,8 +76,8 @@ pub(super) fn verified() -> Json {
         }),
     );
     let broken = object(
-        &["code", "schema", "what", "whole"],
-        json!({ "code": text(), "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": false } }),
+        &["code", "index", "schema", "what", "whole"],
+        json!({ "code": text(), "index": or_null(count()), "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": false } }),
     );
     let mut schema = json!({ "oneOf": [whole, broken] });
     head(&mut schema, "Whether a record is whole (verify --json)");

@@ -3,41 +3,41 @@
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
 use converger_core::apply::{History, OperationId};
-use converger_core::evidence::{Past, Replay};
+use converger_core::evidence::{Deep, Past, Replay};
 use converger_ledger::{Growth, Hash, Tile, Verifier, root_at};
-use converger_store::{Filter, LIST_MAX, RunHistory};
+use converger_store::{Filter, Head, LIST_MAX, RunHistory};
 
 use super::super::Stop;
 use super::super::ledger::{Book, broken, damaged, key_in, named};
-use super::{Since, Whole, deep::Deep, unlogged};
+use super::{Since, Whole, unlogged, walked::Walked};
 use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (deep, root) = entries(book, since)?;
-    let gone = deep.gone(|digest| book.blob(digest))?;
-    journal(book, &deep.replay)?;
+    let gone = deep.kept(|digest| book.blob(digest))?;
+    journal(book, deep.replay())?;
     // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
     if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
     let (own, notes) = keys(book, key)?;
-    let operations = render::counted(deep.replay.operations().len() as u64, "operation");
+    let operations = render::counted(deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: deep.entries, root: Some(root.to_string()), verifier: own, gone, notes })
+    Ok(Whole { what, entries: deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes })
 }
 
 /// Every entry, and every hash that is kept over them.
-fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Deep<'s>, Hash), Stop> {
+fn entries(book: &Book, since: Option<&Since>) -> Result<(Deep, Hash), Stop> {
     let heads = book.heads()?;
-    let (mut deep, mut growth, mut full) = (Deep::new(since), Growth::default(), Vec::new());
-    book.each(0, heads.all.size, |index, entry| {
+    let (mut walked, mut growth, mut full) = (Walked::new(since), Growth::default(), Vec::new());
+    book.each(0, heads.all.size, |_, entry| {
         growth.append(Hash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<Hash>)| is_kept(book, tile, &hashes))?;
-        deep.take(index, entry)
+        walked.take(entry)
     })?;
     let root = growth.tree().root();
     if root != heads.all.root {
-        return Err(broken(format!("the {} entries lead to the root {root}, and {} is recorded", heads.all.size, heads.all.root)));
+        return Err(other_root(heads.all, root));
     }
     let (rows, tiles) = book.looked().rows_of_ledger().map_err(|error| damaged(&error))?;
     let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
@@ -48,8 +48,22 @@ fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Deep<'s>, Hash)
     if root_at(&mut book.hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
     }
-    deep.extends()?;
-    Ok((deep, root))
+    walked.extends()?;
+    Ok((walked.deep, root))
+}
+
+/// All full tiles are those of the entries: what is another is behind them, or the root that was recorded.
+fn other_root(recorded: Head, root: Hash) -> Stop {
+    let (size, first) = (recorded.size, recorded.size - recorded.size % converger_ledger::TILE_WIDTH);
+    if first == size {
+        return broken(format!("the {size} entries lead to the root {root}, and {} is recorded", recorded.root));
+    }
+    let last = size - 1;
+    broken(format!(
+        "the entries {first} to {last} lead to the root {root}, and {} is recorded: one of them is another, or the root is",
+        recorded.root
+    ))
+    .at(first)
 }
 
 fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
@@ -58,7 +72,7 @@ fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
         None => Ok(()),
         Some(at) => {
             let index = (tile.index * converger_ledger::TILE_WIDTH + at as u64) << (8 * u32::from(tile.level));
-            Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())))
+            Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())).at(index))
         }
     }
 }

@@ -4,12 +4,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use converger_core::evidence::Deep;
 use converger_core::failure::Code;
 use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
-use super::{Since, Whole, deep::Deep};
+use super::{Since, Whole, walked::Walked};
 use crate::files;
 
 /// No file of a log is larger: 256 entries of 64 KiB, each with its length.
@@ -40,10 +41,10 @@ impl Files for Directory<'_> {
 
 pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
     let (shown, mut notes) = (files::shown(path), Vec::new());
-    let (mut deep, mut wrong) = (Deep::new(since), None);
-    let walked = walk(&mut Directory(path), &key, |index, entry| {
+    let (mut read, mut wrong) = (Walked::new(since), None);
+    let walked = walk(&mut Directory(path), &key, |_, entry| {
         if wrong.is_none() {
-            wrong = deep.take(index, entry).err();
+            wrong = read.take(entry).err();
         }
     });
     let walked = walked.map_err(|error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable))?;
@@ -52,10 +53,10 @@ pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Resul
     if let Some(stop) = wrong {
         return Err(stop);
     }
-    deep.extends()?;
+    read.extends()?;
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable);
-    let gone = deep.gone(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
-    named(&deep, &key)?;
+    let gone = read.deep.kept(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
+    named(&read.deep, &key)?;
     notes.extend(strange(path, &key, walked.checkpoint.size).map_err(unreadable)?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
     Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
@@ -79,8 +80,8 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
 }
 
 /// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
-fn named(deep: &Deep<'_>, key: &Verifier) -> Result<(), Stop> {
-    let (keys, own) = (deep.replay.keys(), key.to_string());
+fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
+    let (keys, own) = (deep.replay().keys(), key.to_string());
     match keys.last() {
         _ if keys.iter().any(|named| **named == own) => Ok(()),
         None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names no key"))),
@@ -116,20 +117,20 @@ fn has_more(path: &Path, size: u64) -> io::Result<bool> {
 }
 
 fn told(found: &Broken) -> Stop {
-    let at = |part: &Part| match part.index {
-        Some(index) => format!("entry {index} ({})", part.path),
-        None => part.path.clone(),
+    let in_part = |part: &Part, what: &str| match part.index {
+        Some(index) => broken(format!("entry {index} ({}): {what}", part.path)).at(index),
+        None => broken(format!("{}: {what}", part.path)),
     };
     match found {
         Broken::Missing(part) if part.path == "checkpoint" => {
             broken("there is no checkpoint: the export was interrupted, or it was removed").help("export again, or get the missing file")
         }
-        Broken::Missing(part) => broken(format!("{}: the file is missing", at(part))),
+        Broken::Missing(part) => in_part(part, "the file is missing"),
         Broken::Checkpoint(error) => broken(format!("checkpoint: {error}")),
-        Broken::Bundle(part) => broken(format!("{}: the file has more or fewer entries than it should, or ends inside of one", at(part))),
-        Broken::Entry(part) => broken(format!("{}: the entry is not the one that was logged", at(part))),
-        Broken::Tile(part) => broken(format!("{}: the hashes of the tile are not those of the log", at(part))),
-        Broken::Both(part) => broken(format!("{}: the entry and the hash over it differ, and neither leads to the signed root", at(part))),
+        Broken::Bundle(part) => in_part(part, "the file has more or fewer entries than it should, or ends inside of one"),
+        Broken::Entry(part) => in_part(part, "the entry is not the one that was logged"),
+        Broken::Tile(part) => in_part(part, "the hashes of the tile are not those of the log"),
+        Broken::Both(part) => in_part(part, "the entry and the hash over it differ, and neither leads to the signed root"),
         Broken::Root { found, signed } => broken(format!("the entries lead to the root {found}, and {signed} is signed")),
     }
 }

@@ -1,0 +1,19 @@
+//! The proofs of the record at the size that they are asked for; CI runs the same tests with smaller counts.
+//!
+//! What never enters here: what is changed, killed or made again. The tests know that.
+
+use crate::shell::{self, Outcome};
+
+/// So many bytes are changed of the database, of an export each, and a quarter of that of a log.
+const FLIPS: &str = "100000";
+
+/// Byte flips and truncations, a death, EIO and ENOSPC at every write of the store, exports killed at every write, and ten thousand decisions.
+const TESTS: &str = "(binary(evidence) & test(/^(flips|interrupted|reproduce|oracle)::/)) | (binary(sqlite) & test(/^(inject|kill)::/))";
+
+/// Run them, and show the numbers that they print.
+pub(crate) fn run() -> Outcome {
+    let mut tests =
+        shell::cargo(&["nextest", "run", "--workspace", "--all-features", "--cargo-profile", "ci", "--success-output", "final"]);
+    tests.args(["-E", TESTS]).env("CONVERGER_FLIPS", FLIPS).env("CONVERGER_TEST_EVERY_POINT", "yes");
+    shell::run(&mut tests)
+}
