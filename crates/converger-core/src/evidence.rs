@@ -22,6 +22,7 @@ mod tests;
 use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
+use crate::refusal::Refusal;
 
 pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
 pub use deep::{Deep, Wrong};
@@ -196,6 +197,17 @@ pub struct Inputs {
 }
 
 impl Entry {
+    /// That something was decided against in a run: of a guest, or of all of it.
+    #[must_use]
+    pub fn refused(run: RunId, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Self {
+        let entry = refusal.code().entry();
+        // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages hold it.
+        let word = |text: &str| Word::new(text).unwrap_or_else(Word::lost);
+        let facts = refusal.evidence().iter();
+        let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
+        Self::Refused { run, guest, stage: word(entry.stage.word()), code: word(entry.word), evidence, at_ms }
+    }
+
     /// When it was made.
     #[must_use]
     pub fn at_ms(&self) -> u64 {

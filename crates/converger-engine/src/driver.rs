@@ -17,6 +17,7 @@ use converger_core::apply::{
     Uptime,
 };
 use converger_core::approve::ApprovedPlan;
+use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
@@ -296,7 +297,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         match command {
             operation::Command::Commit(record) => {
                 let store = Arc::clone(store);
-                self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(*record)).await)) });
+                self.under_way.spawn(async move { Came::Event(id, recorded(&*store, *record).await) });
             }
             operation::Command::Mark => {
                 let (store, mark) = (Arc::clone(store), mark(&**clock, id.clone()));
@@ -424,6 +425,20 @@ pub async fn taken(store: &impl Store, environment: EnvironmentName, id: &Operat
 /// The mark that an operation may have been sent from here on.
 fn mark(clock: &impl Clock, id: OperationId) -> Record {
     Record::Sending { id, at_ms: clock.now_ms(), up_ms: clock.uptime().map_or(0, |uptime| uptime.ms) }
+}
+
+/// Writes a record down. What the journal decides against is a decision too, and has its entry.
+async fn recorded(store: &impl Store, record: Record) -> operation::Event {
+    let intended = match &record {
+        Record::Intent { operation, at_ms } => Some((operation.run.clone(), operation.guest.vmid, *at_ms)),
+        _ => None,
+    };
+    let event = committed(store.commit(Batch::from(record)).await);
+    if let (Some((run, vmid, at_ms)), operation::Event::NotCommitted(NotCommitted::Refused(refusal))) = (intended, &event) {
+        // Where that cannot be written the next record cannot either, and says so.
+        let _ = store.commit(Batch::from(Write::decision(Entry::refused(run, Some(vmid), refusal, at_ms)))).await;
+    }
+    event
 }
 
 /// What a store's answer to a record means to the operation that it is of.

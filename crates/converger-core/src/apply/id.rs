@@ -70,7 +70,7 @@ checked_text!(
 
 impl Word {
     /// What stands where a word of ours is not one, which a test rules out.
-    pub(super) fn lost() -> Self {
+    pub(crate) fn lost() -> Self {
         Self("lost".into())
     }
 }

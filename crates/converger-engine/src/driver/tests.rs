@@ -3,6 +3,7 @@
 use converger_core::apply::{Fact, Freeze, Hold, Run};
 use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused as LeftOut, admit};
 use converger_core::artifact::Provenance;
+use converger_core::evidence::parse_entry;
 use converger_core::guest::Vmid;
 use converger_core::policy::{self, Circumstances};
 use converger_core::safety::{Judged, judge};
@@ -207,6 +208,7 @@ fn a_frozen_environment_and_a_held_guest_are_not_touched() {
     let report = apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
     assert_eq!(shown(&report)[1], "101 shutdown: refused guest-held");
     assert_eq!(world.sends().get(&101), None);
+    assert_eq!(refusals(&store), [(Some(101), "guest-held".to_owned())]);
     let (world, store) = (started(), MemoryStore::new());
     let freeze = Freeze { environment: environment(), by: "bob".into(), reason: "audit week".into(), at_ms: NOW_MS };
     let _ = store.commit_now(Batch::from(Write::Freeze(freeze))).expect("taken");
@@ -214,6 +216,17 @@ fn a_frozen_environment_and_a_held_guest_are_not_touched() {
     let refused = |reported: &&Reported| reported.outcome.end() == End::Refused;
     assert_eq!(report.operations().iter().filter(refused).count(), 4, "{:?}", shown(&report));
     assert!(world.sends().is_empty());
+    assert!(refusals(&store).len() == 4 && refusals(&store).iter().all(|(_, code)| code == "frozen"), "{:?}", refusals(&store));
+}
+
+/// What the ledger has of what was refused: the guests, and why.
+fn refusals(store: &MemoryStore) -> Vec<(Option<u32>, String)> {
+    let entries = block(store.entries(0, 999)).expect("read");
+    let refused = |bytes: &Vec<u8>| match parse_entry(bytes).expect("an entry") {
+        Entry::Refused { guest, code, .. } => Some((guest.map(Vmid::get), code.as_str().to_owned())),
+        _ => None,
+    };
+    entries.iter().filter_map(refused).collect()
 }
 
 #[test]

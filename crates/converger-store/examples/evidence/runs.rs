@@ -89,7 +89,7 @@ impl Decided {
         let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
         writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
         writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
-        writes.extend(self.refusals().map(|(guest, refusal)| refused(run, guest, refusal, at_ms)));
+        writes.extend(self.refusals().map(|(guest, refusal)| Write::decision(Entry::refused(run.clone(), Some(guest), refusal, at_ms))));
         let (by, how, names) = (BY.into(), word("typed"), Box::default());
         writes.push(Write::decision(Entry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
         writes.push(Write::blob(self.bundle.clone()));
@@ -127,13 +127,6 @@ fn decision(kept: &Kept) -> Decision {
 
 fn word(text: &str) -> Word {
     Word::new(text).expect("a word")
-}
-
-fn refused(run: &RunId, guest: Vmid, refusal: &Refusal, at_ms: u64) -> Write {
-    let entry = refusal.code().entry();
-    let evidence = refusal.evidence().iter().fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
-    let (stage, code) = (word(entry.stage.word()), word(entry.word));
-    Write::decision(Entry::Refused { run: run.clone(), guest: Some(guest), stage, code, evidence, at_ms })
 }
 
 /// Times that go on.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::apply::{End as Fate, Evidence, OperationId, Run, RunId, Word};
+use converger_core::apply::{End as Fate, OperationId, Run, RunId, Word};
 use converger_core::approve::{Admission, Confirmation};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Answer, Bundle, Decision, Entry, Kept, admissible, keep};
@@ -130,17 +130,7 @@ impl Recorded<'_> {
     }
 
     fn refusal(&self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Write {
-        let entry = refusal.code().entry();
-        let facts = refusal.evidence().iter();
-        let evidence = facts.fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
-        Write::decision(Entry::Refused {
-            run: self.run.clone(),
-            guest,
-            stage: word(entry.stage.word()),
-            code: word(entry.word),
-            evidence,
-            at_ms,
-        })
+        Write::decision(Entry::refused(self.run.clone(), guest, refusal, at_ms))
     }
 
     /// As few transactions as there can be; what comes first is there first.
