@@ -238,6 +238,13 @@ pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
     }
 }
 
+/// Whether a file is, or would be, somewhere in a directory.
+pub(crate) fn is_under(path: &Path, directory: &Path) -> bool {
+    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let meant = fs::canonicalize(path).or_else(|_| fs::canonicalize(room));
+    matches!((meant, fs::canonicalize(directory)), (Ok(meant), Ok(directory)) if meant.starts_with(&directory))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

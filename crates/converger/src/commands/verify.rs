@@ -8,6 +8,7 @@
 mod database;
 mod deep;
 mod directory;
+mod export;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -23,6 +24,8 @@ use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
 use crate::{files, output};
+
+pub(super) use export::Export;
 
 /// What was found whole.
 struct Whole {

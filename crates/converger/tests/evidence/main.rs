@@ -11,6 +11,7 @@ mod lab;
 #[allow(dead_code, reason = "the tests of apply need more of it")]
 mod stage;
 
+mod again;
 mod bed;
 mod canary;
 mod days;
