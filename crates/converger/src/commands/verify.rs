@@ -9,6 +9,7 @@ mod database;
 mod deep;
 mod directory;
 mod export;
+mod order;
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -24,4 +24,5 @@ mod judge;
 mod meanwhile;
 mod oracle;
 mod reproduce;
+mod rows;
 mod secrets;

@@ -11,13 +11,14 @@ use converger_ledger::{Hash, Tree};
 
 use super::super::Stop;
 use super::super::ledger::{broken, digests};
-use super::{Since, unlogged};
+use super::{Since, order::Order, unlogged};
 
 /// A walk through the entries.
 #[derive(Default)]
 pub(super) struct Deep<'s> {
     pub(super) replay: Replay,
     pub(super) entries: u64,
+    pub(super) order: Order,
     /// What entries name by digest, with the first that does.
     named: BTreeMap<Digest, u64>,
     /// What a person let go.
@@ -57,7 +58,13 @@ impl<'s> Deep<'s> {
             _ => {}
         }
         self.entries = index + 1;
+        self.order.take(&entry);
         self.replay.take(entry).map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
+    }
+
+    /// Whether an entry names this.
+    pub(super) fn names(&self, digest: &Digest) -> bool {
+        self.named.contains_key(digest)
     }
 
     /// Whether it has grown out of what was seen before.
