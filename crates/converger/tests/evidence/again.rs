@@ -42,7 +42,7 @@ fn forge(forger: &Forger, kind: &str, run: &str, change: impl Fn(&str) -> Option
 
 fn bundle(entry: &str) -> String {
     let entry: Value = serde_json::from_str(entry).expect("JSON");
-    entry["bundle"].as_str().expect("a digest").to_owned()
+    entry["what"]["bundle"].as_str().expect("a digest").to_owned()
 }
 
 fn put_blob(forger: &Forger, body: &str) -> String {
@@ -82,8 +82,9 @@ fn an_admission_on_other_evidence_than_the_run_has_is_found() {
     });
     let plan = format!("{wrong}it is of another plan than the run made");
     check_found(&bed, &done, &plan, |forger| {
-        let of =
-            |run| serde_json::from_str::<Value>(&entry(forger, "plan", run).1).expect("JSON")["plan"].as_str().expect("one").to_owned();
+        let of = |run| {
+            serde_json::from_str::<Value>(&entry(forger, "plan", run).1).expect("JSON")["what"]["plan"].as_str().expect("one").to_owned()
+        };
         let (own, theirs) = (of(&done), Digest::of_bytes(b"theirs").to_string());
         forge(forger, "admission", &done, |text| Some(text.replace(&own, &theirs)));
     });
@@ -100,7 +101,7 @@ fn an_admission_whose_approval_or_answer_is_another_one_is_found() {
     let unapproved = "the approvals that it weighed are not those that stand before it in the ledger";
     check_found(&bed, &done, unapproved, |forger| forge(forger, "approval", &done, |_| None));
     check_found(&bed, &done, unapproved, |forger| {
-        let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["by"].as_str().expect("one").to_owned();
+        let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["what"]["by"].as_str().expect("one").to_owned();
         forge(forger, "approval", &done, |text| Some(text.replace(&by(text), "mallory")));
     });
     let answer = "the evidence gives `admitted`, and `refused` is recorded";

@@ -19,6 +19,7 @@ mod export;
 mod files;
 mod flips;
 mod forge;
+mod formats;
 mod interrupted;
 mod judge;
 mod meanwhile;
