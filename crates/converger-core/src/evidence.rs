@@ -14,6 +14,7 @@ mod readings;
 mod recall;
 mod replay;
 mod same;
+mod weighed;
 mod write;
 
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub use keep::{Kept, keep};
 pub use read::parse_entry;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
+pub use weighed::{Admissions, Approval, Weighed};
 pub use write::{write_entry, write_fitting};
 
 /// The schema id of an entry.

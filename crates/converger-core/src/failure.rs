@@ -116,6 +116,8 @@ pub enum Code {
     IntegrityViolation,
     /// What a decision rests on was let go by a person.
     EvidencePruned,
+    /// Another planner made the decision, or other tables were in force.
+    OtherPlanner,
     /// What a decision rests on is not kept.
     EvidenceMissing,
     /// The same inputs give another decision.

@@ -108,6 +108,8 @@ pub fn of_failure(code: Failure) -> Status {
         Failure::LaneHalted | Failure::DependencyNotDone => (FAILED, 424),
         Failure::RunStopped | Failure::Superseded | Failure::RequestRepeated => (FAILED, 409),
         Failure::EvidencePruned => (FAILED, 410),
+        // The record is whole; another version of the program answers what this one cannot.
+        Failure::OtherPlanner => (FAILED, 501),
         Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),
     };
     Status { exit, http }

@@ -38,7 +38,7 @@ pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use place::{KEY_FILE, is_used, keeps};
-pub use query::{Filter, Head, Heads, LIST_MAX, RunHistory, Standing};
+pub use query::{Filter, Head, Heads, KeyRow, LIST_MAX, Over, RunHistory, Said, Standing};
 pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance};
 pub use write::{Batch, Receipt, Write};
 

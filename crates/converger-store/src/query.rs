@@ -1,6 +1,7 @@
 //! What is asked of a store, and what it answers beyond the words of the core.
 
-use converger_core::apply::{End, OperationId, Progress, Run, RunId};
+use converger_core::apply::{End, Freeze, Hold, IdempotencyKey, OperationId, Progress, Run, RunId};
+use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_ledger::{Hash, Tree};
 
@@ -54,6 +55,31 @@ pub struct RunHistory {
     pub run: Run,
     /// How it ended, and when.
     pub ended: Option<(End, u64)>,
+}
+
+/// Who ended what a person said, and when.
+pub type Over = (Box<str>, u64);
+
+/// Everything that people ever said, in its order, each with who ended it, where somebody did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// The guests that were held.
+    pub holds: Vec<(Hold, Option<Over>)>,
+    /// The environments that were frozen.
+    pub freezes: Vec<(Freeze, Option<Over>)>,
+}
+
+/// A request that acts once, and the operation that it stands for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KeyRow {
+    /// Where it is known.
+    pub environment: EnvironmentName,
+    /// The key.
+    pub key: IdempotencyKey,
+    /// The digest of what was asked for with it.
+    pub request: Digest,
+    /// The operation.
+    pub operation: OperationId,
 }
 
 /// How long the ledger is, and the root over its entries.

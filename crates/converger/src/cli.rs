@@ -9,7 +9,8 @@ use clap_complete::Shell;
 use converger_core::guest::Vmid;
 
 pub(crate) use evidence::{
-    Backtesting, Diff, Exporting, Ledger, LedgerPlace, Proving, Pruning, Reproducing, Resyncing, ShowingEntry, Tailing, Verifying,
+    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, Proving, Pruning, Reproducing, Resyncing, ShowingEntry, Tailing,
+    Verifying,
 };
 
 const ABOUT: &str = "\
@@ -239,8 +240,11 @@ Exit codes: 0 whole, 6 broken.")]
 Examples:
   converger reproduce sha256:2f6c...               a plan, by its full digest
   converger reproduce 6afaf0b3-43690ad2            a run
+  converger reproduce 6afaf0b3-43690ad2 --from evidence --key KEY
+                                                   out of an export, anywhere
 
-Exit codes: 0 the same, 3 another planner made it, 6 it is another decision, or the record is broken.")]
+Exit codes: 0 the same, 1 another planner made it or what it rests on was let go, 6 it is another decision, or the record \
+is broken.")]
     Reproduce(Reproducing),
     /// Show what two recorded plans do differently, guest by guest
     #[command(after_help = "\
@@ -269,8 +273,10 @@ Examples:
     Explain {
         /// A code, `fields`, `steps`, the digest or run of a recorded plan, or an operation
         topic: Option<String>,
+        #[command(flatten)]
+        from: FromExport,
         /// Where the state directory is written [default: converger.toml where it exists]
-        #[arg(long, value_name = "FILE")]
+        #[arg(long, value_name = "FILE", conflicts_with = "from")]
         config: Option<PathBuf>,
         /// Print it as JSON
         #[arg(long)]
@@ -621,6 +627,8 @@ pub(crate) enum Format {
     Verified,
     /// `reproduce --json`
     Reproduced,
+    /// `explain PLAN --json` of a plan that can no longer be made again
+    Kept,
     /// `backtest --json`
     Backtest,
     /// `ledger prune --json`

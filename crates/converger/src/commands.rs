@@ -78,7 +78,9 @@ fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Reproduce(arguments) => decisions::reproduce_command(&arguments),
         Command::Diff(arguments) => decisions::diff(&arguments),
         Command::Backtest(arguments) => decisions::backtest(&arguments),
-        Command::Explain { topic, config, json } => explain::explain(topic.as_deref(), config.as_deref(), json),
+        Command::Explain { topic, from, config, json } => {
+            explain::explain(topic.as_deref(), &decisions::Place::of(&from, config.as_ref()), json)
+        }
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),

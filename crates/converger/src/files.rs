@@ -227,6 +227,32 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// Removes what writers that are no longer there left beside files in a directory and those below it, so many deep: they were killed between
+/// writing a file and putting it into its place.
+pub(crate) fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() && rooms_max > 0 {
+            tidy(&entry.path(), rooms_max - 1)?;
+        } else if kind.is_file() && is_left(&entry.file_name()) {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file has a name that [`beside`] gives, and no process has that number. One that has it by now may be another: then the file
+/// stays, and is only untidy.
+fn is_left(name: &std::ffi::OsStr) -> bool {
+    let number = name.to_str().and_then(|name| name.strip_suffix(".tmp")?.rsplit_once('.')).map(|(_, number)| number);
+    number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists())
+}
+
 /// Whether two paths are one file.
 ///
 /// Standard input (`-`) is the file that it was redirected from, where it was.
@@ -236,6 +262,13 @@ pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
         (Ok(left), Ok(right)) => left == right,
         _ => false,
     }
+}
+
+/// Whether a file is, or would be, somewhere in a directory.
+pub(crate) fn is_under(path: &Path, directory: &Path) -> bool {
+    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let meant = fs::canonicalize(path).or_else(|_| fs::canonicalize(room));
+    matches!((meant, fs::canonicalize(directory)), (Ok(meant), Ok(directory)) if meant.starts_with(&directory))
 }
 
 #[cfg(test)]

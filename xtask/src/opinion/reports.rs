@@ -35,7 +35,7 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
 }
 
 /// What the ledger has of it, and what those print who check it and make it again.
-fn evidence() -> Result<[String; 8], Failure> {
+fn evidence() -> Result<[String; 9], Failure> {
     let digest = planned()?;
     shell::hush(&mut converger(&["ledger", "export", "evidence"])?)?;
     Ok([
@@ -44,6 +44,7 @@ fn evidence() -> Result<[String; 8], Failure> {
         write("reproduced.jsonl", &["reproduce", &digest, "--json"])?,
         write("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
         write("pruned.jsonl", &["ledger", "prune", "--before", "0d", "--json"])?,
+        write("kept.jsonl", &["explain", &digest, "--json"])?,
         write("verified-pruned.jsonl", &["verify", "--json"])?,
         write("broken.jsonl", &["verify", "evidence", "--since", "desired.yaml", "--json"])?,
         write("entry.jsonl", &["ledger", "tail", "-n", "1000", "--json"])?,

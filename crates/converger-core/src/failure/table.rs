@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 56] = [
+pub static TABLE: [Entry; 57] = [
     entry(
         Code::UsageWrong,
         "usage-wrong",
@@ -396,6 +396,13 @@ pub static TABLE: [Entry; 56] = [
         "what a decision rests on was let go by a person",
         "`converger ledger prune` removed the reading that this decision rests on, and the ledger says who did so and when. The decision, its plan and everything that came of it are still there; only making it again is not possible without the reading.",
         "Take an export or a copy of the state directory from before the pruning: it still has the reading.",
+    ),
+    entry(
+        Code::OtherPlanner,
+        "other-planner",
+        "another planner made the decision",
+        "A decision is made again byte for byte by the planner that made it, over the same tables of fields and actions. This program has another planner or other tables: what it would come to is no evidence of what was decided then, whether it is the same or not. What was recorded is whole and still shown.",
+        "Take the version of converger that the message names, with an export or a copy of the state directory.",
     ),
     entry(
         Code::EvidenceMissing,

@@ -98,15 +98,15 @@ fn a_bundle_of_something_else_is_found_at_its_entry() {
     for case in each_case(SEED + 1, RECORDS) {
         let weighed = weighed(&case);
         let other = Digest::of_bytes(b"another");
-        assert!(is_found(&with_bundle(&weighed, |bundle| bundle.by = "eve@desk".into()), "somebody else"), "{case:?}");
+        assert!(is_found(&with_bundle(&weighed, |bundle| bundle.by = "eve@desk".into()), "asked for by somebody else"), "{case:?}");
         assert!(is_found(&with_bundle(&weighed, |bundle| bundle.decision.plan = other), "another decision"), "{case:?}");
         assert!(is_found(&with_bundle(&weighed, |bundle| bundle.decision.judgement = other), "another decision"), "{case:?}");
         assert!(is_found(&with_bundle(&weighed, |bundle| bundle.decision.inputs.config = other), "another decision"), "{case:?}");
         let eve = Confirmation::FullDigest { by: "eve@desk".into(), digest: weighed.bundle.decision.plan };
-        assert!(is_found(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "other approvals"), "{case:?}");
+        assert!(is_found(&with_bundle(&weighed, |bundle| bundle.admission.confirmation = eve), "approvals that it weighed"), "{case:?}");
         let all = if weighed.is_approved { "refused" } else { "passed" };
         let turned = with_bundle(&weighed, |bundle| bundle.gates.iter_mut().for_each(|gate| gate.result = all.into()));
-        assert!(is_found(&turned, "its bundle gives"), "{case:?}");
+        assert!(is_found(&turned, "its gates give"), "{case:?}");
     }
 }
 
@@ -128,11 +128,11 @@ fn an_approval_or_a_refusal_that_was_taken_out_is_missed() {
         let whole = record(&weighed(&case));
         for at in 0..whole.entries.len() {
             let part = match &whole.entries[at] {
-                Entry::Approved { .. } => "other approvals",
-                Entry::Refused { .. } => "no entry of its run says so",
+                Entry::Approved { .. } => "approvals that it weighed",
+                Entry::Refused { .. } => "no entry before it says so",
                 _ => continue,
             };
-            if part == "other approvals" {
+            if part == "approvals that it weighed" {
                 approvals += 1
             } else {
                 refusals += 1
@@ -152,7 +152,7 @@ fn an_answer_that_was_turned_round_is_found() {
         let mut record = record(&weighed);
         let Some(Entry::Admitted { answer, .. }) = record.entries.last_mut() else { panic!("an admission is last") };
         *answer = word(if weighed.is_approved { "refused" } else { "admitted" });
-        assert!(is_found(&record, "its bundle gives"), "{case:?}");
+        assert!(is_found(&record, "its gates give"), "{case:?}");
     }
 }
 
@@ -162,7 +162,7 @@ fn an_admission_without_a_plan_or_of_another_one_cannot_stand() {
     let whole = record(&weighed(&case));
     let without = whole.entries.iter().filter(|entry| !matches!(entry, Entry::PlanMade { .. })).cloned().collect();
     let found = verified(&Record { entries: without, blobs: whole.blobs.clone() });
-    assert!(matches!(&found, Err(wrong) if wrong.what.contains("made none")), "{found:?}");
+    assert!(matches!(&found, Err(wrong) if wrong.what.contains("another plan than the run made")), "{found:?}");
     for at in [1, whole.entries.len() - 1] {
         let mut entries = whole.entries.clone();
         if let Entry::PlanMade { plan, .. } | Entry::Admitted { plan, .. } = &mut entries[at] {

@@ -16,7 +16,7 @@ use rusqlite::Connection;
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{glance, open, snapshot};
-use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
+use crate::query::{Filter, Heads, KeyRow, LIST_MAX, RunHistory, Said};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
 
@@ -154,6 +154,38 @@ impl Looked {
     /// It cannot be read.
     pub fn in_force(&self) -> Result<(Vec<Hold>, Vec<Freeze>), StoreError> {
         self.read(|tables| tables.in_force())
+    }
+
+    /// Everything that people ever said, in its order: what no longer holds too.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn said(&self) -> Result<Said, StoreError> {
+        self.read(|tables| tables.said())
+    }
+
+    /// The runs and the operations, each in the order in which they began.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), StoreError> {
+        self.read(|tables| tables.order())
+    }
+
+    /// Every idempotency key, by environment and name.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn keys(&self) -> Result<Vec<KeyRow>, StoreError> {
+        self.read(|tables| tables.keys())
+    }
+
+    /// Under which digests something is kept, whether or not anything names it.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn digests(&self) -> Result<Vec<Digest>, StoreError> {
+        self.read(|tables| tables.digests())
     }
 
     fn read<T>(&self, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, StoreError> {

@@ -1,21 +1,21 @@
 //! From rows to the words of the core, strictly: a word that this program does not write is a damaged row.
 
 use converger_core::apply::{
-    BootId, End, Freeze, History, Hold, OperationId, Progress, Resolution, Resolved, Run, RunId, Sending, TaskId, parse_operation,
-    parse_outcome,
+    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Resolution, Resolved, Run, RunId, Sending,
+    TaskId, parse_operation, parse_outcome,
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use rusqlite::Row;
 
 use super::trouble::Trouble;
-use crate::query::RunHistory;
+use crate::query::{KeyRow, Over, RunHistory};
 
 type Made<T> = Result<T, Trouble>;
 
 /// The columns of a history, in the order of [`history`].
 pub(super) const HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms, \
-    s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run) \
+    s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run), o.environment, o.vmid, (SELECT id FROM runs WHERE seq = o.run) \
     FROM operations o \
     LEFT JOIN sendings s ON s.operation = o.seq \
     LEFT JOIN tasks t ON t.operation = o.seq \
@@ -28,6 +28,7 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
     if operation.id.as_str() != id {
         return Err(Trouble::rotten(&id, format!("its body is of operation `{}`", operation.id)));
     }
+    is_of_its_row(row, &operation)?;
     let mut history = History::begin(Box::new(operation), number(row, 2, &id)?);
     history.boot = word(row, 13, &id, "boot", BootId::new)?;
     if row.get::<_, Option<i64>>(11)?.is_some() {
@@ -46,6 +47,24 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
         history.resolved = Some(Resolved { resolution, by: text(row, 8)?, reason: text(row, 9)?, at_ms });
     }
     Ok(history)
+}
+
+/// What is searched by stands beside the body and must say the same: an operation that is listed for another guest is overlooked at its own.
+fn is_of_its_row(row: &Row<'_>, operation: &Operation) -> Made<()> {
+    let (environment, vmid, run): (String, i64, Option<String>) = (row.get(14)?, row.get(15)?, row.get(16)?);
+    let (guest, own) = (operation.guest.vmid, operation.run.as_str());
+    if environment != operation.environment.as_str() || vmid != i64::from(guest.get()) {
+        let of = format!(
+            "its row is of guest {vmid} in `{}`, and its body of {guest} in `{}`",
+            environment.escape_debug(),
+            operation.environment
+        );
+        return Err(Trouble::rotten(operation.id.as_str(), of));
+    }
+    if run.as_deref() != Some(own) {
+        return Err(Trouble::rotten(operation.id.as_str(), format!("its row is of another run than `{own}`, which its body names")));
+    }
+    Ok(())
 }
 
 /// Asked before every record.
@@ -118,6 +137,54 @@ pub(super) const FREEZE: &str = "SELECT who, reason, at_ms FROM freezes WHERE th
 
 pub(super) fn freeze(row: &Row<'_>, environment: &EnvironmentName) -> Made<Freeze> {
     Ok(Freeze { environment: environment.clone(), by: text(row, 0)?, reason: text(row, 1)?, at_ms: number(row, 2, "freeze")? })
+}
+
+/// Every hold, in the order of [`past_hold`].
+pub(super) const ALL_HOLDS: &str = "SELECT environment, vmid, who, reason, at_ms, released_by, released_at_ms FROM holds ORDER BY seq";
+
+pub(super) fn past_hold(row: &Row<'_>) -> Made<(Hold, Option<Over>)> {
+    let vmid: u64 = number(row, 1, "hold")?;
+    let vmid = Vmid::new(vmid).ok_or_else(|| Trouble::rotten("hold", format!("{vmid} is not the id of a guest")))?;
+    let hold = Hold { environment: environment(row)?, vmid, by: text(row, 2)?, reason: text(row, 3)?, at_ms: number(row, 4, "hold")? };
+    Ok((hold, over(row, 5, "hold")?))
+}
+
+/// Every freeze, in the order of [`past_freeze`].
+pub(super) const ALL_FREEZES: &str = "SELECT environment, who, reason, at_ms, thawed_by, thawed_at_ms FROM freezes ORDER BY seq";
+
+pub(super) fn past_freeze(row: &Row<'_>) -> Made<(Freeze, Option<Over>)> {
+    let freeze = Freeze { environment: environment(row)?, by: text(row, 1)?, reason: text(row, 2)?, at_ms: number(row, 3, "freeze")? };
+    Ok((freeze, over(row, 4, "freeze")?))
+}
+
+/// Who ended it, and when, in this column and the next; both, or neither.
+fn over(row: &Row<'_>, column: usize, of: &str) -> Made<Option<Over>> {
+    match (row.get::<_, Option<String>>(column)?, row.get::<_, Option<i64>>(column + 1)?) {
+        (None, None) => Ok(None),
+        (Some(by), Some(_)) => Ok(Some((by.into(), number(row, column + 1, of)?))),
+        _ => Err(Trouble::rotten(of, "it is over at a time or by somebody, and not both")),
+    }
+}
+
+/// Every idempotency key, in the order of [`key`].
+pub(super) const ALL_KEYS: &str = "SELECT (SELECT id FROM operations WHERE seq = operation), request, environment, name \
+    FROM idempotency_keys ORDER BY environment, name";
+
+pub(super) fn key(row: &Row<'_>) -> Made<KeyRow> {
+    let (operation, request) = keyed(row)?;
+    let environment = checked(operation.as_str(), "environment", &text(row, 2)?, EnvironmentName::new)?;
+    let key = checked(operation.as_str(), "key", &text(row, 3)?, IdempotencyKey::new)?;
+    Ok(KeyRow { environment, key, request, operation })
+}
+
+pub(super) fn digest(row: &Row<'_>) -> Made<Digest> {
+    let digest: String = row.get(0)?;
+    checked(&digest, "digest", &digest, Digest::parse)
+}
+
+pub(super) fn run_id(row: &Row<'_>) -> Made<RunId> {
+    let id: String = row.get(0)?;
+    checked(&id, "id", &id, RunId::new)
 }
 
 pub(super) fn operation_id(row: &Row<'_>) -> Made<OperationId> {

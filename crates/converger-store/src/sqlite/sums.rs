@@ -20,11 +20,11 @@ pub(crate) fn teach(connection: &Connection) -> rusqlite::Result<()> {
 /// The tables whose rows have a sum, and what it is over.
 const SUMMED: [(&str, &str); 14] = [
     ("occupants", "environment, vmid, operation"),
-    ("holds", "environment, vmid, who, reason, at_ms, released_by, released_at_ms"),
-    ("freezes", "environment, who, reason, at_ms, thawed_by, thawed_at_ms"),
-    ("runs", "id, environment, plan, who, at_ms, boot"),
+    ("holds", "seq, environment, vmid, who, reason, at_ms, released_by, released_at_ms"),
+    ("freezes", "seq, environment, who, reason, at_ms, thawed_by, thawed_at_ms"),
+    ("runs", "seq, id, environment, plan, who, at_ms, boot"),
     ("run_ends", "run, ending, at_ms"),
-    ("operations", "id, run, environment, vmid, at_ms, body"),
+    ("operations", "seq, id, run, environment, vmid, at_ms, body"),
     ("sendings", "operation, at_ms, up_ms"),
     ("tasks", "operation, task, at_ms"),
     ("ends", "operation, ending, at_ms, body"),

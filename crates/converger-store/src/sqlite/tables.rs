@@ -14,7 +14,7 @@ use rusqlite::{Connection, Params, Row, params};
 
 use super::trouble::Trouble;
 use super::{ledger, rows};
-use crate::query::{Filter, Heads, RunHistory, Standing};
+use crate::query::{Filter, Heads, KeyRow, RunHistory, Said, Standing};
 use crate::tables::{Put, Read};
 
 /// One connection, within whatever transaction its owner has begun.
@@ -120,13 +120,36 @@ impl<'c> Tables<'c> {
         Ok((holds, freezes))
     }
 
+    /// All that people ever said, in its order.
+    pub(super) fn said(&self) -> Done<Said> {
+        Ok(Said { holds: self.all(rows::ALL_HOLDS, [], rows::past_hold)?, freezes: self.all(rows::ALL_FREEZES, [], rows::past_freeze)? })
+    }
+
+    /// The runs and the operations in the order in which they began.
+    pub(super) fn order(&self) -> Done<(Vec<RunId>, Vec<OperationId>)> {
+        let runs = self.all("SELECT id FROM runs ORDER BY seq", [], rows::run_id)?;
+        Ok((runs, self.all("SELECT id FROM operations ORDER BY seq", [], rows::operation_id)?))
+    }
+
+    /// Every idempotency key, by environment and name.
+    pub(super) fn keys(&self) -> Done<Vec<KeyRow>> {
+        self.all(rows::ALL_KEYS, [], rows::key)
+    }
+
+    /// Under which digests something is kept.
+    pub(super) fn digests(&self) -> Done<Vec<Digest>> {
+        self.all("SELECT digest FROM blobs ORDER BY digest", [], rows::digest)
+    }
+
     fn vacate(&self, id: &OperationId) -> Done<()> {
         self.change(id.as_str(), VACATE, params![id.as_str()])
     }
 }
 
-const INTENT: &str = "INSERT INTO operations (id, run, environment, vmid, at_ms, body, sum) \
-    SELECT ?1, seq, ?3, ?4, ?5, ?6, row_sum(?1, seq, ?3, ?4, ?5, ?6) FROM runs WHERE id = ?2";
+// The place of a row is part of its sum, so that it is asked for before the row is there.
+const INTENT: &str = "INSERT INTO operations (seq, id, run, environment, vmid, at_ms, body, sum) \
+    SELECT next.seq, ?1, r.seq, ?3, ?4, ?5, ?6, row_sum(next.seq, ?1, r.seq, ?3, ?4, ?5, ?6) \
+    FROM runs r, (SELECT coalesce(max(seq), 0) + 1 AS seq FROM operations) next WHERE r.id = ?2";
 const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation, sum) VALUES (?1, ?2, ?3, row_sum(?1, ?2, ?3))";
 const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
     (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
@@ -302,8 +325,9 @@ impl Put for Tables<'_> {
     }
 
     fn put_run(&mut self, run: Run) -> Done<()> {
-        let sql = "INSERT INTO runs (id, environment, plan, who, at_ms, boot, sum) \
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, row_sum(?1, ?2, ?3, ?4, ?5, ?6))";
+        let sql = "INSERT INTO runs (seq, id, environment, plan, who, at_ms, boot, sum) \
+            SELECT seq, ?1, ?2, ?3, ?4, ?5, ?6, row_sum(seq, ?1, ?2, ?3, ?4, ?5, ?6) \
+            FROM (SELECT coalesce(max(seq), 0) + 1 AS seq FROM runs)";
         let Run { id, environment, plan, by, at_ms, boot } = run;
         let boot = boot.as_ref().map(BootId::as_str);
         self.change(id.as_str(), sql, params![id.as_str(), environment.as_str(), plan.to_string(), by, integer(at_ms), boot])
@@ -315,28 +339,30 @@ impl Put for Tables<'_> {
     }
 
     fn put_hold(&mut self, hold: Hold) -> Done<()> {
-        let sql = "INSERT INTO holds (environment, vmid, who, reason, at_ms, sum) \
-            VALUES (?1, ?2, ?3, ?4, ?5, row_sum(?1, ?2, ?3, ?4, ?5, NULL, NULL))";
+        let sql = "INSERT INTO holds (seq, environment, vmid, who, reason, at_ms, sum) \
+            SELECT seq, ?1, ?2, ?3, ?4, ?5, row_sum(seq, ?1, ?2, ?3, ?4, ?5, NULL, NULL) \
+            FROM (SELECT coalesce(max(seq), 0) + 1 AS seq FROM holds)";
         let Hold { environment, vmid, by, reason, at_ms } = hold;
         self.change("hold", sql, params![environment.as_str(), vmid.get(), by, reason, integer(at_ms)])
     }
 
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Done<()> {
         let sql = "UPDATE holds SET released_by = ?3, released_at_ms = ?4, \
-            sum = row_sum(environment, vmid, who, reason, at_ms, ?3, ?4) \
+            sum = row_sum(seq, environment, vmid, who, reason, at_ms, ?3, ?4) \
             WHERE environment = ?1 AND vmid = ?2 AND released_at_ms IS NULL";
         self.change("hold", sql, params![environment.as_str(), vmid.get(), by, integer(at_ms)])
     }
 
     fn put_freeze(&mut self, freeze: Freeze) -> Done<()> {
-        let sql = "INSERT INTO freezes (environment, who, reason, at_ms, sum) \
-            VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4, NULL, NULL))";
+        let sql = "INSERT INTO freezes (seq, environment, who, reason, at_ms, sum) \
+            SELECT seq, ?1, ?2, ?3, ?4, row_sum(seq, ?1, ?2, ?3, ?4, NULL, NULL) \
+            FROM (SELECT coalesce(max(seq), 0) + 1 AS seq FROM freezes)";
         let Freeze { environment, by, reason, at_ms } = freeze;
         self.change("freeze", sql, params![environment.as_str(), by, reason, integer(at_ms)])
     }
 
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Done<()> {
-        let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3, sum = row_sum(environment, who, reason, at_ms, ?2, ?3) \
+        let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3, sum = row_sum(seq, environment, who, reason, at_ms, ?2, ?3) \
             WHERE environment = ?1 AND thawed_at_ms IS NULL";
         self.change("freeze", sql, params![environment.as_str(), by, integer(at_ms)])
     }

@@ -20,7 +20,7 @@ CREATE TABLE runs (
     who TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     boot TEXT,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(id, environment, plan, who, at_ms, boot))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, id, environment, plan, who, at_ms, boot))
 ) STRICT;
 
 CREATE TABLE run_ends (
@@ -38,7 +38,7 @@ CREATE TABLE operations (
     vmid INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
     body BLOB NOT NULL,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(id, run, environment, vmid, at_ms, body))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, id, run, environment, vmid, at_ms, body))
 ) STRICT;
 
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
@@ -107,7 +107,7 @@ CREATE TABLE holds (
     at_ms INTEGER NOT NULL,
     released_by TEXT,
     released_at_ms INTEGER,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, who, reason, at_ms, released_by, released_at_ms))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, environment, vmid, who, reason, at_ms, released_by, released_at_ms))
 ) STRICT;
 
 CREATE UNIQUE INDEX holds_in_force ON holds (environment, vmid) WHERE released_at_ms IS NULL;
@@ -120,7 +120,7 @@ CREATE TABLE freezes (
     at_ms INTEGER NOT NULL,
     thawed_by TEXT,
     thawed_at_ms INTEGER,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, who, reason, at_ms, thawed_by, thawed_at_ms))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, environment, who, reason, at_ms, thawed_by, thawed_at_ms))
 ) STRICT;
 
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;

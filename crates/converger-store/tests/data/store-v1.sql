@@ -14,9 +14,9 @@ CREATE TABLE runs (
     who TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     boot TEXT,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(id, environment, plan, who, at_ms, boot))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, id, environment, plan, who, at_ms, boot))
 ) STRICT;
-INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1, 'boot-1', -8398858425961848317);
+INSERT INTO runs VALUES (1, 'run-0', 'lab', 'sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf', 'ann', 1, 'boot-1', -7388092088326940253);
 CREATE TABLE run_ends (
     run INTEGER PRIMARY KEY REFERENCES runs (seq),
     ending TEXT NOT NULL,
@@ -32,11 +32,11 @@ CREATE TABLE operations (
     vmid INTEGER NOT NULL,
     at_ms INTEGER NOT NULL,
     body BLOB NOT NULL,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(id, run, environment, vmid, at_ms, body))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, id, run, environment, vmid, at_ms, body))
 ) STRICT;
-INSERT INTO operations VALUES (1, 'op-1', 1, 'lab', 1001, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1001},"id":"op-1","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"key":"key-1","kind":"one-shot","request":"sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), 1687015259171350029);
-INSERT INTO operations VALUES (2, 'op-2', 1, 'lab', 1002, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), 8858909863175775269);
-INSERT INTO operations VALUES (3, 'op-3', 1, 'lab', 1003, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), -7782464683517684565);
+INSERT INTO operations VALUES (1, 'op-1', 1, 'lab', 1001, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1001},"id":"op-1","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"key":"key-1","kind":"one-shot","request":"sha256:2ad8a7049d7c5511ac254f5f51fe70a046ebd884729056f0fe57f5160d467153"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), -4903861143829875219);
+INSERT INTO operations VALUES (2, 'op-2', 1, 'lab', 1002, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1002},"id":"op-2","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), -6690384576476361992);
+INSERT INTO operations VALUES (3, 'op-3', 1, 'lab', 1003, 10, CAST('{"environment":"lab","guest":{"guards":{"ha":null,"lock":null,"protection":false,"tags":["Web"],"template":false},"identity":{"mac":"BC:24:11:00:00:01","rootfs":"local-lvm:vm-102-disk-0"},"kind":"lxc","name":"3com-102","node":"pve0","vmid":1003},"id":"op-3","plan":"sha256:90c7ae129566daf41c905e87de98744aac72d69ecff77a706237748363014adf","position":0,"run":"run-0","schema":"converger.operation/1","source":{"kind":"convergent"},"step":{"change":"config.set","class":"benign","fields":{"cpuunits":{"after":100,"before":2,"effect":"recorded"},"description":{"after":null,"before":"front end","effect":"recorded"},"memory":{"after":512,"before":1536,"effect":"recorded"},"tags":{"after":null,"before":["Web"],"effect":"recorded"}},"from":"stopped","impact":"none","reason":"config-differs","risk":"medium","wait":[]}}' AS BLOB), -9104104371218490795);
 CREATE INDEX operations_by_guest ON operations (environment, vmid);
 CREATE TABLE sendings (
     operation INTEGER PRIMARY KEY REFERENCES operations (seq),
@@ -98,10 +98,10 @@ CREATE TABLE holds (
     at_ms INTEGER NOT NULL,
     released_by TEXT,
     released_at_ms INTEGER,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, vmid, who, reason, at_ms, released_by, released_at_ms))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, environment, vmid, who, reason, at_ms, released_by, released_at_ms))
 ) STRICT;
-INSERT INTO holds VALUES (1, 'lab', 1009, 'ann', 'it''s being moved', 5, 'bob', 8, -249333144011474762);
-INSERT INTO holds VALUES (2, 'lab', 1009, 'ann', 'it''s being moved', 5, NULL, NULL, -6077948694304261830);
+INSERT INTO holds VALUES (1, 'lab', 1009, 'ann', 'it''s being moved', 5, 'bob', 8, -758964824827769514);
+INSERT INTO holds VALUES (2, 'lab', 1009, 'ann', 'it''s being moved', 5, NULL, NULL, -2925903338139399693);
 CREATE UNIQUE INDEX holds_in_force ON holds (environment, vmid) WHERE released_at_ms IS NULL;
 CREATE TABLE freezes (
     seq INTEGER PRIMARY KEY,
@@ -111,10 +111,10 @@ CREATE TABLE freezes (
     at_ms INTEGER NOT NULL,
     thawed_by TEXT,
     thawed_at_ms INTEGER,
-    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, who, reason, at_ms, thawed_by, thawed_at_ms))
+    sum INTEGER NOT NULL CHECK (sum = row_sum(seq, environment, who, reason, at_ms, thawed_by, thawed_at_ms))
 ) STRICT;
-INSERT INTO freezes VALUES (1, 'lab', 'ann', 'audit', 6, 'bob', 9, -3940355370651444340);
-INSERT INTO freezes VALUES (2, 'lab', 'ann', 'audit', 6, NULL, NULL, -3936062668586532289);
+INSERT INTO freezes VALUES (1, 'lab', 'ann', 'audit', 6, 'bob', 9, -7088073921578016596);
+INSERT INTO freezes VALUES (2, 'lab', 'ann', 'audit', 6, NULL, NULL, 8828481951405525406);
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;
 CREATE TABLE ledger_entries (
     seq INTEGER PRIMARY KEY,

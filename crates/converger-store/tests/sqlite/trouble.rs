@@ -109,7 +109,11 @@ fn a_row_that_was_changed_past_the_program_is_found_at_the_next_start() {
         ("UPDATE operations SET at_ms = at_ms + 1", "operations"),
         ("UPDATE sendings SET up_ms = 0", "sendings"),
         ("UPDATE runs SET boot = NULL", "runs"),
-        ("PRAGMA foreign_keys = OFF; UPDATE operations SET seq = seq + 10", "belongs to nothing"),
+        ("UPDATE runs SET seq = seq + 10", "runs"),
+        ("UPDATE operations SET seq = seq + 10", "operations"),
+        ("UPDATE holds SET seq = seq + 10", "holds"),
+        ("UPDATE freezes SET seq = seq + 10", "freezes"),
+        ("DELETE FROM operations", "belongs to nothing"),
     ];
     for (sql, part) in changes {
         let (_above, directory) = place();
@@ -120,7 +124,7 @@ fn a_row_that_was_changed_past_the_program_is_found_at_the_next_start() {
         write(&store, Batch::from(sample.start()).with(sample.intent(&first)).with(sample.intent(&second)).with(sample.sending(&first)));
         write(&store, Batch::from(hold).with(Write::Freeze(Freeze { environment, by: "ann".into(), reason: "audit".into(), at_ms: 1 })));
         drop(store);
-        other(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
+        other(&directory.join("converger.db")).execute_batch(&format!("PRAGMA foreign_keys = OFF; {sql}")).expect("SQL");
         let error = SqliteStore::open(&directory, settings()).map(drop).expect_err(sql);
         assert!(matches!(&error, OpenError::Damaged { .. }) && error.to_string().contains(part), "{sql}: {error}");
     }

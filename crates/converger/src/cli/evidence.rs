@@ -140,6 +140,17 @@ pub(crate) struct Verifying {
     pub(crate) json: bool,
 }
 
+/// An export that is read in place of a state directory.
+#[derive(Args, Debug)]
+pub(crate) struct FromExport {
+    /// Read an export instead of the state directory; its signature and hashes are checked first
+    #[arg(long, value_name = "DIR")]
+    pub(crate) from: Option<PathBuf>,
+    /// The key of the ledger that was exported, or a file that has it [default: the one that lies beside the log]
+    #[arg(long, value_name = "KEY", requires = "from")]
+    pub(crate) key: Option<String>,
+}
+
 /// Which decision is made again.
 #[derive(Args, Debug)]
 pub(crate) struct Reproducing {
@@ -148,8 +159,10 @@ pub(crate) struct Reproducing {
     /// Write the plan that came out to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
@@ -163,8 +176,10 @@ pub(crate) struct Diff {
     pub(crate) one: String,
     /// Another
     pub(crate) other: String,
+    #[command(flatten)]
+    pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -174,8 +189,10 @@ pub(crate) struct Backtesting {
     /// The candidate: a converger.toml with other protection or limits
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) from: FromExport,
     /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub(crate) state: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]

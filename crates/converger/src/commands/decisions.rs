@@ -2,30 +2,34 @@
 //!
 //! What never enters: the environment itself, and deciding anything new.
 
+mod admission;
 mod backtest;
+mod kept;
+mod record;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 
 use converger_core::apply::{History, OperationId, Run, RunId};
 use converger_core::artifact::{Digest, Provenance, write_plan};
-use converger_core::evidence::{Answer, Decision, Entry, Irreproducible, Piece, Recalled, reproduce};
+use converger_core::evidence::{Admissions, Answer, Decision, Entry, Inputs, Irreproducible, Piece, Recalled, Weighed, reproduce};
 use converger_core::failure::Code;
 use converger_core::moment;
 use converger_core::plan::PLANNER;
 use serde_json::{Value as Json, json};
 
-use super::ledger::{Book, Shelf, broken};
+use super::ledger::{Book, broken};
 use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
 use crate::{files, output, screen};
+use kept::Kept;
+use record::Keeper;
 
 pub(super) use backtest::backtest;
+pub(super) use record::{Place, Record};
 
 /// A run that decided something.
 #[derive(Clone)]
@@ -34,6 +38,8 @@ pub(super) struct Made {
     pub(super) decision: Decision,
     /// The entry of its plan.
     pub(super) index: u64,
+    /// Whether it may be carried out, each time that was weighed.
+    admitted: Vec<Weighed>,
 }
 
 /// Everything that was decided.
@@ -43,28 +49,49 @@ pub(super) struct Decided {
     pub(super) made: Vec<Made>,
     /// What a person let go: who, and when.
     pruned: BTreeMap<Digest, (Box<str>, u64)>,
+    /// Runs that have not ended, with their places among the decisions once they made one.
+    started: BTreeMap<RunId, (Run, Inputs, Option<usize>)>,
+    admissions: Admissions,
 }
 
 impl Decided {
-    pub(super) fn all(book: &Book) -> Result<Self, Stop> {
-        let (mut decided, mut started) = (Self::default(), BTreeMap::new());
+    fn all(book: &Book) -> Result<Self, Stop> {
+        let mut decided = Self::default();
         book.each(0, book.heads()?.all.size, |index, bytes| {
-            match book.entry(index, bytes)? {
-                Entry::RunStarted { run, inputs } => drop(started.insert(run.id.clone(), (run, inputs))),
-                Entry::PlanMade { run, plan, judgement, .. } => {
-                    if let Some((run, inputs)) = started.get(&run).cloned() {
-                        decided.made.push(Made { run, decision: Decision { inputs, plan, judgement }, index });
-                    }
-                }
-                Entry::RunEnded { run, .. } => drop(started.remove(&run)),
-                Entry::Pruned { by, digests, at_ms, .. } => {
-                    decided.pruned.extend(digests.iter().map(|digest| (*digest, (by.clone(), at_ms))));
-                }
-                _ => {}
-            }
+            decided.take(index, book.entry(index, bytes)?);
             Ok(())
         })?;
         Ok(decided)
+    }
+
+    /// One entry more.
+    fn take(&mut self, index: u64, entry: Entry) {
+        if let Some(weighed) = self.admissions.hear(index, &entry)
+            && let Some(made) = self.under_way(&weighed.run)
+        {
+            made.admitted.push(weighed);
+        }
+        match entry {
+            Entry::RunStarted { run, inputs } => drop(self.started.insert(run.id.clone(), (run, inputs, None))),
+            Entry::PlanMade { run, plan, judgement, .. } => {
+                if let Some((run, inputs, place)) = self.started.get_mut(&run) {
+                    *place = Some(self.made.len());
+                    let decision = Decision { inputs: inputs.clone(), plan, judgement };
+                    self.made.push(Made { run: run.clone(), decision, index, admitted: Vec::new() });
+                }
+            }
+            Entry::RunEnded { run, .. } => drop(self.started.remove(&run)),
+            Entry::Pruned { by, digests, at_ms, .. } => {
+                self.pruned.extend(digests.iter().map(|digest| (*digest, (by.clone(), at_ms))));
+            }
+            _ => {}
+        }
+    }
+
+    /// What a run decided that has not ended.
+    fn under_way(&mut self, run: &RunId) -> Option<&mut Made> {
+        let (_, _, place) = self.started.get(run)?;
+        self.made.get_mut((*place)?)
     }
 
     /// The last decision with this plan, or that of this run.
@@ -83,11 +110,16 @@ impl Decided {
     }
 
     /// What a decision was made of, with the decision made again.
-    pub(super) fn again(&self, book: &Book, made: &Made) -> Result<Recalled, Stop> {
-        // What is kept and cannot be read is told as that, and not as missing.
-        let unread = RefCell::new(None);
-        let kept = |digest| book.blob(digest).unwrap_or_else(|stop| unread.replace(Some(stop)).and(None));
-        reproduce(&made.decision, kept).map_err(|found| unread.take().unwrap_or_else(|| self.told(made, found)))
+    pub(super) fn again(&self, record: &Record<'_>, made: &Made) -> Result<Recalled, Stop> {
+        self.recalled(record, made)?.map_err(|found| self.told(made, found))
+    }
+
+    /// The same, with what stands in the way as it was found.
+    fn recalled(&self, record: &Record<'_>, made: &Made) -> Result<Result<Recalled, Irreproducible>, Stop> {
+        let keeper = Keeper::of(record);
+        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest));
+        keeper.read()?;
+        Ok(recalled)
     }
 
     fn told(&self, made: &Made, found: Irreproducible) -> Stop {
@@ -104,23 +136,27 @@ impl Decided {
             Answer::Broken(broken) => Stop::broken(broken.code, format!("the decision of the run {run}: {}", broken.what)),
             Answer::Untold(Irreproducible::OtherPlanner { then, now }) => {
                 let program = theirs(&made.decision.inputs.program);
-                Stop::decided(format!("the run {run} was decided by planner {then} of converger {program}, and this is planner {now}"))
+                Stop::failed(format!("the run {run} was decided by planner {then} of converger {program}, and this is planner {now}"))
+                    .code(Code::OtherPlanner)
                     .help(format!("it would only be pretended here: take converger {program}, with a copy of the state directory"))
             }
-            _ => Stop::decided(format!("the run {run} was decided with other tables of fields or actions than this program has"))
+            _ => Stop::failed(format!("the run {run} was decided with other tables of fields or actions than this program has"))
+                .code(Code::OtherPlanner)
                 .help(format!("take converger {}, with a copy of the state directory", theirs(&made.decision.inputs.program))),
         }
     }
 }
 
 pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
-    let (made, recalled) = Shelf::of(arguments.config.as_deref())?.read(|book| {
-        let decided = Decided::all(book)?;
+    let place = Place::of(&arguments.from, arguments.config.as_ref());
+    arguments.out.as_deref().map_or(Ok(()), |out| place.keeps_clear(out))?;
+    let (made, recalled) = place.read(|record, decided| {
         let made = decided.named(&arguments.what)?;
-        Ok((made.clone(), decided.again(book, made)?))
+        let recalled = decided.again(record, made)?;
+        made.admitted.iter().try_for_each(|weighed| admission::again(record, weighed))?;
+        Ok((made.clone(), recalled))
     })?;
     if let Some(out) = &arguments.out {
-        super::not_kept(out, arguments.config.as_deref())?;
         let judged = recalled.decide();
         crate::files::replace(out, |file| write_plan(file, &judged, Provenance::Replay)).map_err(|error| super::unwritten(out, &error))?;
     }
@@ -133,7 +169,7 @@ pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
 }
 
 fn text(made: &Made) -> String {
-    let Made { run, decision, index } = made;
+    let Made { run, decision, index, admitted, .. } = made;
     let mut text = format!("{} the same inputs give the same decision, byte for byte\n", styled(render::GREEN.bold(), "reproduced:"));
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<12}")));
@@ -144,32 +180,40 @@ fn text(made: &Made) -> String {
     row("made by", format!("converger {}, planner {}", theirs(&decision.inputs.program), decision.inputs.planner));
     row("made again", format!("converger {}, planner {PLANNER}", env!("CARGO_PKG_VERSION")));
     row("entry", index.to_string());
+    if admitted.is_empty() {
+        row("admission", "none: the run ended before it was weighed".to_owned());
+    }
+    admitted.iter().for_each(|weighed| row("admission", admission::shown(weighed)));
     text
 }
 
 fn as_json(made: &Made) -> Json {
-    let Made { run, decision, index } = made;
+    let Made { run, decision, index, admitted, .. } = made;
+    let admissions: Vec<Json> = admitted.iter().map(admission::as_json).collect();
     json!({
         "schema": "converger.reproduced/1", "same": true, "run": run.id.as_str(), "environment": run.environment, "entry": index,
         "plan": decision.plan, "judgement": decision.judgement, "program": decision.inputs.program, "planner": decision.inputs.planner,
-        "by": env!("CARGO_PKG_VERSION"),
+        "by": env!("CARGO_PKG_VERSION"), "admissions": admissions,
     })
 }
 
 /// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; or an operation.
 /// Nothing, where nothing has that name, or nothing was recorded.
-pub(super) fn explain_recorded(config: Option<&Path>, name: &str, as_json: bool) -> Result<Option<End>, Stop> {
-    let shelf = match Shelf::of(config) {
-        // A machine on which nothing says where records would be has none; codes are explained there too.
-        Err(_) if config.is_none() => return Ok(None),
-        shelf => shelf?,
-    };
-    let told = shelf.read_if_there(|book| {
-        let decided = Decided::all(book)?;
-        let operation = OperationId::new(name).map(|id| book.operation(&id)).transpose()?.flatten();
+pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> Result<Option<End>, Stop> {
+    let told = place.read_if_there(|record, decided| {
+        let operation = OperationId::new(name).map(|id| record.operation(&id)).transpose()?.flatten();
         match (operation, decided.find(name)) {
-            (Some(history), _) => Ok(Told::Operation(Box::new(history.clone()), decided.find(history.operation.run.as_str()).cloned())),
-            (None, Some(made)) => Ok(Told::Plan(decided.again(book, made)?, made.clone())),
+            (Some(history), _) => {
+                let made = decided.find(history.operation.run.as_str()).cloned();
+                Ok(Told::Operation(Box::new(history), made))
+            }
+            (None, Some(made)) => match decided.recalled(record, made)? {
+                Ok(recalled) => Ok(Told::Plan(recalled, made.clone())),
+                Err(found) => {
+                    let told = decided.told(made, found);
+                    if told.is_broken() { Err(told) } else { Kept::of(record, made, &told).map(|kept| Told::Kept(kept, made.clone())) }
+                }
+            },
             (None, None) => Ok(Told::Nothing),
         }
     })?;
@@ -181,6 +225,8 @@ pub(super) fn explain_recorded(config: Option<&Path>, name: &str, as_json: bool)
             write!(anstream::stdout(), "{}", screen::out(&text))
         }
         Some(Told::Plan(recalled, _)) if as_json => output::json(|out| write_plan(out, &recalled.decide(), Provenance::Replay).map(drop)),
+        Some(Told::Kept(kept, made)) if as_json => output::json(|out| writeln!(out, "{}", kept.as_json(&made))),
+        Some(Told::Kept(kept, made)) => write!(anstream::stdout(), "{}", screen::out(&kept.text(&origin(&made)))),
         Some(Told::Plan(recalled, made)) => super::report(&recalled.decide(), &origin(&made), true),
     };
     shown(written, End::Done).map(Some)
@@ -191,6 +237,8 @@ enum Told {
     Nothing,
     Operation(Box<History>, Option<Made>),
     Plan(Recalled, Made),
+    /// A plan that can no longer be made again, as far as it is kept.
+    Kept(Kept, Made),
 }
 
 fn origin(made: &Made) -> String {
@@ -199,12 +247,11 @@ fn origin(made: &Made) -> String {
 
 /// What two plans do differently, guest by guest.
 pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
-    let (one, other) = Shelf::of(arguments.config.as_deref())?.read(|book| {
-        let decided = Decided::all(book)?;
+    let (one, other) = Place::of(&arguments.from, arguments.config.as_ref()).read(|record, decided| {
         let body = |name: &str| -> Result<Json, Stop> {
             let made = decided.named(name)?;
             let digest = made.decision.plan;
-            let bytes = book.blob(digest)?.ok_or_else(|| decided.told(made, Irreproducible::Missing { piece: Piece::Plan, digest }))?;
+            let bytes = record.blob(digest)?.ok_or_else(|| decided.told(made, Irreproducible::Missing { piece: Piece::Plan, digest }))?;
             serde_json::from_slice(&bytes).map_err(|error| broken(format!("the plan {digest} is no JSON: {error}")))
         };
         Ok((body(&arguments.one)?, body(&arguments.other)?))

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::Path;
 
 use converger_core::action::CATALOGUE;
 use converger_core::contract::{self, Report};
@@ -12,13 +11,14 @@ use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
 use converger_core::status::{self, Status};
 use serde_json::{Value as Json, json};
 
+use super::decisions::{Place, explain_recorded};
 use super::{Stop, shown};
 use crate::exit::End;
 use crate::output;
 use crate::render::{self, styled};
 use crate::screen;
 
-pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool) -> Result<End, Stop> {
+pub(super) fn explain(topic: Option<&str>, place: &Place<'_>, as_json: bool) -> Result<End, Stop> {
     let (text, data) = match topic {
         None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
@@ -28,7 +28,7 @@ pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool)
             let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
             match refusal.or_else(failure) {
                 Some(known) => known,
-                None => return super::decisions::explain_recorded(config, word, as_json)?.ok_or_else(|| unknown(word)),
+                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown(word)),
             }
         }
     };

@@ -31,6 +31,7 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Entry => evidence::numbered(),
         Format::Verified => evidence::verified(),
         Format::Reproduced => evidence::reproduced(),
+        Format::Kept => evidence::kept(),
         Format::Backtest => evidence::backtest(),
         Format::Pruned => evidence::pruned(),
     };

@@ -7,7 +7,9 @@
 
 mod database;
 mod directory;
-mod walked;
+mod export;
+mod heard;
+mod order;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -23,6 +25,8 @@ use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
 use crate::{files, output};
+
+pub(super) use export::Export;
 
 /// What was found whole.
 struct Whole {

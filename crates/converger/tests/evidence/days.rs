@@ -12,7 +12,7 @@ use crate::forge::Forger;
 
 /// The state is whole, is changed, and is found broken with these words; then it is whole again.
 #[track_caller]
-fn check_found(bed: &Bed, what: &str, change: impl FnOnce(&Forger), words: &str) {
+pub(crate) fn check_found(bed: &Bed, what: &str, change: impl FnOnce(&Forger), words: &str) {
     let whole = bed.keep_state("whole");
     change(&Forger::at(&bed.state()));
     // And a copy of it on another machine, by somebody who has no configuration.
@@ -87,17 +87,19 @@ fn a_run_a_hold_or_a_freeze_that_only_one_of_both_has_is_found() {
     let refused = "(SELECT seq FROM runs WHERE seq NOT IN (SELECT run FROM operations) LIMIT 1)";
     check(&format!("DELETE FROM run_ends WHERE run = {refused}; DELETE FROM runs WHERE seq = {refused}"), "the ledger has the run ");
     check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
-    let another = "INSERT INTO runs (id, environment, plan, who, at_ms, sum) SELECT 'another', environment, plan, who, at_ms, \
-        row_sum('another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
+    let another = "INSERT INTO runs (seq, id, environment, plan, who, at_ms, sum) SELECT 9, 'another', environment, plan, who, at_ms, \
+        row_sum(9, 'another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
     check(another, "error[unlogged-execution]: the journal has 3 runs, and the ledger 2");
     let held = "error[unlogged-execution]: the journal has other guests held than the ledger";
     check("DELETE FROM holds WHERE released_at_ms IS NULL", held);
     let released = "UPDATE holds SET released_by = 'eve', released_at_ms = 5, \
-        sum = row_sum(environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
+        sum = row_sum(seq, environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
     check(released, held);
-    let other = "UPDATE holds SET vmid = 101, sum = row_sum(environment, 101, who, reason, at_ms, NULL, NULL) WHERE released_at_ms IS NULL";
+    let other =
+        "UPDATE holds SET vmid = 101, sum = row_sum(seq, environment, 101, who, reason, at_ms, NULL, NULL) WHERE released_at_ms IS NULL";
     check(other, held);
-    let frozen = "INSERT INTO freezes (environment, who, reason, at_ms, sum) VALUES ('lab', 'eve', 'x', 5, row_sum('lab', 'eve', 'x', 5, NULL, NULL))";
+    let frozen = "INSERT INTO freezes (seq, environment, who, reason, at_ms, sum) \
+        VALUES (9, 'lab', 'eve', 'x', 5, row_sum(9, 'lab', 'eve', 'x', 5, NULL, NULL))";
     check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger");
     bed.told(&["verify"], 0);
 }

@@ -47,6 +47,8 @@ fn each_point(bed: &Bed, before: Option<&Path>, judge: impl Fn(&str) -> &'static
             if nth % 5 == 1 {
                 bed.told(&["ledger", "export", "target"], 0);
                 assert_eq!(judge(&what), "new", "{what}: the next one mends it");
+                let left: Vec<_> = Files::read(&target).0.into_keys().filter(|name| name.ends_with(".tmp")).collect();
+                assert!(left.is_empty(), "{what}: {left:?} are of nobody");
             }
         }
     }

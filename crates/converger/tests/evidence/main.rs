@@ -11,6 +11,7 @@ mod lab;
 #[allow(dead_code, reason = "the tests of apply need more of it")]
 mod stage;
 
+mod again;
 mod bed;
 mod canary;
 mod days;
@@ -18,9 +19,11 @@ mod export;
 mod files;
 mod flips;
 mod forge;
+mod formats;
 mod interrupted;
 mod judge;
 mod meanwhile;
 mod oracle;
 mod reproduce;
+mod rows;
 mod secrets;

@@ -12,9 +12,8 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use serde_json::{Value as Json, json};
 
-use super::super::ledger::{Book, Shelf};
 use super::super::{Stop, shown, spine};
-use super::{Decided, Made};
+use super::{Decided, Made, Place, Record};
 use crate::cli::Backtesting;
 use crate::exit::End;
 use crate::output;
@@ -39,10 +38,10 @@ struct Weighed {
     broken: Option<Stop>,
 }
 
-fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
-    let (mut weighed, decided) = (Weighed::default(), Decided::all(book)?);
+fn weighed(record: &Record<'_>, decided: &Decided, candidate: &Path) -> Result<Weighed, Stop> {
+    let mut weighed = Weighed::default();
     for made in &decided.made {
-        let recalled = match decided.again(book, made) {
+        let recalled = match decided.again(record, made) {
             Ok(recalled) => recalled,
             // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
             Err(stop) => {
@@ -65,7 +64,7 @@ pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
     // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
     spine::candidate(&arguments.config)?;
     let Weighed { count, unread, changed, broken } =
-        Shelf::of(arguments.state.as_deref())?.read(|book| weighed(book, &arguments.config))?;
+        Place::of(&arguments.from, arguments.state.as_ref()).read(|record, decided| weighed(record, decided, &arguments.config))?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {

@@ -186,7 +186,17 @@ impl Book {
 
 fn unopened(error: &OpenError) -> Stop {
     match error {
-        OpenError::Damaged { .. } | OpenError::NotOurs { .. } | OpenError::Lost { .. } => broken(error.to_string()),
+        // It may be somebody else's, or what is left of ours: what to do is not the same, and neither is to be said of the other.
+        OpenError::NotOurs { place } => broken(format!("{} is not a database of this program", files::shown(place))).help(
+            "if this program kept its state there, somebody replaced or damaged the file: keep it as it is, and compare with an export or a \
+             copy; if it never did, name another state directory",
+        ),
+        // Whoever only looks keeps what is there: restoring is for those who want to go on.
+        OpenError::Damaged { place, cause } => broken(format!("{} is damaged: {cause}", files::shown(place))),
+        OpenError::Lost { place, remains } => {
+            let (place, remains) = (files::shown(place), files::shown(remains));
+            broken(format!("{place} is missing or empty, but {remains} shows that it was in use"))
+        }
         _ => memory::unreadable(error),
     }
 }

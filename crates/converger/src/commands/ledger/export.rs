@@ -13,7 +13,7 @@ use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
 
-use super::super::{Stop, unwritten};
+use super::super::Stop;
 use super::{Book, Signed, broken};
 use crate::files;
 
@@ -28,6 +28,7 @@ pub(super) struct Exported {
 pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
     let checkpoint = &signed.checkpoint;
     extends(book, directory, signed)?;
+    files::tidy(directory, ROOMS_MAX).map_err(|error| unexported(directory, directory, &error))?;
     for tile in Tile::all(checkpoint.size) {
         let hashes = book.tile(tile)?;
         put(directory, &tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
@@ -40,6 +41,9 @@ pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<O
     put(directory, "checkpoint", signed.text.as_bytes())?;
     Ok(Some(Exported { entries: checkpoint.size, kept }))
 }
+
+/// So deep lie the files of an export.
+const ROOMS_MAX: usize = 8;
 
 /// A checkpoint is a few lines; more is none.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
@@ -126,5 +130,22 @@ fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
         return Ok(());
     }
     let room = path.parent().unwrap_or(directory);
-    fs::create_dir_all(room).and_then(|()| files::replace(&path, |file| file.write_all(bytes))).map_err(|error| unwritten(&path, &error))
+    let written = fs::create_dir_all(room).and_then(|()| files::replace(&path, |file| file.write_all(bytes)));
+    written.map_err(|error| unexported(directory, &path, &error))
+}
+
+/// The checkpoint comes last: what it signs was there before it, and stays whole whatever became of the rest.
+fn unexported(directory: &Path, path: &Path, error: &io::Error) -> Stop {
+    let shown = files::shown(directory);
+    let there = if directory.join("checkpoint").exists() {
+        format!(
+            "what was exported to {shown} before is still whole, as `converger verify {shown}` shows; some files of the new export lie beside it"
+        )
+    } else {
+        format!("{shown} has some files of an export and no checkpoint, so that nobody takes it for one")
+    };
+    let limit = if error.kind() == io::ErrorKind::FileTooLarge { "look at the limit of this process (`ulimit -f`)" } else { "make room" };
+    Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
+        .code(Code::FileUnwritable)
+        .help(format!("{there}; {limit}, and export again: that writes what is missing"))
 }

@@ -4,6 +4,7 @@
 
 use converger_core::apply::{End, Resolution};
 use converger_core::evidence::ENTRY_SCHEMA;
+use converger_core::failure::Code as FailureCode;
 use serde_json::{Value as Json, json};
 
 use super::reports::{count, evidence, flag, moment, operation, outcome};
@@ -86,14 +87,35 @@ pub(super) fn verified() -> Json {
 
 /// `reproduce --json`.
 pub(super) fn reproduced() -> Json {
+    let approval = object(&["by", "how", "names"], json!({ "by": text(), "how": words(&["digest", "typed"]), "names": list(text()) }));
+    let admission = object(
+        &["answer", "approvals", "bundle", "entry"],
+        json!({ "answer": text(), "approvals": list(approval), "bundle": digest(), "entry": count() }),
+    );
     let mut schema = object(
-        &["by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
+        &["admissions", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
         json!({
-            "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
+            "admissions": list(admission), "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
             "program": text(), "run": text(), "same": { "const": true }, "schema": { "const": "converger.reproduced/1" },
         }),
     );
     head(&mut schema, "A decision that was made again (reproduce --json)");
+    schema
+}
+
+/// `explain PLAN --json`, where the plan can no longer be made again.
+pub(super) fn kept() -> Json {
+    // What another planner wrote may have other members than those of this one.
+    let written = || json!({ "type": "object" });
+    let mut schema = object(
+        &["body", "code", "entry", "held_against", "judgement", "plan", "planner", "program", "run", "schema", "why"],
+        json!({
+            "body": written(), "code": words(&[FailureCode::EvidencePruned, FailureCode::OtherPlanner].map(FailureCode::word)), "entry": count(),
+            "held_against": written(), "judgement": digest(), "plan": digest(), "planner": count(), "program": text(), "run": text(),
+            "schema": { "const": "converger.kept/1" }, "why": text(),
+        }),
+    );
+    head(&mut schema, "A plan as it was written, which can no longer be made again (explain --json)");
     schema
 }
 

@@ -2,38 +2,39 @@
 //!
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
-use converger_core::apply::{History, OperationId};
-use converger_core::evidence::{Deep, Past, Replay};
+use converger_core::apply::{Freeze, History, Hold, Operation, OperationId, Source};
+use converger_core::evidence::{Past, Replay};
 use converger_ledger::{Growth, Hash, Tile, Verifier, root_at};
-use converger_store::{Filter, Head, LIST_MAX, RunHistory};
+use converger_store::{Filter, Head, KeyRow, LIST_MAX, RunHistory, StoreError};
 
 use super::super::Stop;
 use super::super::ledger::{Book, broken, damaged, key_in, named};
-use super::{Since, Whole, unlogged, walked::Walked};
+use super::{Since, Whole, heard::Heard, unlogged};
 use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
-    let (deep, root) = entries(book, since)?;
-    let gone = deep.kept(|digest| book.blob(digest))?;
-    journal(book, deep.replay())?;
+    let (heard, root) = entries(book, since)?;
+    let gone = heard.deep.kept(|digest| book.blob(digest))?;
+    journal(book, &heard)?;
     // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
     if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
-    let (own, notes) = keys(book, key)?;
-    let operations = render::counted(deep.replay().operations().len() as u64, "operation");
+    let (own, mut notes) = keys(book, key)?;
+    notes.extend(unnamed(book, &heard)?);
+    let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes })
+    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes })
 }
 
 /// Every entry, and every hash that is kept over them.
-fn entries(book: &Book, since: Option<&Since>) -> Result<(Deep, Hash), Stop> {
+fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Heard<'s>, Hash), Stop> {
     let heads = book.heads()?;
-    let (mut walked, mut growth, mut full) = (Walked::new(since), Growth::default(), Vec::new());
+    let (mut heard, mut growth, mut full) = (Heard::new(since), Growth::default(), Vec::new());
     book.each(0, heads.all.size, |_, entry| {
         growth.append(Hash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<Hash>)| is_kept(book, tile, &hashes))?;
-        walked.take(entry)
+        heard.take(entry, |_| {})
     })?;
     let root = growth.tree().root();
     if root != heads.all.root {
@@ -48,8 +49,8 @@ fn entries(book: &Book, since: Option<&Since>) -> Result<(Deep, Hash), Stop> {
     if root_at(&mut book.hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
     }
-    walked.extends()?;
-    Ok((walked.deep, root))
+    heard.extends()?;
+    Ok((heard, root))
 }
 
 /// All full tiles are those of the entries: what is another is behind them, or the root that was recorded.
@@ -102,7 +103,8 @@ fn keys(book: &Book, given: Option<&Verifier>) -> Result<(Option<Verifier>, Vec<
 }
 
 /// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
-fn journal(book: &Book, replay: &Replay) -> Result<(), Stop> {
+fn journal(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
+    let replay = heard.deep.replay();
     operations(book, replay)?;
     for (id, past) in replay.runs() {
         let found = book.looked().run(id).map_err(|error| damaged(&error))?;
@@ -125,7 +127,7 @@ fn journal(book: &Book, replay: &Replay) -> Result<(), Stop> {
     if !freezes.iter().eq(replay.freezes()) {
         return Err(unlogged("the journal has other environments frozen than the ledger"));
     }
-    Ok(())
+    besides(book, heard)
 }
 
 fn is_same(found: &RunHistory, (run, ended): &Past) -> bool {
@@ -165,4 +167,52 @@ fn is_logged(replay: &Replay, history: &History) -> Result<(), Stop> {
         Some(logged) if logged == history => Ok(()),
         Some(_) => Err(unlogged(format!("the journal tells another story of the operation {} than the ledger", id.as_str()))),
     }
+}
+
+/// What the journal has beside what holds now: what was said and taken back, what came first, and which requests act once.
+fn besides(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
+    let (said, (runs, operations)) = (asked(book.looked().said())?, asked(book.looked().order())?);
+    let of_hold = |(hold, _): &(Hold, _)| format!("the hold of guest {} in {}", hold.vmid, hold.environment);
+    is_told("a hold", &heard.order.said.holds, &said.holds, of_hold)?;
+    let of_freeze = |(freeze, _): &(Freeze, _)| format!("the freeze of {}", freeze.environment);
+    is_told("a freeze", &heard.order.said.freezes, &said.freezes, of_freeze)?;
+    is_told("a run", &heard.order.runs, &runs, |id| format!("the place of the run {}", id.as_str()))?;
+    is_told("an operation", &heard.order.operations, &operations, |id| format!("the place of the operation {}", id.as_str()))?;
+    let mut keys: Vec<KeyRow> = heard.deep.replay().operations().values().filter_map(key_of).collect();
+    keys.sort();
+    let mut kept = asked(book.looked().keys())?;
+    kept.sort();
+    is_told("an idempotency key", &keys, &kept, |row| format!("the idempotency key of the operation {}", row.operation.as_str()))
+}
+
+/// The key that an operation is known by, where it has one.
+fn key_of(history: &History) -> Option<KeyRow> {
+    let Operation { environment, id, source: Source::OneShot { key, request }, .. } = &*history.operation else { return None };
+    Some(KeyRow { environment: environment.clone(), key: key.clone(), request: *request, operation: id.clone() })
+}
+
+/// Whether the journal has the same rows in the same order as the ledger.
+fn is_told<T: PartialEq>(what: &str, logged: &[T], kept: &[T], of: impl Fn(&T) -> String) -> Result<(), Stop> {
+    let at = logged.iter().zip(kept).take_while(|(one, other)| one == other).count();
+    match (logged.get(at), kept.get(at)) {
+        (None, None) => Ok(()),
+        (Some(row), Some(_)) => Err(unlogged(format!("the journal tells another story of {} than the ledger", of(row)))),
+        (Some(row), None) => Err(unlogged(format!("the ledger has {what} that the journal does not have: {}", of(row)))),
+        (None, Some(row)) => Err(unlogged(format!("the journal has {what} that the ledger does not have: {}", of(row)))),
+    }
+}
+
+/// What is kept and no entry names: somebody was interrupted while writing it, or put it there. It proves nothing and harms nothing.
+fn unnamed(book: &Book, heard: &Heard<'_>) -> Result<Option<String>, Stop> {
+    let mut digests = asked(book.looked().digests())?;
+    digests.retain(|digest| !heard.deep.is_named(digest));
+    let first = digests.first().map(|first| {
+        let is = if digests.len() == 1 { "is" } else { "are" };
+        format!("{} {is} kept that no entry names, the first as {first}", render::counted(digests.len() as u64, "thing"))
+    });
+    Ok(first)
+}
+
+fn asked<T>(answer: Result<T, StoreError>) -> Result<T, Stop> {
+    answer.map_err(|error| damaged(&error))
 }

@@ -4,13 +4,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use converger_core::evidence::Deep;
+use converger_core::artifact::Digest;
+use converger_core::evidence::{Deep, Entry};
 use converger_core::failure::Code;
-use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, walk};
+use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, Walked, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
-use super::{Since, Whole, walked::Walked};
+use super::{Since, Whole, heard::Heard};
 use crate::files;
 
 /// No file of a log is larger: 256 entries of 64 KiB, each with its length.
@@ -39,25 +40,39 @@ impl Files for Directory<'_> {
     }
 }
 
-pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
-    let (shown, mut notes) = (files::shown(path), Vec::new());
-    let (mut read, mut wrong) = (Walked::new(since), None);
-    let walked = walk(&mut Directory(path), &key, |_, entry| {
+/// The log of an export, checked whole: its signature, its hashes, what its entries say, and what was seen before. What is told of each entry
+/// on the way may be believed once this ends well, and not before.
+pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: impl FnMut(u64, &Entry)) -> Result<(Deep, Walked), Stop> {
+    let (mut heard, mut wrong) = (Heard::new(since), None);
+    let walked = walk(&mut Directory(path), key, |index, entry| {
         if wrong.is_none() {
-            wrong = read.take(entry).err();
+            wrong = heard.take(entry, |entry| told(index, entry)).err();
         }
     });
-    let walked = walked.map_err(|error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable))?;
     // What the hashes find is the first wrong byte; what entries say counts only where those are whole.
-    let walked = walked.map_err(|found| told(&found))?;
+    let walked = walked.map_err(|error| unreadable(path, &error))?.map_err(|found| broken_at(&found))?;
     if let Some(stop) = wrong {
         return Err(stop);
     }
-    read.extends()?;
-    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable);
-    let gone = read.deep.kept(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
-    named(&read.deep, &key)?;
-    notes.extend(strange(path, &key, walked.checkpoint.size).map_err(unreadable)?.into_iter().map(str::to_owned));
+    heard.extends()?;
+    Ok((heard.deep, walked))
+}
+
+/// What lies there under a digest, unhashed.
+pub(super) fn blob(path: &Path, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
+    Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Stop {
+    Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::FileUnreadable)
+}
+
+pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
+    let (shown, mut notes) = (files::shown(path), Vec::new());
+    let (deep, walked) = log(path, &key, since, |_, _| {})?;
+    let gone = deep.kept(|digest| blob(path, digest))?;
+    named(&deep, &key)?;
+    notes.extend(strange(path, &key, walked.checkpoint.size).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
     Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
 }
@@ -80,7 +95,7 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
 }
 
 /// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
-fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
+pub(super) fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
     let (keys, own) = (deep.replay().keys(), key.to_string());
     match keys.last() {
         _ if keys.iter().any(|named| **named == own) => Ok(()),
@@ -116,7 +131,7 @@ fn has_more(path: &Path, size: u64) -> io::Result<bool> {
     Ok(widths.any(|wider| wider > width))
 }
 
-fn told(found: &Broken) -> Stop {
+fn broken_at(found: &Broken) -> Stop {
     let in_part = |part: &Part, what: &str| match part.index {
         Some(index) => broken(format!("entry {index} ({}): {what}", part.path)).at(index),
         None => broken(format!("{}: {what}", part.path)),

@@ -1,31 +1,36 @@
 //! What entries say, and whether they have grown out of what was seen before.
 
-use converger_core::evidence::Deep;
+use converger_core::evidence::{Deep, Entry};
 use converger_ledger::{Hash, Tree};
 
 use super::super::Stop;
 use super::super::ledger::broken;
-use super::Since;
+use super::{Since, order::Order};
 
 /// A walk through the entries, with the log up to where it was seen before.
-#[derive(Default)]
-pub(super) struct Walked<'s> {
+pub(super) struct Heard<'s> {
     pub(super) deep: Deep,
+    pub(super) order: Order,
     since: Option<(&'s Since, Tree)>,
 }
 
-impl<'s> Walked<'s> {
+impl<'s> Heard<'s> {
     pub(super) fn new(since: Option<&'s Since>) -> Self {
-        Self { deep: Deep::default(), since: since.map(|since| (since, Tree::default())) }
+        Self { deep: Deep::default(), order: Order::default(), since: since.map(|since| (since, Tree::default())) }
     }
 
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+    /// The next entry, which is told on.
+    pub(super) fn take(&mut self, bytes: &[u8], told: impl FnOnce(&Entry)) -> Result<(), Stop> {
         if let Some((since, tree)) = &mut self.since
             && tree.size() < since.checkpoint.size
         {
             tree.append(Hash::of_leaf(bytes), |_, _, _| {});
         }
-        Ok(self.deep.take(bytes)?)
+        let order = &mut self.order;
+        Ok(self.deep.take_telling(bytes, |entry| {
+            order.take(entry);
+            told(entry);
+        })?)
     }
 
     /// Whether it has grown out of what was seen before.

@@ -1,0 +1,172 @@
+//! Admissions as the entries of their runs have them, and whether the bundle that each was weighed on says the same.
+//!
+//! What never enters: weighing anew. That is what [`admissible`] does; here its answer is held against the one that was recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Answer, Bundle, Decision, Entry, Inputs, Wrong, admissible};
+use crate::apply::{RunId, Word};
+use crate::approve::Confirmation;
+use crate::artifact::Digest;
+use crate::failure::Code;
+
+/// An admission, and what the entries before it say that it rests on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// Its entry.
+    pub index: u64,
+    /// Its run.
+    pub run: RunId,
+    /// The digest of the evidence that was weighed.
+    pub bundle: Digest,
+    /// What came of it.
+    pub answer: Word,
+    /// What was said to it before, in order.
+    pub approvals: Vec<Approval>,
+    /// Who asked.
+    by: Box<str>,
+    /// What the run decided, where it did.
+    decision: Option<Decision>,
+    /// The plan that it is of.
+    plan: Digest,
+    /// What was refused for the whole run.
+    refusals: BTreeSet<Word>,
+}
+
+/// That somebody agreed to a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Approval {
+    /// The plan, by the digest that the approval binds.
+    pub plan: Digest,
+    /// Who.
+    pub by: Box<str>,
+    /// How: by typing, or by giving the digest.
+    pub how: Box<str>,
+    /// The names of guests that were typed.
+    pub names: Box<[Box<str>]>,
+}
+
+impl Approval {
+    /// What the ledger has where this was said to a plan.
+    fn of(confirmation: Confirmation, plan: Digest) -> Option<Self> {
+        match confirmation {
+            Confirmation::None => None,
+            Confirmation::Typed { by, names } => Some(Self { plan, by, how: "typed".into(), names: names.into() }),
+            Confirmation::FullDigest { by, digest } => Some(Self { plan: digest, by, how: "digest".into(), names: Box::default() }),
+        }
+    }
+}
+
+/// What runs that are under way have said of themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Admissions(BTreeMap<RunId, Said>);
+
+#[derive(Clone, Debug)]
+struct Said {
+    by: Box<str>,
+    inputs: Inputs,
+    made: Option<(Digest, Digest)>,
+    approvals: Vec<Approval>,
+    refusals: BTreeSet<Word>,
+    is_admitted: bool,
+}
+
+impl Admissions {
+    /// One entry more; an admission, where it is one.
+    pub fn hear(&mut self, index: u64, entry: &Entry) -> Option<Weighed> {
+        match entry {
+            Entry::RunStarted { run, inputs } => {
+                let (by, inputs) = (run.by.clone(), inputs.clone());
+                let said = Said { by, inputs, made: None, approvals: Vec::new(), refusals: BTreeSet::new(), is_admitted: false };
+                self.0.insert(run.id.clone(), said);
+            }
+            Entry::PlanMade { run, plan, judgement, .. } => self.0.get_mut(run)?.made = Some((*plan, *judgement)),
+            Entry::Refused { run, code, guest: None, .. } => drop(self.0.get_mut(run)?.refusals.replace(code.clone())),
+            Entry::Approved { run, plan, by, how, names, .. } => {
+                let approval = Approval { plan: *plan, by: by.clone(), how: how.as_str().into(), names: names.clone() };
+                self.0.get_mut(run)?.approvals.push(approval);
+            }
+            Entry::Admitted { run, plan, bundle, answer, .. } => {
+                let said = self.0.get_mut(run)?;
+                said.is_admitted = answer.as_str() == Answer::Admissible.word();
+                let Said { by, inputs, made, approvals, refusals, .. } = said.clone();
+                let decision = made.map(|(plan, judgement)| Decision { inputs, plan, judgement });
+                let (run, bundle, answer, plan) = (run.clone(), *bundle, answer.clone(), *plan);
+                return Some(Weighed { index, run, bundle, answer, approvals, by, decision, plan, refusals });
+            }
+            Entry::RunEnded { run, .. } => drop(self.0.remove(run)),
+            _ => {}
+        }
+        None
+    }
+
+    /// Whether a run may carry its plan out.
+    #[must_use]
+    pub fn is_admitted(&self, run: &RunId) -> bool {
+        self.0.get(run).is_some_and(|said| said.is_admitted)
+    }
+}
+
+impl Weighed {
+    /// Whether a bundle says what the entries of the run say, and has the answer that was recorded.
+    ///
+    /// # Errors
+    /// What it says otherwise.
+    pub fn agrees(&self, bytes: &[u8]) -> Result<(), Wrong> {
+        let unlike = |what: &str| Err(self.wrong(Code::IntegrityViolation, what));
+        if self.decision.as_ref().is_none_or(|made| made.plan != self.plan) {
+            return unlike("it is of another plan than the run made");
+        }
+        let Some(Bundle { by, decision, admission, gates }) = Bundle::read(bytes) else {
+            return unlike("the bundle that it weighed is none that this program writes");
+        };
+        if Some(&decision) != self.decision.as_ref() {
+            return unlike("the bundle that it weighed is of another decision");
+        }
+        if by != self.by {
+            return unlike("the bundle that it weighed was asked for by somebody else than the run");
+        }
+        if self.approvals != Vec::from_iter(Approval::of(admission.confirmation, decision.plan)) {
+            return unlike("the approvals that it weighed are not those that stand before it in the ledger");
+        }
+        let refused: Vec<_> = gates.into_iter().filter(|gate| !gate.is_passed()).collect();
+        let [yes, no] = [Answer::Admissible.word(), Answer::Inadmissible(Vec::new()).word()];
+        let word = if refused.is_empty() { yes } else { no };
+        // What was broken, or could not be told, has gates that decided nothing.
+        if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
+            return unlike(&format!("its gates give `{word}`, and `{}` is recorded", self.answer.as_str()));
+        }
+        let is_told = |id: &str| self.refusals.iter().any(|code| code.as_str() == id);
+        match refused.iter().find(|gate| gate.is_of_run() && !is_told(&gate.id)) {
+            Some(gate) => unlike(&format!("it was refused by `{}`, and no entry before it says so", gate.id)),
+            None => Ok(()),
+        }
+    }
+
+    /// The same, and whether the evidence gives that answer once more. `kept` gives the bytes under a digest, where they are kept.
+    ///
+    /// # Errors
+    /// What is another than was recorded.
+    pub fn again(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<(), Wrong> {
+        self.agrees(bytes)?;
+        match admissible(bytes, kept) {
+            found if found.word() == self.answer.as_str() => Ok(()),
+            Answer::Broken(found) => Err(self.wrong(found.code, &found.what)),
+            found => {
+                let what = format!("the evidence gives `{}`, and `{}` is recorded", found.word(), self.answer.as_str());
+                Err(self.wrong(Code::DeterminismBreach, &what))
+            }
+        }
+    }
+
+    /// That the bundle is not kept.
+    #[must_use]
+    pub fn missing(&self) -> Wrong {
+        self.wrong(Code::EvidenceMissing, &format!("the bundle {} that it weighed is not kept", self.bundle))
+    }
+
+    fn wrong(&self, code: Code, what: &str) -> Wrong {
+        let Self { index, run, .. } = self;
+        Wrong { code, index: *index, what: format!("entry {index}, the admission of the run {}: {what}", run.as_str()) }
+    }
+}

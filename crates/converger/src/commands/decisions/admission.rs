@@ -1,0 +1,31 @@
+//! The admission of a decision that was recorded, weighed once more and told.
+//!
+//! What never enters: admitting anything, and what an admission must agree with (`evidence::Weighed`).
+
+use converger_core::evidence::{Approval, Weighed};
+use serde_json::{Value as Json, json};
+
+use super::super::Stop;
+use super::record::{Keeper, Record};
+use crate::render::theirs;
+
+/// Whether it is the admission of its run's decision, and the evidence gives the answer that was recorded.
+pub(super) fn again(record: &Record<'_>, weighed: &Weighed) -> Result<(), Stop> {
+    let bytes = record.blob(weighed.bundle)?.ok_or_else(|| weighed.missing())?;
+    let keeper = Keeper::of(record);
+    let found = weighed.again(&bytes, |digest| keeper.blob(digest));
+    keeper.read()?;
+    Ok(found?)
+}
+
+/// In a few words.
+pub(super) fn shown(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
+    let by = |approval: &Approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how);
+    format!("{} in entry {index}, and again now{}", answer.as_str(), approvals.iter().map(by).collect::<String>())
+}
+
+pub(super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
+    let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names });
+    let approvals: Vec<Json> = approvals.iter().map(approval).collect();
+    json!({ "answer": answer.as_str(), "approvals": approvals, "bundle": bundle, "entry": index })
+}

@@ -1,0 +1,128 @@
+//! Where decisions are read from: a state directory, or an export of one.
+//!
+//! What never enters: what was decided, and the environment.
+
+use std::cell::RefCell;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use converger_core::apply::{History, OperationId};
+use converger_core::artifact::Digest;
+
+use super::super::ledger::{Book, Shelf};
+use super::super::verify::Export;
+use super::super::{Stop, not_kept};
+use super::Decided;
+use crate::cli::FromExport;
+use crate::render::{self, styled};
+use crate::{files, screen};
+
+/// What is asked for decisions.
+pub(in super::super) enum Record<'r> {
+    State(&'r Book),
+    Export(&'r Export),
+}
+
+impl Record<'_> {
+    /// What is kept under a digest.
+    pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
+        match self {
+            Self::State(book) => book.blob(digest),
+            Self::Export(export) => export.blob(digest),
+        }
+    }
+
+    /// An operation and what became of it.
+    pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<History>, Stop> {
+        match self {
+            Self::State(book) => book.operation(id),
+            Self::Export(export) => Ok(export.operation(id).cloned()),
+        }
+    }
+}
+
+/// What is kept, for those who only know bytes and their absence.
+pub(super) struct Keeper<'r> {
+    record: &'r Record<'r>,
+    /// What is kept and cannot be read is told as that, and not as missing.
+    unread: RefCell<Option<Stop>>,
+}
+
+impl<'r> Keeper<'r> {
+    pub(super) fn of(record: &'r Record<'r>) -> Self {
+        Self { record, unread: RefCell::new(None) }
+    }
+
+    /// What is kept under a digest, where it can be read.
+    pub(super) fn blob(&self, digest: Digest) -> Option<Vec<u8>> {
+        self.record.blob(digest).unwrap_or_else(|stop| self.unread.replace(Some(stop)).and(None))
+    }
+
+    /// Whether all that was asked for could be read.
+    pub(super) fn read(&self) -> Result<(), Stop> {
+        self.unread.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Where a record is, as it was named.
+pub(in super::super) enum Place<'p> {
+    /// What converger.toml leads to.
+    State(Option<&'p Path>),
+    Export {
+        path: &'p Path,
+        key: Option<&'p str>,
+    },
+}
+
+impl<'p> Place<'p> {
+    pub(in super::super) fn of(from: &'p FromExport, config: Option<&'p PathBuf>) -> Self {
+        match &from.from {
+            Some(path) => Self::Export { path, key: from.key.as_deref() },
+            None => Self::State(config.map(PathBuf::as_path)),
+        }
+    }
+
+    /// What is told of the record and of all that was decided in it.
+    pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
+        match self {
+            Self::State(config) => Shelf::of(*config)?.read(|book| told(&Record::State(book), &Decided::all(book)?)),
+            Self::Export { path, key } => exported(path, *key, told),
+        }
+    }
+
+    /// The same where there may be nothing at all.
+    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
+        match self {
+            Self::State(config) => {
+                let shelf = match Shelf::of(*config) {
+                    // A machine on which nothing says where records would be has none; codes are explained there too.
+                    Err(_) if config.is_none() => return Ok(None),
+                    shelf => shelf?,
+                };
+                shelf.read_if_there(|book| told(&Record::State(book), &Decided::all(book)?))
+            }
+            Self::Export { path, key } => exported(path, *key, told).map(Some),
+        }
+    }
+
+    /// What is written of a record is not written over it.
+    pub(in super::super) fn keeps_clear(&self, out: &Path) -> Result<(), Stop> {
+        match self {
+            Self::State(config) => not_kept(out, *config),
+            Self::Export { path, .. } if files::is_under(out, path) => {
+                let stop = Stop::input(format!("{} would be written into the export that is read", files::shown(out)));
+                Err(stop.code(converger_core::failure::Code::FileTaken).help("name another file with --out"))
+            }
+            Self::Export { .. } => not_kept(out, None),
+        }
+    }
+}
+
+fn exported<T>(path: &Path, key: Option<&str>, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
+    let mut decided = Decided::default();
+    let export = Export::open(path, key, |index, entry| decided.take(index, entry))?;
+    if let Some(note) = export.note {
+        let _ = write!(anstream::stderr(), "{}", screen::err(&format!("{} {note}\n", styled(render::CYAN, "note:"))));
+    }
+    told(&Record::Export(&export), &decided)
+}

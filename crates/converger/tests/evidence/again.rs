@@ -1,0 +1,161 @@
+//! What is made again of a ledger that somebody rewrote with all its hashes: an admission on other evidence, one without its approval, and
+//! decisions of another planner. And what is still shown of those that cannot be made again.
+
+use converger_core::artifact::Digest;
+use serde_json::Value;
+
+use crate::bed::Bed;
+use crate::forge::Forger;
+
+/// A bed with one run that was refused and one that was carried out, and the ids of both.
+fn bed() -> (Bed, String, String) {
+    let bed = Bed::short();
+    let forger = Forger::at(&bed.state());
+    let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
+    assert_ne!(refused, done);
+    (bed, refused, done)
+}
+
+/// The text of the only entry of this kind about this run, and its place.
+#[track_caller]
+fn entry(forger: &Forger, kind: &str, run: &str) -> (usize, String) {
+    let entries = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).enumerate();
+    let about = |text: &str| text.contains(&format!("\"kind\":\"{kind}\"")) && text.contains(run);
+    let found: Vec<(usize, String)> = entries.filter(|(_, text)| about(text)).collect();
+    assert_eq!(found.len(), 1, "{kind} of {run}: {found:?}");
+    found.into_iter().next().expect("one")
+}
+
+/// The entry of this kind about this run is another one from now on, or gone; every hash is made anew.
+#[track_caller]
+fn forge(forger: &Forger, kind: &str, run: &str, change: impl Fn(&str) -> Option<String>) {
+    let ((place, old), mut entries) = (entry(forger, kind, run), forger.entries());
+    match change(&old) {
+        Some(new) => {
+            assert_ne!(new, old, "{kind} of {run}: nothing is changed");
+            entries[place] = new.into_bytes();
+        }
+        None => drop(entries.remove(place)),
+    }
+    forger.rewrite(&entries);
+}
+
+fn bundle(entry: &str) -> String {
+    let entry: Value = serde_json::from_str(entry).expect("JSON");
+    entry["what"]["bundle"].as_str().expect("a digest").to_owned()
+}
+
+fn put_blob(forger: &Forger, body: &str) -> String {
+    let digest = Digest::of_bytes(body.as_bytes()).to_string();
+    forger.run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('{}' AS BLOB))", body.replace('\'', "''")));
+    digest
+}
+
+/// The state is forged, and `reproduce` of a run finds it with these words; then it is as it was.
+#[track_caller]
+fn check_found(bed: &Bed, run: &str, words: &str, change: impl FnOnce(&Forger)) {
+    let whole = bed.keep_state("whole");
+    change(&Forger::at(&bed.state()));
+    bed.check_broken(&["reproduce", run], words);
+    bed.put_state_back(&whole);
+    std::fs::remove_dir_all(whole).expect("removed");
+}
+
+#[test]
+fn an_admission_on_other_evidence_than_the_run_has_is_found() {
+    let (bed, refused, done) = bed();
+    let wrong = format!("the admission of the run {done}: ");
+    let other = format!("{wrong}the bundle that it weighed is of another decision");
+    check_found(&bed, &done, &format!("error[integrity-violation]: entry {}, {other}", place(&bed, &done)), |forger| {
+        let theirs = bundle(&entry(forger, "admission", &refused).1);
+        forge(forger, "admission", &done, |text| Some(text.replace(&bundle(text), &theirs)));
+    });
+    let rubbish = format!("{wrong}the bundle that it weighed is none that this program writes");
+    check_found(&bed, &done, &rubbish, |forger| {
+        let digest = put_blob(forger, "{\"schema\":\"converger.bundle/1\"}");
+        forge(forger, "admission", &done, |text| Some(text.replace(&bundle(text), &digest)));
+    });
+    let missing = format!("error[evidence-missing]: entry {}, {wrong}the bundle sha256:", place(&bed, &done));
+    check_found(&bed, &done, &missing, |forger| {
+        let none = Digest::of_bytes(b"none").to_string();
+        forge(forger, "admission", &done, |text| Some(text.replace(&bundle(text), &none)));
+    });
+    let plan = format!("{wrong}it is of another plan than the run made");
+    check_found(&bed, &done, &plan, |forger| {
+        let of = |run| {
+            serde_json::from_str::<Value>(&entry(forger, "plan", run).1).expect("JSON")["what"]["plan"].as_str().expect("one").to_owned()
+        };
+        let (own, theirs) = (of(&done), Digest::of_bytes(b"theirs").to_string());
+        forge(forger, "admission", &done, |text| Some(text.replace(&own, &theirs)));
+    });
+    bed.told(&["reproduce", &done], 0);
+}
+
+fn place(bed: &Bed, run: &str) -> usize {
+    entry(&Forger::at(&bed.state()), "admission", run).0
+}
+
+#[test]
+fn an_admission_whose_approval_or_answer_is_another_one_is_found() {
+    let (bed, refused, done) = bed();
+    let unapproved = "the approvals that it weighed are not those that stand before it in the ledger";
+    check_found(&bed, &done, unapproved, |forger| forge(forger, "approval", &done, |_| None));
+    check_found(&bed, &done, unapproved, |forger| {
+        let by = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["what"]["by"].as_str().expect("one").to_owned();
+        forge(forger, "approval", &done, |text| Some(text.replace(&by(text), "mallory")));
+    });
+    let answer = "its gates give `admitted`, and `refused` is recorded";
+    let swapped = |text: &str, from: &str, to: &str| Some(text.replace(&format!("\"answer\":\"{from}\""), &format!("\"answer\":\"{to}\"")));
+    check_found(&bed, &done, answer, |forger| forge(forger, "admission", &done, |text| swapped(text, "admitted", "refused")));
+    let answer = "its gates give `refused`, and `admitted` is recorded";
+    check_found(&bed, &refused, answer, |forger| forge(forger, "admission", &refused, |text| swapped(text, "refused", "admitted")));
+}
+
+#[test]
+fn an_admission_is_weighed_again_and_told() {
+    let (bed, refused, done) = bed();
+    for (run, answer, approvals) in [(&refused, "refused", 0), (&done, "admitted", 1)] {
+        let told: Value = serde_json::from_str(&bed.told(&["reproduce", run, "--json"], 0)).expect("JSON");
+        let admission = &told["admissions"][0];
+        assert_eq!(admission["answer"], answer, "{told}");
+        assert_eq!(admission["entry"].as_u64(), Some(place(&bed, run) as u64), "{told}");
+        assert_eq!(admission["approvals"].as_array().map(Vec::len), Some(approvals), "{told}");
+    }
+}
+
+#[test]
+fn a_decision_of_another_planner_is_not_pretended_and_still_shown() {
+    let (bed, _, done) = bed();
+    let shown = bed.told(&["explain", &done], 0);
+    let forger = Forger::at(&bed.state());
+    forge(&forger, "run-started", &done, |text| Some(text.replacen("\"planner\":1", "\"planner\":4711", 1)));
+    drop(forger);
+    let why = format!("the run {done} was decided by planner 4711 of converger ");
+    bed.check_ended(&["reproduce", &done], 1, &format!("error[other-planner]: {why}"));
+    let kept = bed.told(&["explain", &done], 0);
+    for line in ["~ 101 qemu web-1\n", "    start: declared running, observed stopped (impact none, risk medium, benign)\n"] {
+        assert!(shown.contains(line) && kept.contains(line), "{line}: {shown} and {kept}");
+    }
+    assert!(kept.contains(&format!("note: it is shown as it was written then, and was not made again: {why}")), "{kept}");
+    let json: Value = serde_json::from_str(&bed.told(&["explain", &done, "--json"], 0)).expect("JSON");
+    assert_eq!((&json["schema"], &json["code"]), (&"converger.kept/1".into(), &"other-planner".into()), "{json}");
+    assert_eq!(json["body"]["guests"].as_array().map(Vec::len), Some(2), "{json}");
+    let weighed = bed.run(&["backtest", "--config", "converger.toml"]);
+    assert_eq!(weighed.code, Some(1), "{weighed:?}");
+    assert!(weighed.out.contains("1 run weighed, 0 would have been decided in another way, 1 cannot be weighed"), "{weighed:?}");
+}
+
+#[test]
+fn a_decision_whose_reading_was_let_go_is_still_shown() {
+    let (bed, _, done) = bed();
+    bed.told(&["ledger", "prune", "--before", "0d"], 0);
+    bed.check_ended(&["reproduce", &done], 1, "error[evidence-pruned]: ");
+    let kept = bed.told(&["explain", &done], 0);
+    assert!(
+        kept.contains("~ 101 qemu web-1\n    start: ") && kept.contains(&format!("the reading of the run {done} was let go by ")),
+        "{kept}"
+    );
+    let export = bed.export("evidence");
+    let far = bed.told(&["explain", &done, "--from", &export.display().to_string()], 0);
+    assert_eq!(far, kept, "an export tells the same");
+}

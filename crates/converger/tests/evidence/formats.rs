@@ -1,0 +1,94 @@
+//! The page that describes what is recorded (`docs/formats.md`) says what the program writes: each example is read by the code that reads the
+//! real ones, each kind of entry is there with all its members, and a real export has no file that the page does not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use converger_core::evidence::{Bundle, KINDS, parse_entry};
+use converger_ledger::{Checkpoint, Receipt, Verifier};
+use serde_json::Value;
+
+use crate::bed::Bed;
+use crate::files::Files;
+
+/// The text below one heading of the page, up to the next.
+fn section(heading: &str) -> String {
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/formats.md")).expect("the page");
+    let (_, below) = page.split_once(&format!("\n{heading}\n")).unwrap_or_else(|| panic!("`{heading}` is missing"));
+    below.split("\n#").next().unwrap_or_default().to_owned()
+}
+
+/// The fenced examples of a section, each with its last line feed.
+fn examples(section: &str) -> Vec<String> {
+    let parts: Vec<&str> = section.split("\n```").collect();
+    parts.iter().skip(1).step_by(2).filter_map(|part| part.split_once('\n')).map(|(_, text)| format!("{text}\n")).collect()
+}
+
+/// The rows of its table: the word in the first cell, and the words in the second.
+fn rows(section: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let words = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<String>>();
+    let cells = section.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').skip(1).collect::<Vec<_>>());
+    cells.map(|cells| (words(cells[0]).concat(), words(cells[1]).into_iter().collect())).collect()
+}
+
+fn members(value: &Value) -> BTreeSet<String> {
+    value.as_object().expect("an object").keys().cloned().collect()
+}
+
+#[test]
+fn every_kind_of_entry_is_described_with_its_members_and_shown() {
+    let text = section("### Entries of the ledger");
+    let described = rows(&text);
+    let schema: Value = serde_json::from_str(&Bed::new().told(&["schema", "entry"], 0)).expect("JSON");
+    for kind in schema["properties"]["entry"]["oneOf"].as_array().expect("a list") {
+        let (word, what) = (kind["properties"]["kind"]["const"].as_str().expect("a word"), &kind["properties"]["what"]["properties"]);
+        assert_eq!(described.get(word), Some(&members(what)), "{word}");
+    }
+    assert_eq!(described.len(), KINDS.len());
+    let shown = examples(&text).concat();
+    let kinds = shown.lines().map(|line| parse_entry(line.as_bytes()).unwrap_or_else(|error| panic!("{error}: {line}")).kind());
+    assert_eq!(kinds.collect::<Vec<_>>(), KINDS, "one of each, in this order");
+}
+
+#[test]
+fn the_bundle_that_is_shown_is_one() {
+    let text = section("### The bundle of an admission");
+    let [example] = &examples(&text)[..] else { panic!("one example") };
+    assert!(Bundle::read(example.trim_end().as_bytes()).is_some(), "{example}");
+    let shown: Value = serde_json::from_str(example).expect("JSON");
+    let described = rows(&text);
+    assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), members(&shown));
+    for (name, inner) in described.iter().filter(|(_, inner)| !inner.is_empty()) {
+        let value = shown[name].as_array().map_or(&shown[name], |list| &list[0]);
+        assert_eq!(*inner, members(value), "{name}");
+    }
+}
+
+#[test]
+fn the_checkpoint_and_the_receipt_that_are_shown_hold() {
+    let [key, checkpoint] = &examples(&section("### Checkpoint, key and witness"))[..] else { panic!("two examples") };
+    let key = Verifier::parse(key).expect("a key");
+    let checkpoint = Checkpoint::verify(checkpoint.as_bytes(), &key).expect("it is signed with that key");
+    let [receipt] = &examples(&section("### Receipt"))[..] else { panic!("one example") };
+    let receipt = Receipt::parse(receipt).expect("a receipt");
+    assert_eq!(receipt.verify(&key), Ok(checkpoint));
+    assert_eq!(parse_entry(&receipt.entry).expect("an entry").kind(), "outcome");
+}
+
+/// The path of a file with what differs from export to export as the page writes it.
+fn pattern(path: &str) -> String {
+    match path.split('/').collect::<Vec<_>>()[..] {
+        ["blob", "sha256", _] => "blob/sha256/HEX".to_owned(),
+        ["tile", level, _] => format!("tile/{}/N", if level == "entries" { level } else { "L" }),
+        ["tile", level, part, _] if part.ends_with(".p") => format!("tile/{}/N.p/W", if level == "entries" { level } else { "L" }),
+        _ => path.to_owned(),
+    }
+}
+
+#[test]
+fn an_export_has_the_files_that_are_described_and_no_others() {
+    let bed = Bed::long();
+    let real: BTreeSet<String> = Files::read(&bed.export("evidence")).0.keys().map(|path| pattern(path)).collect();
+    assert_eq!(rows(&section("### Export")).into_keys().collect::<BTreeSet<_>>(), real);
+}

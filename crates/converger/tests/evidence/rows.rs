@@ -1,0 +1,135 @@
+//! Rows of the journal that somebody changed with all their sums, though nothing that holds now is another: what was taken back, what came first,
+//! which guest an operation is found by, and which requests act once. `verify` finds each by the ledger.
+
+use converger_core::apply::{IdempotencyKey, Operation, Record, Run, Source, Word};
+use converger_core::artifact::Digest;
+use converger_core::evidence::{Entry, Inputs};
+use converger_core::testing::{Rng, some_inputs, some_operations};
+use converger_store::conformance::now;
+use converger_store::{Batch, Settings, SqliteStore, Store as _, Write};
+
+use crate::bed::Bed;
+use crate::days::check_found;
+use crate::forge::Forger;
+
+const HOLD: &str = "seq, environment, vmid, who, reason, at_ms";
+const FREEZE: &str = "seq, environment, who, reason, at_ms";
+const OPERATION: &str = "seq, id, run, environment, vmid, at_ms, body";
+
+#[test]
+fn what_was_taken_back_by_another_or_is_gone_is_found() {
+    let bed = Bed::short();
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    let hold = "error[unlogged-execution]: the journal tells another story of the hold of guest 103 in lab than the ledger";
+    let by = format!("UPDATE holds SET released_by = 'eve', sum = row_sum({HOLD}, 'eve', released_at_ms) WHERE released_at_ms IS NOT NULL");
+    check(&by, hold);
+    let at = format!("UPDATE holds SET released_at_ms = 5, sum = row_sum({HOLD}, released_by, 5) WHERE released_at_ms IS NOT NULL");
+    check(&at, hold);
+    check("DELETE FROM holds WHERE released_at_ms IS NOT NULL", hold);
+    let more = "INSERT INTO holds SELECT 9, environment, 101, who, reason, at_ms, 'eve', 5, \
+        row_sum(9, environment, 101, who, reason, at_ms, 'eve', 5) FROM holds LIMIT 1";
+    check(more, "error[unlogged-execution]: the journal has a hold that the ledger does not have: the hold of guest 101 in lab");
+    let freeze = "error[unlogged-execution]: the journal tells another story of the freeze of lab than the ledger";
+    check(&format!("UPDATE freezes SET thawed_by = 'eve', sum = row_sum({FREEZE}, 'eve', thawed_at_ms)"), freeze);
+    check("DELETE FROM freezes", "error[unlogged-execution]: the ledger has a freeze that the journal does not have: the freeze of lab");
+    bed.told(&["verify"], 0);
+}
+
+/// The first two rows of a table in each other's place, with everything that refers to them and all sums.
+fn exchanged(table: &str, columns: &str, referring: &[(&str, &str, &str)]) -> String {
+    // One after the other: two rows cannot have one place, even for a moment.
+    let exchange = |table: &str, column: &str, columns: &str| {
+        format!(
+            "UPDATE {table} SET {column} = -{column} WHERE {column} IN (1, 2); \
+             UPDATE {table} SET {column} = 3 + {column} WHERE {column} IN (-1, -2); \
+             UPDATE {table} SET sum = row_sum({columns});"
+        )
+    };
+    let others: String = referring.iter().map(|(table, column, columns)| exchange(table, column, columns)).collect();
+    format!("PRAGMA ignore_check_constraints = 1; {} {others}", exchange(table, "seq", columns))
+}
+
+#[test]
+fn runs_and_operations_that_changed_their_places_are_found() {
+    let bed = Bed::short();
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    // The place alone is another, with everything that refers to it: only the sum tells.
+    let moved = "PRAGMA ignore_check_constraints = 1; UPDATE runs SET seq = 77 WHERE seq = 2; \
+        UPDATE run_ends SET run = 77, sum = row_sum(77, ending, at_ms) WHERE run = 2; \
+        UPDATE operations SET run = 77, sum = row_sum(seq, id, 77, environment, vmid, at_ms, body) WHERE run = 2";
+    check(moved, "runs");
+    let of_run = [("run_ends", "run", "run, ending, at_ms"), ("operations", "run", OPERATION)];
+    let runs = exchanged("runs", "seq, id, environment, plan, who, at_ms, boot", &of_run);
+    check(&runs, "error[unlogged-execution]: the journal tells another story of the place of the run ");
+    let of_operation = [
+        ("sendings", "operation", "operation, at_ms, up_ms"),
+        ("tasks", "operation", "operation, task, at_ms"),
+        ("ends", "operation", "operation, ending, at_ms, body"),
+    ];
+    let operations = exchanged("operations", OPERATION, &of_operation);
+    check(&operations, "error[unlogged-execution]: the journal tells another story of the place of the operation ");
+    bed.told(&["verify"], 0);
+}
+
+#[test]
+fn an_operation_that_is_found_by_another_guest_environment_or_run_is_found() {
+    let bed = Bed::short();
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    let guest = "UPDATE operations SET vmid = 999, sum = row_sum(seq, id, run, environment, 999, at_ms, body)";
+    check(guest, "its row is of guest 999 in `lab`, and its body of ");
+    let place = "UPDATE operations SET environment = 'other', sum = row_sum(seq, id, run, 'other', vmid, at_ms, body)";
+    check(place, "its row is of guest 102 in `other`, and its body of 102 in `lab`");
+    let run = "UPDATE operations SET run = 1, sum = row_sum(seq, id, 1, environment, vmid, at_ms, body)";
+    check(run, "its row is of another run than ");
+    bed.told(&["verify"], 0);
+}
+
+/// A run with one operation that was asked for with a key, as a service records it.
+fn keyed(bed: &Bed) -> Operation {
+    let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
+    let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
+    let (key, request) = (IdempotencyKey::new("key-1").expect("a key"), Digest::of_bytes(b"a request"));
+    let operation = Operation { source: Source::OneShot { key, request }, ..found };
+    let (run, environment, plan, at_ms) = (operation.run.clone(), operation.environment.clone(), operation.plan, 1_794_700_800_000);
+    let body = b"what they rest on".to_vec();
+    let digest = Digest::of_bytes(&body);
+    let inputs = Inputs { config: digest, desired: digest, observation: digest, rules: digest, catalogue: digest, ..some_inputs() };
+    let started = Run { id: run.clone(), environment, plan, by: "ann".into(), at_ms, boot: None };
+    let answer = Word::new("admitted").expect("a word");
+    let writes = vec![
+        Write::blob(body),
+        Write::RunStarted { run: started, inputs: Box::new(inputs) },
+        Write::decision(Entry::Admitted { run, plan, bundle: digest, answer, at_ms }),
+        Write::from(Record::Intent { operation: Box::new(operation.clone()), at_ms }),
+    ];
+    let store = SqliteStore::open(&bed.state(), Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    let _ = now(store.commit(Batch::new(writes))).expect("written");
+    operation
+}
+
+#[test]
+fn a_key_that_is_gone_or_another_or_nobodys_is_found() {
+    let bed = Bed::short();
+    let id = keyed(&bed).id;
+    bed.told(&["verify"], 0);
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    let key = format!("the idempotency key of the operation {}", id.as_str());
+    check(
+        "DELETE FROM idempotency_keys",
+        &format!("error[unlogged-execution]: the ledger has an idempotency key that the journal does not have: {key}"),
+    );
+    let other = "UPDATE idempotency_keys SET name = 'key-2', sum = row_sum(environment, 'key-2', request, operation)";
+    check(other, &format!("error[unlogged-execution]: the journal tells another story of {key} than the ledger"));
+    let more = "INSERT INTO idempotency_keys SELECT environment, 'key-2', request, operation, \
+        row_sum(environment, 'key-2', request, operation) FROM idempotency_keys";
+    check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
+}
+
+#[test]
+fn what_no_entry_names_is_a_note_and_no_error() {
+    let bed = Bed::short();
+    let digest = Digest::of_bytes(b"nobody's").to_string();
+    Forger::at(&bed.state()).run(&format!("INSERT INTO blobs VALUES ('{digest}', CAST('nobody''s' AS BLOB))"));
+    let told = bed.told(&["verify"], 0);
+    assert!(told.contains(&format!("note   1 thing is kept that no entry names, the first as {digest}\n")), "{told}");
+}
