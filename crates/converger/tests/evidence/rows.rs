@@ -2,8 +2,9 @@
 //! which guest an operation is found by, and which requests act once. `verify` finds each by the ledger.
 
 use converger_core::apply::{IdempotencyKey, Operation, Record, Run, Source, Word};
-use converger_core::artifact::Digest;
-use converger_core::evidence::{Entry, Inputs};
+use converger_core::approve::{Admission, Confirmation, Mode, Refused};
+use converger_core::artifact::{Digest, Provenance};
+use converger_core::evidence::{Bundle, Decision, Entry, Inputs};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::conformance::now;
 use converger_store::{Batch, Settings, SqliteStore, Store as _, Write};
@@ -89,17 +90,30 @@ fn keyed(bed: &Bed) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
     let (key, request) = (IdempotencyKey::new("key-1").expect("a key"), Digest::of_bytes(b"a request"));
-    let operation = Operation { source: Source::OneShot { key, request }, ..found };
-    let (run, environment, plan, at_ms) = (operation.run.clone(), operation.environment.clone(), operation.plan, 1_794_700_800_000);
     let body = b"what they rest on".to_vec();
     let digest = Digest::of_bytes(&body);
+    let operation = Operation { source: Source::OneShot { key, request }, plan: digest, ..found };
+    let (run, environment, plan, at_ms) = (operation.run.clone(), operation.environment.clone(), operation.plan, 1_794_700_800_000);
     let inputs = Inputs { config: digest, desired: digest, observation: digest, rules: digest, catalogue: digest, ..some_inputs() };
     let started = Run { id: run.clone(), environment, plan, by: "ann".into(), at_ms, boot: None };
     let answer = Word::new("admitted").expect("a word");
+    let admission = Admission {
+        mode: Mode::Solo,
+        provenance: Provenance::Live,
+        confirmation: Confirmation::None,
+        refused: Refused::StopsAll,
+        now_secs: at_ms / 1000,
+        age_secs_max: Admission::AGE_SECS_MAX,
+    };
+    let decision = Decision { inputs: inputs.clone(), plan, judgement: digest };
+    let bundle = Bundle::new("ann", decision, admission, &[]).write().expect("memory takes it");
+    let admitted = Entry::Admitted { run: run.clone(), plan, bundle: Digest::of_bytes(&bundle), answer, at_ms };
     let writes = vec![
         Write::blob(body),
+        Write::blob(bundle),
         Write::RunStarted { run: started, inputs: Box::new(inputs) },
-        Write::decision(Entry::Admitted { run, plan, bundle: digest, answer, at_ms }),
+        Write::decision(Entry::PlanMade { run, plan, judgement: digest, at_ms }),
+        Write::decision(admitted),
         Write::from(Record::Intent { operation: Box::new(operation.clone()), at_ms }),
     ];
     let store = SqliteStore::open(&bed.state(), Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
