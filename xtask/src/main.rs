@@ -36,7 +36,7 @@ usage: cargo xtask <task>
                      (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
                      (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
-  evidence           the proofs of the record at full size: 100,000 flips, every write killed, 10,000 decisions
+  evidence           the proofs of the record at full size: over 100,000 flips, every write killed, 10,000 decisions
   simulate           100,000 seeded schedules of faults, judged by the invariants
                      (--schedules N or --million, --from N; --seed S tells one of them; --bugs, --sagas)";
 

@@ -1,7 +1,7 @@
 //! A byte of the database or of an export is another one than was written, or the end of it is cut off: it is found, or all that can be
 //! read is the same.
 //!
-//! `CONVERGER_FLIPS=100000` tries as many of them as the proof asks for.
+//! `cargo xtask evidence` tries as many of them as the proof asks for, with `CONVERGER_FLIPS`.
 
 use std::collections::BTreeSet;
 use std::fs;
