@@ -276,6 +276,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_killed_writers_left_is_removed_and_nothing_else() {
+        let room = tempfile::tempdir().expect("a directory");
+        let below = room.path().join("tile");
+        fs::create_dir(&below).expect("made");
+        // No process has so high a number; this one is at work.
+        let (left, own) = ("000.4294967295.tmp", format!("001.{}.tmp", std::process::id()));
+        let kept = ["checkpoint", "notes.tmp", ".tmp", "a.b.tmp", own.as_str()];
+        for name in kept.iter().chain(&[left]) {
+            fs::write(room.path().join(name), name).and_then(|()| fs::write(below.join(name), name)).expect("written");
+        }
+        tidy(room.path(), 1).expect("it is tidied");
+        for place in [room.path(), &below] {
+            assert!(kept.iter().all(|name| place.join(name).exists()) && !place.join(left).exists(), "{}", place.display());
+        }
+        tidy(&room.path().join("nowhere"), 1).expect("what is not there is tidy");
+    }
+
+    #[test]
     fn a_place_where_no_file_can_be_made_is_found_before_there_is_something_to_write() {
         let room = tempfile::tempdir().expect("a directory");
         let place = room.path().join("result.json");

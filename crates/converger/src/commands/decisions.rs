@@ -122,6 +122,13 @@ impl Decided {
         Ok(recalled)
     }
 
+    /// A piece of a decision as it was written, whoever wrote it.
+    fn written(&self, record: &Record<'_>, made: &Made, piece: Piece) -> Result<Json, Stop> {
+        let digest = made.decision.digest(piece);
+        let bytes = record.blob(digest)?.ok_or_else(|| self.told(made, Irreproducible::Missing { piece, digest }))?;
+        serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {piece} {digest} is no JSON: {error}")))
+    }
+
     fn told(&self, made: &Made, found: Irreproducible) -> Stop {
         let run = made.run.id.as_str();
         if let Irreproducible::Missing { piece, digest } = &found
@@ -211,7 +218,11 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
                 Ok(recalled) => Ok(Told::Plan(recalled, made.clone())),
                 Err(found) => {
                     let told = decided.told(made, found);
-                    if told.is_broken() { Err(told) } else { Kept::of(record, made, &told).map(|kept| Told::Kept(kept, made.clone())) }
+                    if told.is_broken() {
+                        Err(told)
+                    } else {
+                        Kept::of(record, decided, made, &told).map(|kept| Told::Kept(kept, made.clone()))
+                    }
                 }
             },
             (None, None) => Ok(Told::Nothing),
@@ -248,12 +259,7 @@ fn origin(made: &Made) -> String {
 /// What two plans do differently, guest by guest.
 pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
     let (one, other) = Place::of(&arguments.from, arguments.config.as_ref()).read(|record, decided| {
-        let body = |name: &str| -> Result<Json, Stop> {
-            let made = decided.named(name)?;
-            let digest = made.decision.plan;
-            let bytes = record.blob(digest)?.ok_or_else(|| decided.told(made, Irreproducible::Missing { piece: Piece::Plan, digest }))?;
-            serde_json::from_slice(&bytes).map_err(|error| broken(format!("the plan {digest} is no JSON: {error}")))
-        };
+        let body = |name: &str| decided.written(record, decided.named(name)?, Piece::Plan);
         Ok((body(&arguments.one)?, body(&arguments.other)?))
     })?;
     let differences = super::apply::differences(&one, &other);

@@ -5,14 +5,12 @@
 
 use std::fmt::Write as _;
 
-use converger_core::artifact::Digest;
 use converger_core::evidence::Piece;
 use serde_json::{Value as Json, json};
 
 use super::super::Stop;
-use super::super::ledger::broken;
 use super::record::Record;
-use super::{Irreproducible, Made};
+use super::{Decided, Made};
 use crate::files::plain;
 use crate::render::{self, styled, theirs};
 
@@ -26,21 +24,9 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn of(record: &Record<'_>, made: &Made, why: &Stop) -> Result<Self, Stop> {
-        let piece = |piece: Piece, digest: Digest| -> Result<Json, Stop> {
-            let missing = || match super::Answer::from(Irreproducible::Missing { piece, digest }) {
-                super::Answer::Broken(found) => Stop::broken(found.code, found.what),
-                _ => broken(format!("the {piece} {digest} is not kept")),
-            };
-            let bytes = record.blob(digest)?.ok_or_else(missing)?;
-            serde_json::from_slice(&bytes).map_err(|error| broken(format!("the {piece} {digest} is no JSON: {error}")))
-        };
-        Ok(Self {
-            body: piece(Piece::Plan, made.decision.plan)?,
-            judgement: piece(Piece::Judgement, made.decision.judgement)?,
-            code: why.code_word(),
-            why: why.sentence(),
-        })
+    pub(super) fn of(record: &Record<'_>, decided: &Decided, made: &Made, why: &Stop) -> Result<Self, Stop> {
+        let read = |piece| decided.written(record, made, piece);
+        Ok(Self { body: read(Piece::Plan)?, judgement: read(Piece::Judgement)?, code: why.code_word(), why: why.sentence() })
     }
 
     pub(super) fn as_json(&self, made: &Made) -> Json {
