@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-KINDS = ["plan", "observation", "result", "history", "doctor", "pin", "init"]
+KINDS = ["plan", "observation", "result", "history", "doctor", "pin", "init", "entry", "verified", "reproduced", "backtest", "pruned"]
 NAMES = {None: "desired"} | {f"converger.{kind}/1": kind for kind in KINDS}
 
 
@@ -34,7 +34,8 @@ def main(directory, paths):
     faults = 0
     for path in paths:
         for document in documents(path):
-            identifier = document.get("schema")
+            # An entry comes with its place around it, and is logged without.
+            identifier = document.get("entry", document).get("schema") if "index" in document else document.get("schema")
             counts[NAMES[identifier]] += 1
             for error in known[identifier].iter_errors(document):
                 faults += 1

@@ -1,13 +1,14 @@
 //! How fast the program is, held against its targets: ratios of CPU time taken in one run, so that
 //! they mean the same on a slow, a fast and a busy machine. Only the rate of the simulation is one of this machine.
 //!
-//! The works themselves live in the benches of core and in the program; here they are built, run
+//! The works themselves live in the benches of core, in the examples of the store and in the program; here they are built, run
 //! and judged. What never enters here: how a work is done, and any number of another run.
 
 mod ansible;
 mod build;
 mod child;
 mod engine;
+mod evidence;
 mod live;
 mod report;
 
@@ -28,6 +29,8 @@ pub(crate) struct Wish {
     pub(crate) json: bool,
     /// Count instructions with valgrind too: repeatable, slow, not judged.
     pub(crate) callgrind: bool,
+    /// Measure what evidence costs and nothing else.
+    pub(crate) evidence: bool,
 }
 
 /// Where the report is written.
@@ -41,28 +44,33 @@ const STARTS: u32 = 200;
 
 /// Build, measure, judge, and write the report; a missed target is a failure.
 pub(crate) fn run(wish: Wish) -> Outcome {
-    let programs = build::programs()?;
     let mut report = Report::default();
-    planning(&programs, &mut report)?;
-    allocations(&programs, &mut report)?;
-    child::output(&programs.decode, &["write", FLEET, FLEET_GUESTS])?;
-    end_to_end(&programs, &mut report)?;
-    yaml(&programs, &mut report)?;
-    start_up(&programs, &mut report)?;
-    live::audits(&programs, &mut report)?;
-    live::lists(&programs, &mut report)?;
-    ansible::noop(&programs, &mut report)?;
-    engine::schedule(&programs, &mut report)?;
-    engine::journal(&programs, &mut report)?;
-    engine::ratio(&programs, &mut report)?;
-    engine::simulator(&programs, &mut report)?;
-    if wish.callgrind {
-        instructions(&programs, &mut report)?;
+    if !wish.evidence {
+        everything_else(wish, &mut report)?;
     }
+    evidence::all(&build::of_store()?.evidence, &mut report)?;
     let text = report.json();
     std::fs::write(REPORT, &text).map_err(|error| Failure::new(format!("cannot write `{REPORT}`: {error}")))?;
     print!("{}", if wish.json { text } else { report.table() });
     report.verdict()
+}
+
+fn everything_else(wish: Wish, report: &mut Report) -> Outcome {
+    let programs = build::programs()?;
+    planning(&programs, report)?;
+    allocations(&programs, report)?;
+    child::output(&programs.decode, &["write", FLEET, FLEET_GUESTS])?;
+    end_to_end(&programs, report)?;
+    yaml(&programs, report)?;
+    start_up(&programs, report)?;
+    live::audits(&programs, report)?;
+    live::lists(&programs, report)?;
+    ansible::noop(&programs, report)?;
+    engine::schedule(&programs, report)?;
+    engine::journal(&programs, report)?;
+    engine::ratio(&programs, report)?;
+    engine::simulator(&programs, report)?;
+    if wish.callgrind { instructions(&programs, report) } else { Ok(()) }
 }
 
 /// Planning against a bare sorted merge, at two sizes.

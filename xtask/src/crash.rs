@@ -1,6 +1,6 @@
 //! `kill -9` at every system call that writes, and a broken or a full disk at each, during an apply on a lab.
 //!
-//! After each crash a person applies again, for some crashes is killed at that too, and applies once more; and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
+//! After each crash a person applies again, for some crashes is killed or meets such a disk at that too, and applies once more; and three witnesses are heard: what was told, the journal, the lab. Nothing told may be
 //! lost, nothing may run twice, nothing may be sent without its intent, and the restart must be ready soon. What never enters here:
 //! how a crash is made (`trace`), told (`story`) and judged (`evidence`).
 
@@ -11,7 +11,6 @@ mod report;
 mod story;
 mod trace;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -19,8 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use crate::shell::{self, Failure, Outcome};
-use points::{Fault, Memory, Place, Point, Scope};
-use report::{Report, Row};
+use evidence::Evidence;
+use points::{Fault, Memory, Point, Run};
+use report::{Calls, Report, Row};
 use story::{Stage, Told};
 
 /// What was asked for.
@@ -92,10 +92,11 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     let workers = thread::available_parallelism().map_or(2, usize::from) * PER_CORE;
     let stages: Vec<Stage> =
         (0..workers).map(|number| Stage::new(&converger, &Path::new(ROOMS).join(number.to_string()))).collect::<Result<_, _>>()?;
+    let mut calls = Calls::default();
     let (points, twice) = match wish.extent {
         Extent::One(point) => (vec![point], Vec::new()),
         Extent::All | Extent::Sample(_) => {
-            let points = points::shuffled(all(&stages)?, wish.seed);
+            let points = points::shuffled(all(&stages, &mut calls)?, wish.seed);
             let twice = points::shuffled(twice(&stages, &points, wish.extent)?, wish.seed);
             (points, twice)
         }
@@ -103,9 +104,9 @@ pub(crate) fn run(wish: Wish) -> Outcome {
     eprintln!("{} points, and {} in a recovery; seed {}", points.len(), twice.len(), wish.seed);
     let enough = if let Extent::Sample(count) = wish.extent { count } else { usize::MAX };
     let mut rows = play(&stages, &points, &Fault::ALL, enough)?;
-    rows.extend(play(&stages, &twice, &[Fault::Kill], enough / TWICE_SHARE)?);
-    let rows = again(&stages, rows)?;
-    let report = Report::new(wish.seed, points.len() + twice.len(), rows);
+    rows.extend(play(&stages, &twice, &Fault::ALL, enough / TWICE_SHARE)?);
+    let (rows, replayed) = again(&stages, rows)?;
+    let report = Report::new(wish.seed, points.len() + twice.len(), rows).with_calls(calls).with_replayed(replayed);
     report.write()?;
     print!("{}", report.text());
     report.verdict(if enough == usize::MAX { 1 } else { enough })
@@ -133,39 +134,29 @@ fn copied(program: &Path) -> Result<PathBuf, Failure> {
     copied.map(|_| copy).map_err(|error| Failure::new(format!("cannot copy `{}`: {error}", program.display())))
 }
 
-/// Every point of every place, by runs in which nothing happens.
-fn all(stages: &[Stage]) -> Result<Vec<Point>, Failure> {
-    let places = points::places();
-    let runs: BTreeMap<_, Place> = places.iter().map(|place| ((place.who, place.memory, place.scope), *place)).collect();
-    let runs: Vec<Place> = runs.into_values().collect();
-    let counted = in_parallel(stages, &runs, |stage, run| stage.count(*run).map(|calls| (*run, calls)), |_| false)?;
+/// Every point, by runs in which nothing happens, and what they say about the calls.
+fn all(stages: &[Stage], calls: &mut Calls) -> Result<Vec<Point>, Failure> {
+    let counted = in_parallel(stages, &Run::ALL, |stage, run| stage.count(*run), |_| false)?;
     let mut points = Vec::new();
-    for (run, calls) in &counted {
-        let own = places.iter().filter(|place| (place.who, place.memory, place.scope) == (run.who, run.memory, run.scope));
-        points.extend(own.flat_map(|place| place.points(place.count(calls))));
+    for reached in counted {
+        points.extend(&reached.points);
+        calls.add(&reached);
     }
     points.sort();
     Ok(points)
 }
 
-/// After so many crashes whoever comes back is killed at each of their calls; in a sample after fewer.
+/// After so many crashes something befalls whoever comes back at each of their calls; in a sample after fewer.
 const FIRSTS: usize = 8;
 const FIRSTS_OF_SAMPLE: usize = 3;
 /// One of so many points of a sample is in a recovery.
 const TWICE_SHARE: usize = 5;
 
-/// Every death of whoever comes back after some of these crashes: those that leave something to be found out.
+/// All that can befall whoever comes back after some of these crashes: those that leave something to be found out.
 fn twice(stages: &[Stage], points: &[Point], extent: Extent) -> Result<Vec<Point>, Failure> {
     let firsts = if extent == Extent::All { FIRSTS } else { FIRSTS_OF_SAMPLE };
     let kills = points.iter().copied().filter(|point| point.fault == Fault::Kill && point.place.memory == Memory::Kept);
-    let deaths = |stage: &Stage, point: &Point| {
-        let mut deaths = Vec::new();
-        for scope in [Scope::Log, Scope::Any] {
-            let calls = stage.count_again(*point, scope)?;
-            deaths.extend(calls.into_iter().flat_map(|calls| point.with_deaths(scope, &calls).collect::<Vec<_>>()));
-        }
-        Ok(deaths)
-    };
+    let deaths = |stage: &Stage, point: &Point| stage.count_again(*point);
     let is_enough = |found: &[Vec<Point>]| found.iter().filter(|deaths| !deaths.is_empty()).count() >= firsts;
     let found = in_parallel(stages, &kills.collect::<Vec<_>>(), deaths, is_enough)?;
     let mut all: Vec<Point> = found.into_iter().flatten().collect();
@@ -183,7 +174,7 @@ fn play(stages: &[Stage], points: &[Point], faults: &[Fault], enough: usize) -> 
     };
     in_parallel(stages, points, play, |rows: &[Row]| {
         let struck = rows.iter().filter(|row| row.evidence.is_some());
-        let of = |fault: Fault| rows.iter().filter(|row| row.evidence.is_some() && row.point.fault == fault).count();
+        let of = |fault: Fault| rows.iter().filter(|row| row.evidence.is_some() && row.point.last_fault() == fault).count();
         if rows.len().is_multiple_of(50) {
             eprintln!("  {} points", rows.len());
         }
@@ -194,23 +185,23 @@ fn play(stages: &[Stage], points: &[Point], faults: &[Fault], enough: usize) -> 
 /// So often is a restart timed that was slow among others.
 const TIMED_AGAIN: usize = 3;
 
-/// What was only slow is played again by itself: the neighbours of a restart only ever add to its time, so that the least counts.
-fn again(stages: &[Stage], rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
-    let again = |row: Row| -> Result<Row, Failure> {
-        let mut row = row;
+/// What was only slow is played again by itself: the neighbours of a restart only ever add to its time, so that the least counts. How
+/// many those were is told.
+fn again(stages: &[Stage], mut rows: Vec<Row>) -> Result<(Vec<Row>, usize), Failure> {
+    let is_slow = |row: &Row| row.evidence.as_ref().is_some_and(Evidence::is_only_slow);
+    let slow = rows.iter().filter(|row| is_slow(row)).count();
+    let Some(stage) = stages.first() else { return Ok((rows, 0)) };
+    for row in rows.iter_mut().filter(|row| is_slow(row)) {
         for _ in 0..TIMED_AGAIN {
-            match (&row.evidence, stages.first()) {
-                (Some(evidence), Some(stage)) if evidence.is_only_slow() => {
-                    if let Told::Struck(evidence) = stage.play(row.point)? {
-                        row.evidence = Some(*evidence);
-                    }
-                }
-                _ => break,
+            if let Told::Struck(evidence) = stage.play(row.point)? {
+                row.evidence = Some(*evidence);
+            }
+            if !is_slow(row) {
+                break;
             }
         }
-        Ok(row)
-    };
-    rows.into_iter().map(again).collect()
+    }
+    Ok((rows, slow))
 }
 
 /// Each stage takes the next of what is to be done, until all is done, it is enough, or something fails.

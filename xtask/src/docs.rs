@@ -32,6 +32,11 @@ fn pages() -> Vec<Page> {
         Page { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema("doctor") },
         Page { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema("pin") },
         Page { path: "docs/reference/schemas/init.schema.json", text: || reference::schema("init") },
+        Page { path: "docs/reference/schemas/entry.schema.json", text: || reference::schema("entry") },
+        Page { path: "docs/reference/schemas/verified.schema.json", text: || reference::schema("verified") },
+        Page { path: "docs/reference/schemas/reproduced.schema.json", text: || reference::schema("reproduced") },
+        Page { path: "docs/reference/schemas/backtest.schema.json", text: || reference::schema("backtest") },
+        Page { path: "docs/reference/schemas/pruned.schema.json", text: || reference::schema("pruned") },
     ]
 }
 

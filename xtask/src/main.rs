@@ -32,7 +32,7 @@ usage: cargo xtask <task>
   gen-docs           write the pages that are generated from the code
   gen-docs --check   only compare them with what is committed
   bench              the targets of speed, measured; the report is target/bench.json
-                     (--json prints it, --callgrind counts instructions too)
+                     (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
                      (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
   simulate           100,000 seeded schedules of faults, judged by the invariants
@@ -80,8 +80,9 @@ fn task(arguments: &[&str]) -> Option<Task> {
 }
 
 fn bench_wish(arguments: &[&str]) -> Option<bench::Wish> {
-    let known = arguments.iter().all(|argument| ["--json", "--callgrind"].contains(argument));
-    known.then(|| bench::Wish { json: arguments.contains(&"--json"), callgrind: arguments.contains(&"--callgrind") })
+    let known = arguments.iter().all(|argument| ["--json", "--callgrind", "--evidence"].contains(argument));
+    let has = |wish| arguments.contains(&wish);
+    known.then(|| bench::Wish { json: has("--json"), callgrind: has("--callgrind"), evidence: has("--evidence") })
 }
 
 fn perform(task: Task) -> Outcome {
@@ -143,8 +144,10 @@ mod tests {
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
         assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
         assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
-        assert_eq!(task(&["bench"]), Some(Task::Bench(bench::Wish { json: false, callgrind: false })));
-        assert_eq!(task(&["bench", "--json"]), Some(Task::Bench(bench::Wish { json: true, callgrind: false })));
+        let all = bench::Wish { json: false, callgrind: false, evidence: false };
+        assert_eq!(task(&["bench"]), Some(Task::Bench(all)));
+        assert_eq!(task(&["bench", "--json"]), Some(Task::Bench(bench::Wish { json: true, ..all })));
+        assert_eq!(task(&["bench", "--evidence"]), Some(Task::Bench(bench::Wish { evidence: true, ..all })));
         assert_eq!(task(&["--help"]), Some(Task::Usage));
     }
 }

@@ -16,6 +16,8 @@ pub mod doctor;
 
 mod observer;
 
+mod shell;
+
 mod time;
 
 pub use observer::{Environment, Proxmox, ProxmoxError, Report, runtime};

@@ -8,6 +8,7 @@
 //! What never enters: opening files, and text for people.
 
 mod plan;
+mod recorded;
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};
@@ -23,6 +24,7 @@ use crate::observe::{InScope, Observation, Scoped};
 use crate::policy::Rules;
 
 pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, write_body, write_judgement, write_plan};
+pub use recorded::{Narrowed, RecordedPlan};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.
 pub const INTEGER_MAX: u64 = (1 << 53) - 1;

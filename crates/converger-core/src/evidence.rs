@@ -9,8 +9,10 @@ mod bundle;
 mod fit;
 mod keep;
 mod read;
+mod readings;
 mod recall;
 mod replay;
+mod same;
 mod write;
 
 #[cfg(test)]
@@ -160,6 +162,17 @@ pub enum Entry {
         /// When.
         at_ms: u64,
     },
+    /// A person let readings go that only decisions of before a time rest on.
+    Pruned {
+        /// Who.
+        by: Box<str>,
+        /// The decisions were made before this, in milliseconds since 1970.
+        before_ms: u64,
+        /// What is no longer kept.
+        digests: Box<[Digest]>,
+        /// When.
+        at_ms: u64,
+    },
 }
 
 /// What a run decides on, each named by its digest.
@@ -199,7 +212,8 @@ impl Entry {
             | Self::RunEnded { at_ms, .. }
             | Self::Release { at_ms, .. }
             | Self::Thaw { at_ms, .. }
-            | Self::Resync { at_ms, .. } => *at_ms,
+            | Self::Resync { at_ms, .. }
+            | Self::Pruned { at_ms, .. } => *at_ms,
         }
     }
 
@@ -225,12 +239,13 @@ impl Entry {
             Self::Freeze(_) => "freeze",
             Self::Thaw { .. } => "thaw",
             Self::Resync { .. } => "resync",
+            Self::Pruned { .. } => "prune",
         }
     }
 }
 
 /// The words for kinds.
-pub const KINDS: [&str; 18] = [
+pub const KINDS: [&str; 19] = [
     "key",
     "run-started",
     "plan",
@@ -249,4 +264,8 @@ pub const KINDS: [&str; 18] = [
     "freeze",
     "thaw",
     "resync",
+    "prune",
 ];
+
+/// So many digests are below the bound of an entry; what is more becomes another one.
+pub const PRUNED_MAX: usize = 512;

@@ -32,6 +32,8 @@ pub enum Code {
     WorldInvalid,
     /// The lab cannot be served.
     LabUnserved,
+    /// The system does not give this process what it needs.
+    ProcessLimited,
     /// This side of the connection cannot be made ready.
     ClientSetup,
     /// No endpoint answers.
@@ -112,6 +114,8 @@ pub enum Code {
     QueueFull,
     /// What is kept is not what was recorded.
     IntegrityViolation,
+    /// What a decision rests on was let go by a person.
+    EvidencePruned,
     /// What a decision rests on is not kept.
     EvidenceMissing,
     /// The same inputs give another decision.

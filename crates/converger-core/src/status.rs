@@ -32,14 +32,18 @@ pub fn of_refusal(code: Refusal) -> Status {
         | Refusal::LimitGuests
         | Refusal::LimitPercent
         | Refusal::LimitStops
-        | Refusal::ApprovalMissing => 403,
+        | Refusal::ApprovalMissing
+        | Refusal::GuaranteeBroken => 403,
         Refusal::GuestLocked | Refusal::GuestHeld | Refusal::Frozen => 423,
         Refusal::UnsupportedChange | Refusal::ReplayNotAppliable => 422,
         Refusal::DependencyRefused | Refusal::DependencyNotRunning => 424,
-        Refusal::NotQuorate | Refusal::ObservationIncomplete | Refusal::NodeOffline => 503,
-        Refusal::ConfigUnreadable | Refusal::GuardUnread => 502,
-        Refusal::GuaranteeBroken => 500,
-        Refusal::GuestUnknown
+        // What was decided against stays so however often it is asked: no server is to blame, and a client that repeats 5xx must not.
+        Refusal::NotQuorate
+        | Refusal::ObservationIncomplete
+        | Refusal::NodeOffline
+        | Refusal::ConfigUnreadable
+        | Refusal::GuardUnread
+        | Refusal::GuestUnknown
         | Refusal::KindMismatch
         | Refusal::NameMismatch
         | Refusal::IdentityMismatch
@@ -68,8 +72,10 @@ pub fn of_failure(code: Failure) -> Status {
         | Failure::EnvironmentUnconfigured
         | Failure::RecordingOther
         | Failure::WorldInvalid => (INPUT, 400),
-        Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved => (FAILED, 500),
-        Failure::ClientSetup | Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
+        Failure::FileUnwritable | Failure::OutputUnwritable | Failure::LabUnserved | Failure::ProcessLimited => (FAILED, 500),
+        // What converger.toml leads to is input, and no caller of a service has written it.
+        Failure::ClientSetup => (INPUT, 500),
+        Failure::JournalUnwritable | Failure::JournalUnreadable => (FAILED, 500),
         Failure::EndpointUnreachable
         | Failure::CertificateUntrusted
         | Failure::CertificateExpired
@@ -101,6 +107,7 @@ pub fn of_failure(code: Failure) -> Status {
         | Failure::RunLeft => (HELD, 504),
         Failure::LaneHalted | Failure::DependencyNotDone => (FAILED, 424),
         Failure::RunStopped | Failure::Superseded | Failure::RequestRepeated => (FAILED, 409),
+        Failure::EvidencePruned => (FAILED, 410),
         Failure::IntegrityViolation | Failure::EvidenceMissing | Failure::DeterminismBreach | Failure::UnloggedExecution => (BROKEN, 500),
     };
     Status { exit, http }
@@ -116,7 +123,7 @@ mod tests {
     fn no_code_ends_as_a_success_and_evidence_that_is_broken_ends_as_that() {
         for entry in &refusal::TABLE {
             let Status { exit, http } = of_refusal(entry.code);
-            assert!(exit == REFUSED && (400..600).contains(&http), "{}", entry.word);
+            assert!(exit == REFUSED && (400..500).contains(&http), "{}", entry.word);
         }
         for entry in &failure::TABLE {
             let Status { exit, http } = of_failure(entry.code);

@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Ends(TaskId),
     /// A task has waited long enough.
     GivesUp(TaskId),
+    /// A container goes down that a task moves to another node.
+    GoesDown(TaskId),
     /// A request that a slow node carries out although nobody waits any more.
     Later(String, Request),
     /// High availability looks around.
@@ -85,6 +87,7 @@ impl World {
         match event {
             Event::Ends(id) => self.end(id),
             Event::GivesUp(id) => self.give_up(id),
+            Event::GoesDown(id) => work::go_down(self, id),
             Event::Later(entry, request) => {
                 crate::route::carry_out(self, &entry, &request);
             }

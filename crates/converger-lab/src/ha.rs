@@ -1,8 +1,8 @@
 //! High availability: what is wanted of a guest, what the manager believes, and what it does about
 //! it every ten seconds.
 //!
-//! What never enters here: fencing and recovery by themselves. Such states can be set, and then they
-//! stay.
+//! What never enters here: watchdogs. A node that lost its power is fenced once its lock has run out, one that is only cut off runs
+//! on; and where a guest may be (groups, rules) is kept and not heeded.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,17 @@ use crate::digest::sha1;
 use crate::engine::{Event, Fork};
 use crate::guest::{Guest, Kind};
 use crate::sections::{Sections, Settings};
-use crate::work::{Shutdown, Work};
+use crate::work::{Down, Migration, Shutdown, Work};
 use crate::world::World;
 
 /// The manager and the nodes' agents look around so often.
 const ROUND_MS: u64 = 10_000;
+
+/// A node's lock runs out after so long; before, nobody may take its guests over.
+const FENCE_MS: u64 = 120_000;
+
+/// So long a guest has for going down before it is moved, and is then ended by force.
+const DOWN_MS: u64 = 60_000;
 
 /// A guest under management.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +38,10 @@ pub(crate) struct HaResource {
     pub(crate) settings: Settings,
     /// A request that the manager has not seen yet.
     pub(crate) request: Option<String>,
+    /// Since when its node is known to be gone.
+    pub(crate) lost_ms: Option<u64>,
+    /// A task of the manager moves it.
+    pub(crate) moves: bool,
 }
 
 /// Every guest under management, by its id (`vm:100`), and where they may be.
@@ -127,13 +137,22 @@ impl World {
         let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
         let Some(guest) = self.guests.get(&vmid) else { return };
         let (node, kind, running) = (guest.node.clone(), guest.kind, guest.is_running());
+        if !self.nodes.get(&node).is_some_and(|node| node.online) {
+            return self.recover(sid, vmid);
+        }
         if !self.is_quorate(&node) {
             return;
         }
+        let is_held = self.tasks.holders.contains_key(&vmid);
         let Some(resource) = self.ha.all.get_mut(sid).filter(|resource| !resource.fixed) else { return };
+        resource.lost_ms = None;
+        resource.moves &= is_held;
+        if resource.moves {
+            return;
+        }
         if let Some(request) = resource.request.take() {
             match request.split_once(' ') {
-                Some((verb, target)) => return self.move_guest(vmid, verb, target),
+                Some((verb, target)) => return self.move_guest(sid, vmid, verb, target),
                 None => resource.state = request,
             }
         }
@@ -150,22 +169,63 @@ impl World {
         }
     }
 
-    /// `migrate` takes a running guest along; `relocate` stops it first, and the next look around starts it again.
-    fn move_guest(&mut self, vmid: u32, verb: &str, target: &str) {
-        let known = self.nodes.contains_key(target);
-        self.views.freeze(vmid);
-        if let Some(guest) = self.guests.change(vmid).filter(|_| known) {
-            target.clone_into(&mut guest.node);
-            guest.process = guest.process.take().filter(|_| verb == "migrate");
+    /// The node of a guest lost its power: the guest is fenced until the node's lock has run out, and one look later it is on another
+    /// node, where the next look starts it.
+    fn recover(&mut self, sid: &str, vmid: u32) {
+        let (now_ms, refuge) = (self.now_ms, self.refuge());
+        let Some(refuge) = refuge else { return };
+        let is_wanted = |resource: &&mut HaResource| !resource.fixed && matches!(resource.state.as_str(), "started" | "enabled");
+        let Some(resource) = self.ha.all.get_mut(sid).filter(is_wanted) else { return };
+        resource.moves = false;
+        let lost_ms = *resource.lost_ms.get_or_insert(now_ms);
+        if resource.believed.as_deref() != Some("recovery") {
+            let is_fenced = now_ms.saturating_sub(lost_ms) >= FENCE_MS;
+            resource.believed = Some(if is_fenced { "recovery" } else { "fence" }.to_owned());
+            return;
         }
+        resource.believed = Some("started".to_owned());
+        resource.lost_ms = None;
+        self.views.freeze(vmid);
+        if let Some(guest) = self.guests.change(vmid) {
+            guest.node = refuge;
+        }
+    }
+
+    /// The node that takes a guest over: one that is there and has quorum, with the fewest guests under management.
+    fn refuge(&self) -> Option<String> {
+        let managed = |node: &str| self.guests.values().filter(|guest| guest.node == node && self.ha.of(guest).is_some()).count();
+        let there = self.nodes.values().filter(|node| node.online && self.is_quorate(&node.name));
+        there.min_by_key(|node| managed(&node.name)).map(|node| node.name.clone())
+    }
+
+    /// `migrate` takes a running machine along; `relocate` stops it first, as it always is with a container, and the next look around
+    /// starts it again. A node that is not there takes nothing over.
+    fn move_guest(&mut self, sid: &str, vmid: u32, verb: &str, target: &str) {
+        let Some(guest) = self.guests.get(&vmid) else { return };
+        let (node, kind, running) = (guest.node.clone(), guest.kind, guest.is_running());
+        if node == target || !self.reaches(&node, target) {
+            return;
+        }
+        let online = running && verb == "migrate" && kind == Kind::Qemu;
+        let down = (running && !online).then_some(Down { timeout_ms: DOWN_MS, force: true });
+        if let Some(resource) = self.ha.all.get_mut(sid) {
+            (resource.believed, resource.moves) = (Some(verb.to_owned()), true);
+        }
+        let target = target.to_owned();
+        let work = Work::Migrate(Migration { vmid, kind, target, online, down, comes_up: false, local_disks: false });
+        let name = if kind == Kind::Qemu { "qmigrate" } else { "vzmigrate" };
+        self.fork_as_agent(&node, name, vmid, work);
     }
 
     /// The agent on the node starts tasks of its own, as root.
     fn act_for(&mut self, node: &str, kind: Kind, vmid: u32, start: bool) {
-        let root = Who::user(ROOT);
-        let stop = Shutdown { kind, vmid, timeout_ms: 60_000, force: true, reboot: false };
+        let stop = Shutdown { kind, vmid, timeout_ms: DOWN_MS, force: true, reboot: false };
         let (verb, work) = if start { ("start", Work::Start { kind, vmid }) } else { ("shutdown", Work::Shutdown(stop)) };
-        let upid = self.fork(Fork::holding(node, &root, &format!("{}{verb}", kind.prefix()), vmid, work));
+        self.fork_as_agent(node, &format!("{}{verb}", kind.prefix()), vmid, work);
+    }
+
+    fn fork_as_agent(&mut self, node: &str, name: &str, vmid: u32, work: Work) {
+        let upid = self.fork(Fork::holding(node, &Who::user(ROOT), name, vmid, work));
         if let Some((id, _)) = self.tasks.find(&upid) {
             self.tasks.log(id, "task started by HA resource agent");
         }

@@ -172,14 +172,7 @@ fn file_system(world: &mut World, entry: &str) -> Result<(), Fail> {
 }
 
 /// Hand the call to the node and the daemon that it belongs to, and return the node's name and the hands that it goes through.
-fn proxy(
-    world: &mut World,
-    entry: &str,
-    request: &Request,
-    method: &Method,
-    params: &Params,
-    trip: Trip,
-) -> Result<(String, Way), Fail> {
+fn proxy(world: &mut World, entry: &str, request: &Request, method: &Method, params: &Params, trip: Trip) -> Result<(String, Way), Fail> {
     let named = params.iter().find(|(name, _)| name == "node").filter(|_| method.on_node).map(|(_, given)| given.text());
     let node = match named {
         Some(name) if name != "localhost" => name,

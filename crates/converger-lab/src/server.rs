@@ -135,9 +135,23 @@ impl Server {
     /// # Errors
     /// The setting makes no world, a port cannot be had, or the certificate cannot be used.
     pub async fn bind(setting: &Setting, options: Options) -> Result<Self, ServeError> {
-        let mut setting = setting.clone();
-        setting.start_ms = options.clock.begin_ms(setting.start_ms);
-        let world = World::new(&setting).map_err(ServeError::Setting)?;
+        Self::bind_world(Self::world_of(setting, options.clock)?, options).await
+    }
+
+    /// The world of a setting, as a server with this clock begins with it.
+    ///
+    /// # Errors
+    /// The setting makes no world.
+    pub fn world_of(setting: &Setting, clock: Clock) -> Result<World, ServeError> {
+        let setting = Setting { start_ms: clock.begin_ms(setting.start_ms), ..setting.clone() };
+        World::new(&setting).map_err(ServeError::Setting)
+    }
+
+    /// The same as [bind](Self::bind), for a world that was made before anything listens.
+    ///
+    /// # Errors
+    /// A port cannot be had, or the certificate cannot be used.
+    pub async fn bind_world(world: World, options: Options) -> Result<Self, ServeError> {
         let listen = options.listen;
         Self::of(world, options)?.listen(listen).await
     }

@@ -99,6 +99,12 @@ impl Member for i64 {
     }
 }
 
+impl Member for f64 {
+    fn write(&self, out: &mut Vec<u8>) {
+        let _ = serde_json::to_writer(out, self);
+    }
+}
+
 impl Member for Value {
     fn write(&self, out: &mut Vec<u8>) {
         let _ = serde_json::to_writer(out, self);

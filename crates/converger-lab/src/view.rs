@@ -155,11 +155,30 @@ fn told(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Vec<u8> {
     let mut fields = Object::following(&mut out);
     fields.put("name", guest.shown_name()).put("template", u8::from(guest.is_template()));
     fields.put("maxcpu", guest.cpus(host_cpus)).put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes());
-    for name in ["cpu", "mem", "disk", "netin", "netout", "diskread", "diskwrite"] {
+    let load = guest.load();
+    fields.put("cpu", load.cpu()).put("mem", load.memory);
+    for name in ["disk", "netin", "netout", "diskread", "diskwrite"] {
         fields.put(name, 0);
     }
-    fields.put_some("memhost", (flavour >= Flavour::V9).then_some(0));
+    fields.put_some("memhost", (flavour >= Flavour::V9).then_some(load.memory_of_host));
     out
+}
+
+/// What a guest uses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    cpu_thousandths: u16,
+    /// In bytes.
+    pub(crate) memory: u64,
+    /// What its process has of the host's memory.
+    pub(crate) memory_of_host: u64,
+}
+
+impl Load {
+    /// The part of its processors that it uses, as the API writes it.
+    pub(crate) fn cpu(self) -> f64 {
+        f64::from(self.cpu_thousandths) / 1_000.0
+    }
 }
 
 /// About what a row takes.
@@ -176,6 +195,18 @@ impl Guest {
                 number("vcpus").unwrap_or(all.min(host_cpus))
             }
         }
+    }
+
+    /// What it uses: nothing while it is down, and made of its number while it runs, so that one world always tells the same.
+    pub(crate) fn load(&self) -> Load {
+        if self.process.is_none() {
+            return Load::default();
+        }
+        let own = u64::from(self.vmid).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let memory = self.memory_bytes() / 100 * (25 + own % 50);
+        // A process has more than what its guest uses; a container has none of its own.
+        let memory_of_host = if self.kind == Kind::Qemu { memory + memory / 16 } else { 0 };
+        Load { cpu_thousandths: u16::try_from(5 + own % 300).unwrap_or(5), memory, memory_of_host }
     }
 
     /// The memory that it may have at most.

@@ -4,7 +4,7 @@
 //! task (see `api`).
 
 mod backup;
-mod clone;
+pub(crate) mod clone;
 mod create;
 mod destroy;
 mod disk;
@@ -20,7 +20,7 @@ use crate::world::World;
 pub(crate) use backup::Backing;
 pub(crate) use clone::Cloning;
 pub(crate) use disk::{Move, finish_resize, may_take_space, target_bytes};
-pub(crate) use migrate::Migration;
+pub(crate) use migrate::{Down, Migration, RESTART_TIMEOUT_MS, go_down, lacks_storage, local_disks};
 pub(crate) use power::Shutdown;
 pub(crate) use snapshot::Snapshotting;
 

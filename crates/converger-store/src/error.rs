@@ -140,6 +140,17 @@ pub enum Refused {
         /// The digest of the bytes.
         found: Digest,
     },
+    /// Nothing is kept under this digest.
+    #[error("nothing is kept as {0}")]
+    NotKept(Digest),
+    /// The ledger has grown since it was looked at.
+    #[error("the ledger had {seen} entries when it was looked at and has {now}: what was decided since may need what was to be let go")]
+    LedgerGrown {
+        /// How long it was.
+        seen: u64,
+        /// How long it is.
+        now: u64,
+    },
     /// An entry of the ledger would be too long.
     #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
     EntryTooLong {

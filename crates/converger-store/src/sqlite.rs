@@ -119,7 +119,8 @@ struct Shared {
     standing: Arc<Mutex<Vec<Standing>>>,
     /// `None` only while it is dropped: closing them is what ends the threads.
     queues: Option<(mpsc::Sender<Job>, mpsc::Sender<ReadJob>)>,
-    threads: Vec<JoinHandle<()>>,
+    writer: Option<JoinHandle<()>>,
+    reader: Option<JoinHandle<()>>,
 }
 
 impl SqliteStore {
@@ -148,11 +149,9 @@ impl SqliteStore {
         };
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE_MAX);
         let (reads, waiting_reads) = mpsc::channel(QUEUE_MAX);
-        let threads = vec![
-            spawn(&place, "store-writer", move || writer.run(waiting_jobs))?,
-            spawn(&place, "store-reader", move || read_all(&reader, waiting_reads))?,
-        ];
-        Ok(Self { shared: Arc::new(Shared { place, transactions, standing, queues: Some((jobs, reads)), threads }) })
+        let writer = Some(spawn(&place, "store-writer", move || writer.run(waiting_jobs))?);
+        let reader = Some(spawn(&place, "store-reader", move || read_all(&reader, waiting_reads))?);
+        Ok(Self { shared: Arc::new(Shared { place, transactions, standing, queues: Some((jobs, reads)), writer, reader }) })
     }
 
     /// From now on nothing is acknowledged once the file of this lock is not where it was taken: another process could take it again.
@@ -230,11 +229,14 @@ async fn settled<T>(queued: Option<impl Future<Output = ()>>, answer: oneshot::R
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queues = None;
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has answered nobody, and whoever waited for it was told.
-            let _ = thread.join();
-        }
+        // A thread that panicked has answered nobody, and whoever waited for it was told.
+        let join = |thread: &mut Option<JoinHandle<()>>| drop(thread.take().map(JoinHandle::join));
+        let jobs = self.queues.take().map(|(jobs, _)| jobs);
+        // The writer closes last, because only a connection that may write brings the log into the file: after a quiet end the file is all
+        // that there is, and whoever copies it has everything.
+        join(&mut self.reader);
+        drop(jobs);
+        join(&mut self.writer);
     }
 }
 

@@ -5,6 +5,8 @@
 //!
 //! What never enters: files, threads, SQL.
 
+use std::collections::BTreeSet;
+
 use converger_core::apply::{
     Freeze, History, Hold, IdempotencyKey, Illegal, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId, is_remark,
     is_storable,
@@ -42,6 +44,8 @@ pub(crate) trait Read {
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Self::Error>;
     fn blob(&self, digest: &Digest) -> Result<Option<Vec<u8>>, Self::Error>;
     fn heads(&self) -> Result<Heads, Self::Error>;
+    /// How long the ledger is, with what this transaction has written to it.
+    fn length(&self) -> Result<u64, Self::Error>;
     /// Entries of the ledger from this place on, counted from 0.
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Self::Error>;
     /// The hashes of a tile; none where the log is not so long.
@@ -62,6 +66,8 @@ pub(crate) trait Put: Read {
     fn keeps_ledger(&self) -> bool {
         true
     }
+    /// What is kept under this digest is kept no longer.
+    fn put_pruned(&mut self, digest: &Digest) -> Result<(), Self::Error>;
     /// One entry more at the end of the ledger.
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Self::Error>;
 }
@@ -144,7 +150,29 @@ fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
             frozen.ok_or_else(|| Refused::NotFrozen(environment.clone()))?;
             tables.put_thaw(&environment, &by, at_ms).map_err(Stop::Failed)
         }
+        Write::Prune { digests, seen, by, before_ms, at_ms } => {
+            storable(&[&by], at_ms.max(before_ms))?;
+            take_prune(tables, &digests, seen)
+        }
     }
+}
+
+/// What is let go was found by walking through the ledger. A decision that came after that walk may rest on it: then nothing is let go.
+fn take_prune<T: Put>(tables: &mut T, digests: &[Digest], seen: u64) -> Taken<T::Error> {
+    if digests.is_empty() {
+        return Err(Refused::Empty.into());
+    }
+    let now = tables.length().map_err(Stop::Failed)?;
+    if now != seen {
+        return Err(Refused::LedgerGrown { seen, now }.into());
+    }
+    for digest in digests {
+        if tables.blob(digest).map_err(Stop::Failed)?.is_none() {
+            return Err(Refused::NotKept(*digest).into());
+        }
+    }
+    let each: BTreeSet<&Digest> = digests.iter().collect();
+    each.into_iter().try_for_each(|digest| tables.put_pruned(digest).map_err(Stop::Failed))
 }
 
 /// An intent is what comes before sending, so that here everything is asked once more: a hold or a freeze that was

@@ -61,6 +61,19 @@ pub enum Write {
         /// When, in milliseconds since 1970.
         at_ms: u64,
     },
+    /// Things that are kept under these digests are kept no longer. Entries stay.
+    Prune {
+        /// What.
+        digests: Box<[Digest]>,
+        /// How long the ledger was when it was seen that nothing needs them. Where it has grown since, something may.
+        seen: u64,
+        /// Who lets them go.
+        by: Box<str>,
+        /// Only decisions of before this rest on them, in milliseconds since 1970.
+        before_ms: u64,
+        /// When, in milliseconds since 1970.
+        at_ms: u64,
+    },
 }
 
 impl From<Record> for Write {
@@ -96,6 +109,9 @@ impl Write {
             }
             Self::Freeze(freeze) => Entry::Freeze(freeze.clone()),
             Self::Thaw { environment, by, at_ms } => Entry::Thaw { environment: environment.clone(), by: by.clone(), at_ms: *at_ms },
+            Self::Prune { digests, by, before_ms, at_ms, .. } => {
+                Entry::Pruned { by: by.clone(), before_ms: *before_ms, digests: digests.clone(), at_ms: *at_ms }
+            }
         })
     }
 

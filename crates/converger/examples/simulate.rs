@@ -6,7 +6,7 @@ mod sim;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use sim::{Bug, Kind, NOT_PLAYED, SAGAS, Tally, find, run, sagas, tell};
+use sim::{Bug, Kind, NOT_PLAYED, SAGAS, Tally, find, run, sagas, told};
 
 /// A schedule makes and drops thousands of small things, a quarter of its time with the system's allocator.
 #[global_allocator]
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 }
 
 fn replay(seed: u64, bug: Option<Bug>) -> ExitCode {
-    let told = tell(seed, bug, true);
+    let told = told(seed, bug, true);
     for line in &told.lines {
         println!("{line}");
     }

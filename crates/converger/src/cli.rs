@@ -1,10 +1,16 @@
 //! The command line: what can be said, with help that teaches by example.
 
+mod evidence;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
 use converger_core::guest::Vmid;
+
+pub(crate) use evidence::{
+    Backtesting, Diff, Exporting, Ledger, LedgerPlace, Proving, Pruning, Reproducing, Resyncing, ShowingEntry, Tailing, Verifying,
+};
 
 const ABOUT: &str = "\
 Brings Proxmox VE guests to a declared state, and refuses whatever it cannot prove safe.
@@ -26,7 +32,7 @@ Examples:
 
 Exit codes:
   0 done or converged      1 failed      2 bad usage or input
-  3 refused                4 changes pending      5 held      6 broken contract
+  3 refused                4 changes pending      5 held      6 broken evidence
 
 Colours: none where NO_COLOR is set, whatever else is; otherwise where \
 CLICOLOR_FORCE is set, or where a terminal reads.";
@@ -98,7 +104,9 @@ Examples:
   converger apply desired.yaml --confirm sha256:...  for scripts: benign steps
 
 Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being \
-killed at any moment costs nothing: the next apply finds out what became of what was under way. Ctrl-C, \
+killed at any moment loses nothing and repeats nothing: the next apply finds out what became of what was \
+under way. It keeps a guest back whose change was just being sent, for a minute at most, because that may \
+still arrive; a restart that was cut off may need a person's word (`converger ops resolve`). Ctrl-C, \
 SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal \
 leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
 carried out.
@@ -180,7 +188,7 @@ It reads and changes nothing. Exit codes: 0 nothing failed, 1 something does not
     /// Declare existing guests as they are: write a desired.yaml that plans nothing
     #[command(after_help = "\
 Examples:
-  converger init --vmid 100,101 --environment lab       writes desired.yaml
+  converger init --vmid 100,101                         writes desired.yaml
   converger init --vmid 100 --environment lab --out web.yaml
   converger init --vmid 100 --environment lab --dry-run   only prints it
 
@@ -211,16 +219,18 @@ Examples:
   converger ledger tail                            the last entries
   converger ledger key                             what others check it with
   converger ledger export /srv/ledger              files for any web server
-  converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt"
+  converger ledger prove 6afaf0b3-43690ad2-4 --out receipt.txt
+  converger ledger prune --before 90d              lets old readings go"
     )]
     Ledger(Ledger),
     /// Say whether the record is whole, and where it is not: offline, and without trusting who kept it
     #[command(after_help = "\
 Examples:
-  converger verify                                 the state directory of converger.toml
+  converger verify                                 the own state directory
   converger verify --db /backup/converger          a copy of one
   converger verify /srv/ledger --key KEY           an export
   converger verify receipt.txt --key KEY           a receipt alone
+  converger verify /srv/ledger --since checkpoint.old --key KEY
 
 Exit codes: 0 whole, 6 broken.")]
     Verify(Verifying),
@@ -246,16 +256,18 @@ Examples:
 
 Exit codes: 0 nothing would have changed, 4 something would.")]
     Backtest(Backtesting),
-    /// Explain a refusal code, or list them all; or a plan that was recorded
+    /// Explain a refusal code, or list them all; or a plan or an operation that was recorded
     #[command(after_help = "\
 Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
   converger explain sha256:2f6c...     a recorded plan, made again
+  converger explain 6afaf0b3-43690ad2  the same by its run
+  converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, or the digest or run of a recorded plan
+        /// A code, `fields`, `steps`, the digest or run of a recorded plan, or an operation
         topic: Option<String>,
         /// Where the state directory is written [default: converger.toml where it exists]
         #[arg(long, value_name = "FILE")]
@@ -392,9 +404,9 @@ pub(crate) struct Adoption {
     /// The guests: ids, joined by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = vmid, required = true)]
     pub(crate) vmid: Vec<Vmid>,
-    /// The environment that they are in
+    /// The environment that they are in [default: the only one of converger.toml]
     #[arg(long, value_name = "NAME")]
-    pub(crate) environment: String,
+    pub(crate) environment: Option<String>,
     #[command(flatten)]
     pub(crate) look: Look,
     /// The file to write, which must not be there yet [default: desired.yaml, or none with --json]
@@ -473,156 +485,6 @@ pub(crate) struct Releasing {
     /// The guest's id
     #[arg(value_parser = vmid)]
     pub(crate) vmid: Vmid,
-}
-
-/// Which ledger.
-#[derive(Args, Debug)]
-pub(crate) struct LedgerPlace {
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
-/// What is asked of the ledger.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Ledger {
-    /// Show the last entries
-    Tail(Tailing),
-    /// Show one entry whole
-    Show(ShowingEntry),
-    /// Print a checkpoint of what is durable, signed
-    Checkpoint(LedgerPlace),
-    /// Print the key that others check the ledger with
-    Key(LedgerPlace),
-    /// Write the ledger as files that any web server can serve, and anybody can check
-    Export(Exporting),
-    /// Write a receipt of an entry, which is checked alone
-    Prove(Proving),
-    /// Take a state directory back into service that is shorter than its witness has seen, or another one
-    #[command(after_help = "\
-Examples:
-  converger ledger resync --reason \"restored the backup of Sunday, ticket 4711\"
-
-What happened between that copy and the restore is lost here and not in the environment: look there first. The \
-reason is recorded.")]
-    Resync(Resyncing),
-}
-
-/// Why a state directory is taken back into service.
-#[derive(Args, Debug)]
-pub(crate) struct Resyncing {
-    #[command(flatten)]
-    pub(crate) place: LedgerPlace,
-    /// Why, for those who ask
-    #[arg(long)]
-    pub(crate) reason: String,
-}
-
-/// Which entries are shown.
-#[derive(Args, Debug)]
-pub(crate) struct Tailing {
-    #[command(flatten)]
-    pub(crate) place: LedgerPlace,
-    /// How many
-    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub(crate) count: u32,
-    /// Print a line of JSON for each
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which entry is shown.
-#[derive(Args, Debug)]
-pub(crate) struct ShowingEntry {
-    #[command(flatten)]
-    pub(crate) place: LedgerPlace,
-    /// Its place, counted from 0
-    pub(crate) index: u64,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Where the ledger is written to.
-#[derive(Args, Debug)]
-pub(crate) struct Exporting {
-    #[command(flatten)]
-    pub(crate) place: LedgerPlace,
-    /// The directory; an earlier export of the same ledger is extended
-    pub(crate) directory: PathBuf,
-}
-
-/// What is proven.
-#[derive(Args, Debug)]
-pub(crate) struct Proving {
-    #[command(flatten)]
-    pub(crate) place: LedgerPlace,
-    /// An operation, whose last entry is meant, or the place of an entry
-    pub(crate) what: String,
-    /// The file to write [default: standard output]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-}
-
-/// What is checked, and with what.
-#[derive(Args, Debug)]
-pub(crate) struct Verifying {
-    /// An export or a receipt, or with --db a state directory [default: the state directory of converger.toml]
-    pub(crate) path: Option<PathBuf>,
-    /// The path is a state directory
-    #[arg(long, requires = "path")]
-    pub(crate) db: bool,
-    /// The key of the ledger, or a file that has it
-    #[arg(long, value_name = "KEY")]
-    pub(crate) key: Option<String>,
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which decision is made again.
-#[derive(Args, Debug)]
-pub(crate) struct Reproducing {
-    /// The full digest of a plan, or the id of a run
-    pub(crate) what: String,
-    /// Write the plan that came out to this file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) out: Option<PathBuf>,
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// Which plans are compared.
-#[derive(Args, Debug)]
-pub(crate) struct Diff {
-    /// The full digest of a plan, or the id of a run
-    pub(crate) one: String,
-    /// Another
-    pub(crate) other: String,
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-}
-
-/// Under what recorded decisions are weighed.
-#[derive(Args, Debug)]
-pub(crate) struct Backtesting {
-    /// The candidate: a converger.toml with other protection or limits
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
-    /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) state: Option<PathBuf>,
-    /// Print it as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// What is asked of the journal.
@@ -753,6 +615,16 @@ pub(crate) enum Format {
     Pin,
     /// `init --json`
     Init,
+    /// `ledger tail --json` and `ledger show --json`
+    Entry,
+    /// `verify --json`
+    Verified,
+    /// `reproduce --json`
+    Reproduced,
+    /// `backtest --json`
+    Backtest,
+    /// `ledger prune --json`
+    Pruned,
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ use converger_core::failure::Code;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
+use converger_core::status;
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
@@ -153,9 +154,12 @@ impl Stop {
         Self { end, message, help: None, code: None, word: None }
     }
 
-    /// The same with the code of the failure, under which `explain` has more.
+    /// The same with the code of the failure, under which `explain` has more. How that ends one table says, whatever was meant here.
     pub(crate) fn code(mut self, code: impl Into<Option<Code>>) -> Self {
-        self.code = code.into().map(Code::word);
+        if let Some(code) = code.into() {
+            self.end = End::of_exit(status::of_failure(code).exit);
+            self.code = Some(code.word());
+        }
         self
     }
 
@@ -180,6 +184,16 @@ impl Stop {
             self.end = End::Held;
         }
         self
+    }
+
+    /// Whether evidence is broken.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.end == End::Broken
+    }
+
+    /// The word of its code.
+    pub(crate) fn code_word(&self) -> Option<&'static str> {
+        self.code
     }
 
     /// What is said, without what to do about it.
@@ -313,6 +327,22 @@ fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<
     }
     match state::directory(leads_to.state.as_deref()) {
         Ok(directory) if converger_store::keeps(&directory, out) => stop(out, "the state is kept there"),
+        _ => Ok(()),
+    }
+}
+
+/// The same for what is written of what is kept: neither the state nor the configuration is written over.
+fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
+    let leads_to = config::leads_to(config);
+    let taken = |path: &Path, why: &str| {
+        let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
+        Err(stop.help("name another file with --out"))
+    };
+    if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
+        return taken(input, "the configuration is there, or leads there");
+    }
+    match state::directory(leads_to.state.as_deref()) {
+        Ok(directory) if converger_store::keeps(&directory, out) => taken(out, "the state is kept there"),
         _ => Ok(()),
     }
 }

@@ -250,13 +250,17 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         connection: connections.remove(environment),
         state: state(file.store, path),
         witness: witness(file.ledger, path),
-        snapshot: snapshot(text)?,
+        snapshot: snapshot(text, environment)?,
     })
 }
 
-/// What was understood of a text, in the order of names. Remarks are not part of it: somebody may have noted a secret there.
-fn snapshot(text: &str) -> Result<Vec<u8>, Fault> {
-    let understood: serde_json::Value = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
+/// What was understood of a text and concerns an environment, in the order of names. Remarks are not part of it: somebody may have noted a
+/// secret there; nor are other environments, which no decision about this one rests on.
+fn snapshot(text: &str, environment: &EnvironmentName) -> Result<Vec<u8>, Fault> {
+    let mut understood: serde_json::Value = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
+    if let Some(environments) = understood.get_mut("environments").and_then(serde_json::Value::as_object_mut) {
+        environments.retain(|name, _| name == environment.as_str());
+    }
     serde_json::to_vec(&understood).map_err(|error| Fault::nowhere(format!("it cannot be kept: {error}")))
 }
 

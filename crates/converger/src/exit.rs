@@ -28,6 +28,19 @@ impl End {
         ExitCode::from(self.number())
     }
 
+    /// The end that a table of codes means by a number.
+    pub(crate) fn of_exit(exit: u8) -> Self {
+        match exit {
+            0 => Self::Done,
+            2 => Self::Input,
+            3 => Self::Refused,
+            4 => Self::ChangesPending,
+            5 => Self::Held,
+            6 => Self::Broken,
+            _ => Self::Failed,
+        }
+    }
+
     /// The same as a number.
     pub(crate) fn number(self) -> u8 {
         match self {

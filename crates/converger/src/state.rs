@@ -60,7 +60,12 @@ pub(crate) fn actor() -> String {
     let word = |name: &str| std::env::var(name).ok().map(|value| fit(&value)).filter(|value| !value.trim().is_empty());
     let id = rustix::process::getuid().as_raw();
     let named = || name_of(id, &std::fs::read_to_string("/etc/passwd").unwrap_or_default()).map(|name| fit(&name));
-    let user = word("USER").or_else(|| word("LOGNAME")).or_else(named).unwrap_or_else(|| format!("uid:{id}"));
+    // Who it is the system says. What the environment says instead is kept beside it: anybody can set that.
+    let own = named().unwrap_or_else(|| format!("uid:{id}"));
+    let user = match word("USER").or_else(|| word("LOGNAME")) {
+        Some(claimed) if claimed != own => format!("{own}(as {claimed})"),
+        _ => own,
+    };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| fit(&name)).ok();
     host.filter(|host| !host.is_empty()).map_or(user.clone(), |host| format!("{user}@{host}"))
 }

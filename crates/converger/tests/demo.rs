@@ -25,7 +25,10 @@ fn the_demo_proves_that_nothing_ran_twice_and_leaves_nothing_behind() {
     let said = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     let acts = ["refused", "protected-guest", "killed", "under way", "What was left of an earlier run", "Converged: 4 converged"];
-    for act in acts.into_iter().chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"]) {
+    let evidence = ["whole: evidence", "reproduced: the same inputs give the same decision, byte for byte"];
+    for act in
+        acts.into_iter().chain(evidence).chain(["The first plan had 4 steps, and the lab was asked for 4 changes.", "Nothing ran twice"])
+    {
         assert!(said.contains(act), "{act}:\n{said}");
     }
     assert!(!said.contains('\u{1b}'), "an escape sequence, and it is not a terminal");

@@ -130,8 +130,9 @@ fn a_process_that_may_open_no_more_files_says_so_under_a_code() {
         let said: Vec<(Option<i32>, String)> = (5..20).map(|files| with_files(&room, files, arguments)).collect();
         let panicked = said.iter().find(|(_, said)| said.contains("panicked"));
         assert_eq!(panicked, None, "{arguments:?}");
-        let is_told =
-            |said: &str| said.contains("client-setup") && said.contains("open files") && said.contains("Mend what the message names");
+        let is_told = |said: &str| {
+            said.contains("process-limited") && said.contains("open files") && said.to_lowercase().contains("look at the limits")
+        };
         let told = said.iter().find(|(code, said)| *code == Some(1) && is_told(said));
         assert!(told.is_some(), "{arguments:?}: {said:#?}");
     }

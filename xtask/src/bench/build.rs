@@ -19,6 +19,12 @@ pub(super) struct Programs {
     pub(super) commits: PathBuf,
 }
 
+/// Those of the store.
+pub(super) struct OfStore {
+    commits: PathBuf,
+    pub(super) evidence: PathBuf,
+}
+
 pub(super) fn programs() -> Result<Programs, Failure> {
     let program = built(&["build", "--release", "--package", "converger"])?;
     // Named one by one: `--benches` would build the unit tests of core too.
@@ -26,7 +32,6 @@ pub(super) fn programs() -> Result<Programs, Failure> {
     let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
     let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
     let examples = built(&["build", "--release", "--package", "converger", "--example", "fleet", "--example", "simulate"])?;
-    let commits = built(&["build", "--release", "--package", "converger-store", "--features", "conformance", "--example", "commits"])?;
     Ok(Programs {
         converger: executable(&program, "converger")?,
         plan: executable(&benches, "plan")?,
@@ -35,8 +40,15 @@ pub(super) fn programs() -> Result<Programs, Failure> {
         fetch: executable(&fetch, "fetch")?,
         fleet: executable(&examples, "fleet")?,
         simulate: executable(&examples, "simulate")?,
-        commits: executable(&commits, "commits")?,
+        commits: of_store()?.commits,
     })
+}
+
+/// Built apart, and the same whenever it is asked for.
+pub(super) fn of_store() -> Result<OfStore, Failure> {
+    let store = ["build", "--release", "--package", "converger-store", "--features", "conformance"];
+    let built = built(&[&store[..], &["--example", "commits", "--example", "evidence"]].concat())?;
+    Ok(OfStore { commits: executable(&built, "commits")?, evidence: executable(&built, "evidence")? })
 }
 
 /// What cargo says about what it built, one JSON object on each line.

@@ -26,15 +26,19 @@ pub(crate) struct Ended {
     pub(crate) end: Option<String>,
 }
 
-/// What whoever came back and was killed too left behind.
+/// What whoever came back and was killed or met a bad disk too left behind.
 #[derive(Clone, Debug)]
 pub(crate) struct Death {
     /// What it told before it died.
     pub(crate) told: Vec<Ended>,
     /// The journal as it left it; words, where it cannot be read.
     pub(crate) journal: Result<Vec<Ended>, String>,
+    /// Whether the record was whole as it left it; words, where it was not.
+    pub(crate) verified: Result<(), String>,
     /// What the lab got by then, from both.
     pub(crate) sent: Vec<Step>,
+    /// Whether a sync of the log failed there and it went on to sync it.
+    pub(crate) was_unsynced: bool,
 }
 
 /// All that is known about one crash and what came after it.
@@ -52,11 +56,13 @@ pub(crate) struct Evidence {
     pub(crate) was_killed: bool,
     /// The journal as the victim left it; words, where it cannot be read.
     pub(crate) journal_then: Result<Vec<Ended>, String>,
+    /// Whether the record was whole then; words, where it was not.
+    pub(crate) verified_then: Result<(), String>,
     /// What the lab got from the victim.
     pub(crate) sent_then: Vec<Step>,
     /// A second death, in the recovery from the first.
     pub(crate) second: Option<Death>,
-    /// How long the next apply took until it was ready to plan.
+    /// How long the next apply took until it was ready to plan; none: it never was, and a later one does not make up for that.
     pub(crate) ready: Option<Duration>,
     /// Everything that the lab got, from first to last.
     pub(crate) sent: Vec<Step>,
@@ -66,9 +72,14 @@ pub(crate) struct Evidence {
     pub(crate) is_converged: bool,
     /// The journal at the end.
     pub(crate) journal_last: Result<Vec<Ended>, String>,
+    /// Whether the record was whole at the end; words, where it was not.
+    pub(crate) verified_last: Result<(), String>,
     /// What those said who came back, one after another.
     pub(crate) said: Vec<String>,
 }
+
+/// The change whose effect cannot be read from the guest.
+const REBOOT: &str = "reboot";
 
 /// The longest that a start may take after a crash.
 pub(crate) const READY_MAX: Duration = Duration::from_secs(2);
@@ -79,8 +90,11 @@ impl Evidence {
         let mut wrong = Vec::new();
         wrong.extend(left_behind(&self.told, &self.sent_then, &self.journal_then));
         wrong.extend(self.lost_at_the_end());
-        if let Some(Death { told, journal, sent }) = &self.second {
+        wrong.extend(broken("after the crash", &self.verified_then));
+        if let Some(Death { told, journal, verified, sent, was_unsynced }) = &self.second {
+            wrong.extend(was_unsynced.then(|| "in the recovery: unsynced: a sync of the log failed, and the run went on".to_owned()));
             wrong.extend(left_behind(told, sent, journal).into_iter().map(|sentence| format!("in the recovery: {sentence}")));
+            wrong.extend(broken("after the crash of the recovery", verified));
         }
         if self.was_unsynced {
             wrong.push("unsynced: a sync of the log failed, and the run went on".into());
@@ -88,6 +102,7 @@ impl Evidence {
         wrong.extend(self.twice_or_never());
         wrong.extend(self.restart());
         wrong.extend(self.last());
+        wrong.extend(broken("at the end", &self.verified_last));
         wrong
     }
 
@@ -109,9 +124,9 @@ impl Evidence {
         planned.chain(strange.map(|step| format!("unplanned: {step} was sent"))).collect()
     }
 
-    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for.
+    /// Whether nothing is wrong but the time that the restart took, which a busy machine may be to blame for. Never to be ready is more.
     pub(crate) fn is_only_slow(&self) -> bool {
-        self.restart().is_some() && self.violations().len() == 1
+        self.ready.is_some() && self.restart().is_some() && self.violations().len() == 1
     }
 
     fn restart(&self) -> Option<String> {
@@ -131,16 +146,24 @@ impl Evidence {
             Ok(journal) => journal,
             Err(cause) => return [wrong, vec![format!("the journal cannot be read at the end: {cause}")]].concat(),
         };
-        let is_open = |entry: &&Ended| matches!(entry.end.as_deref(), None | Some("held"));
+        // What a reboot did no state shows afterwards. Where its end could not be written down either, a person is asked, and that is an end.
+        let is_held_reboot = |entry: &Ended| entry.step.change == REBOOT && entry.end.as_deref() == Some("held");
+        let is_open = |entry: &&Ended| matches!(entry.end.as_deref(), None | Some("held")) && !is_held_reboot(entry);
         wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unsettled: nobody knows what became of {}", entry.step)));
         for step in &self.planned {
             let done = journal.iter().filter(|entry| entry.step == *step && entry.end.as_deref() == Some("done")).count();
-            if done != 1 {
+            let held = journal.iter().filter(|entry| entry.step == *step && is_held_reboot(entry)).count();
+            if done + held != 1 {
                 wrong.push(format!("wrong journal: {step} was done {done} times by it"));
             }
         }
         wrong
     }
+}
+
+/// A record that is not whole.
+fn broken(when: &str, verified: &Result<(), String>) -> Option<String> {
+    verified.as_ref().err().map(|cause| format!("the record is not whole {when}: {cause}"))
 }
 
 /// What is wrong with what a death left.
@@ -201,6 +224,7 @@ mod tests {
             was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![ended(101, "done"), Ended { step: step(102), end: None }]),
+            verified_then: Ok(()),
             sent_then: vec![step(101), step(102)],
             second: None,
             ready: Some(Duration::from_millis(300)),
@@ -208,6 +232,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![ended(101, "done"), ended(102, "done")]),
+            verified_last: Ok(()),
             said: Vec::new(),
         }
     }
@@ -235,11 +260,28 @@ mod tests {
     }
 
     #[test]
+    fn a_reboot_of_which_nothing_is_known_is_a_persons_and_no_other_change_is() {
+        let reboot = Step { vmid: 102, change: REBOOT.into() };
+        let with = |step: &Step, end: Option<&str>| {
+            let last = vec![ended(101, "done"), Ended { step: step.clone(), end: end.map(str::to_owned) }];
+            let mut evidence = Evidence { planned: vec![self::step(101), step.clone()], journal_last: Ok(last), ..good() };
+            evidence.sent.retain(|own| own.vmid != 102);
+            evidence.sent.push(step.clone());
+            evidence.last()
+        };
+        assert_eq!(with(&reboot, Some("held")), Vec::<String>::new());
+        assert!(!with(&reboot, None).is_empty() && !with(&self::step(102), Some("held")).is_empty());
+    }
+
+    #[test]
     fn a_death_in_the_recovery_is_judged_as_the_first_one_is() {
         let second = |told: &[Ended], sent: &[Step]| {
-            let death = Death { told: told.to_vec(), journal: Ok(vec![ended(101, "done"), ended(102, "failed")]), sent: sent.to_vec() };
+            let journal = Ok(vec![ended(101, "done"), ended(102, "failed")]);
+            let death = Death { told: told.to_vec(), journal, verified: Ok(()), sent: sent.to_vec(), was_unsynced: false };
             Evidence { second: Some(death), ..good() }
         };
+        let unsynced = second(&[], &[]).second.map(|death| Death { was_unsynced: true, ..death });
+        check(&Evidence { second: unsynced, ..good() }, &["in the recovery: unsynced: a sync of the log failed, and the run went on"]);
         check(&second(&[ended(102, "failed")], &[step(101), step(102)]), &[]);
         let told = "in the recovery: lost: start of 102 was told to be done, and the journal does not have it";
         check(&second(&[ended(102, "done")], &[step(101)]), &[told]);
@@ -272,8 +314,8 @@ mod tests {
     fn a_restart_that_takes_long_is_found() {
         check(&Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }, &["slow: ready only 2001 ms after the restart"]);
         check(&Evidence { ready: None, ..good() }, &["slow: the restart was never ready"]);
-        assert!(Evidence { ready: None, ..good() }.is_only_slow());
-        assert!(!Evidence { ready: None, is_converged: false, ..good() }.is_only_slow());
+        assert!(Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }.is_only_slow());
+        assert!(!Evidence { ready: None, ..good() }.is_only_slow(), "that is not slow");
         assert!(!Evidence { is_converged: false, ..good() }.is_only_slow());
     }
 
@@ -291,5 +333,15 @@ mod tests {
     fn a_journal_that_cannot_be_read_is_found() {
         check(&Evidence { journal_then: Err("malformed".into()), ..good() }, &["the journal cannot be read after the crash: malformed"]);
         check(&Evidence { journal_last: Err("malformed".into()), ..good() }, &["the journal cannot be read at the end: malformed"]);
+    }
+    #[test]
+    fn a_record_that_is_not_whole_is_found_whenever_it_is_looked_at() {
+        let cause = || Err("entry 3 is missing".to_owned());
+        check(&Evidence { verified_then: cause(), ..good() }, &["the record is not whole after the crash: entry 3 is missing"]);
+        check(&Evidence { verified_last: cause(), ..good() }, &["the record is not whole at the end: entry 3 is missing"]);
+        let death =
+            Death { told: Vec::new(), journal: Ok(vec![ended(101, "done")]), verified: cause(), sent: Vec::new(), was_unsynced: false };
+        let again = Evidence { second: Some(death), ..good() };
+        check(&again, &["the record is not whole after the crash of the recovery: entry 3 is missing"]);
     }
 }

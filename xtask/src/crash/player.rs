@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -24,14 +25,22 @@ pub(crate) struct Played {
     pub(crate) is_killed: bool,
 }
 
-/// Runs a program whose two outputs are one, answers what it asks, and kills it with all its children when its time is over.
+/// Runs a program whose two outputs are one, answers what it asks, and kills it with all its children when its time is over. With `aside`
+/// its standard error goes there, so that calls on it can be told apart.
 ///
 /// The time until `word` is said is taken; the process of `friend` works for it meanwhile.
-pub(crate) fn play(mut command: Command, word: &str, friend: u32, patience: Duration) -> Result<Played, Failure> {
+pub(crate) fn play(mut command: Command, aside: Option<&Path>, word: &str, friend: u32, patience: Duration) -> Result<Played, Failure> {
     let line = shell::line(&command);
     let failed = |error: std::io::Error| Failure::new(format!("`{line}`: {error}"));
     let (mut reader, writer) = std::io::pipe().map_err(failed)?;
-    command.stdin(Stdio::piped()).stdout(writer.try_clone().map_err(failed)?).stderr(writer);
+    command.stdin(Stdio::piped()).stdout(writer.try_clone().map_err(failed)?);
+    match aside {
+        None => command.stderr(writer),
+        Some(file) => {
+            drop(writer);
+            command.stderr(fs::File::create(file).map_err(failed)?)
+        }
+    };
     let (started, friend_waited) = (Instant::now(), queued(friend));
     let mut child = command.spawn().map_err(failed)?;
     // The command holds the other end of the pipe.
@@ -70,6 +79,7 @@ pub(crate) fn play(mut command: Command, word: &str, friend: u32, patience: Dura
     let code = child.wait().map_err(failed)?.code();
     let _ = listener.join();
     chunks.try_iter().for_each(|chunk| talk.hear(&chunk));
+    talk.heard.extend(aside.map(fs::read).transpose().map_err(failed)?.unwrap_or_default());
     Ok(Played { code, said: plain(&talk.heard), ready, is_killed })
 }
 
@@ -164,10 +174,15 @@ mod tests {
     #[test]
     fn what_asks_is_answered_and_what_lasts_too_long_is_killed() {
         let script = "printf 'web goes down by this. Type its name: '; read name; echo \"it is $name\"; exit 7";
-        let played = play(shell::command("sh", &["-c", script]), "it is", 0, Duration::from_secs(60)).unwrap();
+        let played = play(shell::command("sh", &["-c", script]), None, "it is", 0, Duration::from_secs(60)).unwrap();
         assert_eq!((played.code, played.is_killed), (Some(7), false));
         assert!(played.said.ends_with("it is web\n") && played.ready.is_some(), "{played:?}");
-        let played = play(shell::command("sh", &["-c", "cat"]), "never", 0, Duration::ZERO).unwrap();
+        let aside = std::env::temp_dir().join(format!("player-{}", std::process::id()));
+        let both = shell::command("sh", &["-c", "echo one; echo two >&2"]);
+        let played = play(both, Some(&aside), "one", 0, Duration::from_secs(60)).unwrap();
+        assert_eq!((played.said.as_str(), fs::read_to_string(&aside).unwrap().as_str()), ("one\ntwo\n", "two\n"));
+        fs::remove_file(aside).unwrap();
+        let played = play(shell::command("sh", &["-c", "cat"]), None, "never", 0, Duration::ZERO).unwrap();
         assert_eq!((played.code, played.is_killed, played.ready), (None, true, None));
     }
 }

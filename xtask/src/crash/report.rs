@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::evidence::Evidence;
-use super::points::Point;
+use super::points::{Point, Reached};
 use crate::shell::{Failure, Outcome};
 
 const FILE: &str = "target/crash.json";
@@ -21,9 +21,36 @@ pub(crate) struct Row {
     pub(crate) evidence: Option<Evidence>,
 }
 
+/// The calls that write, of all runs in which nothing happened, and those of them that no point is at.
+#[derive(Default)]
+pub(crate) struct Calls {
+    all: usize,
+    behind: BTreeMap<String, usize>,
+}
+
+impl Calls {
+    pub(crate) fn add(&mut self, reached: &Reached) {
+        self.all += reached.calls;
+        for (title, count) in &reached.behind {
+            *self.behind.entry(title.clone()).or_default() += count;
+        }
+    }
+
+    /// strace counts for each thread, and strikes the first that comes to a number.
+    fn text(&self) -> String {
+        let behind: usize = self.behind.values().sum();
+        let each: Vec<String> = self.behind.iter().map(|(title, count)| format!("{count} {title}")).collect();
+        let which = if each.is_empty() { String::new() } else { format!(" ({})", each.join(", ")) };
+        format!("{} of {} calls that write have a point; {behind} are behind another thread's{which}\n", self.all - behind, self.all)
+    }
+}
+
 /// What came of all.
 pub(crate) struct Report {
     seed: u64,
+    calls: Calls,
+    /// How many were played again by themselves because they were slow among others.
+    replayed: usize,
     known: usize,
     untouched: usize,
     struck: Vec<(Point, Evidence)>,
@@ -37,7 +64,15 @@ impl Report {
         struck.sort_by_key(|(point, _)| *point);
         let violations =
             struck.iter().flat_map(|(point, evidence)| evidence.violations().into_iter().map(|sentence| (*point, sentence))).collect();
-        Self { seed, known, untouched, struck, violations }
+        Self { seed, calls: Calls::default(), replayed: 0, known, untouched, struck, violations }
+    }
+
+    pub(crate) fn with_calls(self, calls: Calls) -> Self {
+        Self { calls, ..self }
+    }
+
+    pub(crate) fn with_replayed(self, replayed: usize) -> Self {
+        Self { replayed, ..self }
     }
 
     fn counts(&self, key: impl Fn(&Point, &Evidence) -> String) -> BTreeMap<String, usize> {
@@ -49,10 +84,10 @@ impl Report {
     }
 
     fn by_fault(&self) -> BTreeMap<String, usize> {
-        self.counts(|point, _| point.fault.to_string())
+        self.counts(|point, _| point.last_fault().to_string())
     }
 
-    /// How many were killed in the recovery too.
+    /// How many were met in the recovery too.
     fn twice(&self) -> usize {
         self.struck.iter().filter(|(_, evidence)| evidence.second.is_some()).count()
     }
@@ -73,7 +108,8 @@ impl Report {
             "by_fault": self.by_fault(), "by_call": self.counts(|point, _| point.place.call.to_owned()),
             "sent_before_the_crash": self.counts(|_, evidence| evidence.sent_then.len().to_string()),
             "told_before_the_crash": self.counts(|_, evidence| evidence.told.len().to_string()),
-            "killed_in_the_recovery": self.twice(),
+            "calls": self.calls.all, "calls_behind_another_thread": self.calls.behind,
+            "met_in_the_recovery": self.twice(), "slow_and_replayed_alone": self.replayed,
             "killed_while_waiting": self.struck.iter().filter(|(_, evidence)| evidence.was_killed).count(),
             "ready_ms": { "middle": middle.as_millis(), "slowest": slowest.as_millis() },
             "violations": violations,
@@ -102,7 +138,8 @@ impl Report {
         let faults: Vec<String> = self.by_fault().iter().map(|(fault, count)| format!("{count} {fault}")).collect();
         let _ = writeln!(
             text,
-            "{} points of {} (seed {}: {}; {} of them in the recovery too; {} were not come to), {} violations; ready after {} ms, at most {} ms; {FILE}",
+            "{}{} points of {} (seed {}: {}; {} of them in the recovery too; {} were not come to), {} violations; ready after {} ms, at most {} ms, {} slow ones replayed alone; {FILE}",
+            self.calls.text(),
             self.struck.len(),
             self.known,
             self.seed,
@@ -112,6 +149,7 @@ impl Report {
             self.violations.len(),
             middle.as_millis(),
             slowest.as_millis(),
+            self.replayed,
         );
         text
     }
@@ -144,6 +182,7 @@ mod tests {
             was_unsynced: false,
             was_killed: false,
             journal_then: Ok(vec![done.clone()]),
+            verified_then: Ok(()),
             sent_then: vec![step.clone()],
             second: None,
             ready: Some(Duration::from_millis(30)),
@@ -151,6 +190,7 @@ mod tests {
             sent_last: Vec::new(),
             is_converged: true,
             journal_last: Ok(vec![done]),
+            verified_last: Ok(()),
             said: vec!["103 guests in scope\n".into(), "nothing to do".into()],
         };
         Row { point, evidence: Some(evidence) }
@@ -161,9 +201,24 @@ mod tests {
         let report = Report::new(7, 9, vec![row(1, 1), row(2, 2), Row { evidence: None, ..row(3, 1) }]);
         let text = report.text();
         assert!(text.starts_with("script/kept/log/fsync/2/kill\n  twice: start of 101 was sent 2 times\nwho came back after"), "{text}");
-        assert!(text.contains("said:\n  0: 103 guests in scope\n  1: nothing to do\n2 points of 9 "), "{text}");
+        assert!(text.contains("said:\n  0: 103 guests in scope\n  1: nothing to do\n0 of 0 calls"), "{text}");
+        assert!(text.contains("\n2 points of 9 "), "{text}");
         assert!(report.verdict(1).unwrap_err().to_string().contains("--point script/kept/log/fsync/2/kill"));
         assert_eq!(report.json()["violations"].as_array().map(Vec::len), Some(1));
+    }
+
+    /// How many points there are is not how many calls there are.
+    #[test]
+    fn what_is_not_reached_is_told_with_what_was_replayed() {
+        let mut calls = Calls::default();
+        for _ in 0..2 {
+            calls.add(&Reached { calls: 5, behind: BTreeMap::from([("writer write wake".into(), 2)]), ..Reached::default() });
+        }
+        let report = Report::new(7, 9, vec![row(1, 1)]).with_calls(calls).with_replayed(3);
+        let text = report.text();
+        assert!(text.starts_with("6 of 10 calls that write have a point; 4 are behind another thread's (4 writer write wake)\n"), "{text}");
+        assert!(text.contains("3 slow ones replayed alone"), "{text}");
+        assert_eq!((&report.json()["calls"], &report.json()["slow_and_replayed_alone"]), (&json!(10), &json!(3)));
     }
 
     #[test]

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::evidence::{Death, Ended, Evidence, Step};
 use super::player::{self, Played};
-use super::points::{Fault, Memory, Place, Point, Scope, Who};
-use super::trace::{self, Call, Wish};
+use super::points::{Memory, Place, Point, Reached, Run, TOLD, Who};
+use super::trace::{self, Wish};
 use crate::lab::{Lab, Time};
 use crate::shell::{self, Failure};
 
@@ -76,28 +76,28 @@ impl Stage {
         if made.exists() { Ok(()) } else { Err(Failure::new(format!("`{}` was not made", made.display()))) }
     }
 
-    /// The calls of a run in which nothing happens.
-    pub(crate) fn count(&self, place: Place) -> Result<Vec<Call>, Failure> {
-        let lab = self.prepare(place.memory)?;
-        let victim = self.victim(place.who, Wish::Count(place.scope), &lab, LONG)?;
+    /// The points of a run in which nothing happens.
+    pub(crate) fn count(&self, run: Run) -> Result<Reached, Failure> {
+        let lab = self.prepare(run.memory)?;
+        let victim = self.victim(run.who, Wish::Count, &lab, LONG)?;
         drop(lab);
         if victim.code != Some(0) {
             return Err(Failure::new(format!("an apply to which nothing happened failed:\n{}", victim.said)));
         }
-        trace::calls(&self.log())
+        Ok(run.reached(&trace::calls(&self.log())?, &self.room))
     }
 
-    /// The calls of whoever comes back after a crash and is left in peace; none, where the victim never came to it or left nothing to be
-    /// found out.
-    pub(crate) fn count_again(&self, point: Point, scope: Scope) -> Result<Option<Vec<Call>>, Failure> {
+    /// All that can befall whoever comes back after a crash, by one who is left in peace; nothing, where the victim never came to it or
+    /// left nothing to be found out.
+    pub(crate) fn count_again(&self, point: Point) -> Result<Vec<Point>, Failure> {
         let Point { place: Place { who, memory, .. }, fault, .. } = point;
         let lab = self.prepare(memory)?;
         self.victim(who, Wish::Fail(point), &lab, PATIENCE)?;
         if !trace::has_struck(&self.log(), fault)? || !self.journal_of("state")?.is_ok_and(|journal| journal.iter().any(is_open)) {
-            return Ok(None);
+            return Ok(Vec::new());
         }
-        self.again(who, 0, Some(Wish::Count(scope)), &lab)?;
-        trace::calls(&self.log()).map(Some)
+        self.again(who, 0, Some(Wish::Count), &lab)?;
+        Ok(point.with_deaths(&trace::calls(&self.log())?, &self.room))
     }
 
     /// One crash and what comes after it.
@@ -109,15 +109,16 @@ impl Stage {
             return Ok(Told::Untouched);
         }
         let was_unsynced = point.fails_to_sync() && trace::has_gone_on(&self.log())?;
-        let first = self.death(&victim, &lab)?;
+        let first = self.death(&victim, was_unsynced, &lab)?;
         let second = match point.second() {
             None => None,
             Some(second) => {
                 let victim = self.again(who, 0, Some(Wish::Fail(second)), &lab)?;
-                if !trace::has_struck(&self.log(), Fault::Kill)? {
+                if !trace::has_struck(&self.log(), second.fault)? {
                     return Ok(Told::Untouched);
                 }
-                Some(self.death(&victim, &lab)?)
+                let was_unsynced = second.fails_to_sync() && trace::has_gone_on(&self.log())?;
+                Some(self.death(&victim, was_unsynced, &lab)?)
             }
         };
         let mut ready = None;
@@ -126,7 +127,9 @@ impl Stage {
         for round in 0..ROUNDS_MAX {
             let before = sent(&lab)?.len();
             let played = self.again(who, round, None, &lab)?;
-            ready = ready.or(played.ready);
+            if round == 0 {
+                ready = played.ready;
+            }
             said.push(played.said);
             last = (sent(&lab)?.split_off(before), played.code == Some(0));
             if last == (Vec::new(), true) {
@@ -141,6 +144,7 @@ impl Stage {
             was_unsynced,
             was_killed: victim.is_killed,
             journal_then: first.journal,
+            verified_then: first.verified,
             sent_then: first.sent,
             second,
             ready,
@@ -148,15 +152,28 @@ impl Stage {
             sent_last: last.0,
             is_converged: last.1,
             journal_last: self.journal_of("state")?,
+            verified_last: self.verified()?,
             said,
         })))
     }
 
     /// What somebody who died left behind.
-    fn death(&self, victim: &Played, lab: &Lab) -> Result<Death, Failure> {
-        let journal = self.journal_of("state")?;
+    fn death(&self, victim: &Played, was_unsynced: bool, lab: &Lab) -> Result<Death, Failure> {
+        let (journal, verified) = (self.journal_of("state")?, self.verified()?);
         // Asked a little later than the journal was copied: what was still on its way to the lab has arrived.
-        Ok(Death { told: told(&victim.said), journal, sent: sent(lab)? })
+        Ok(Death { told: told(&victim.said), journal, verified, sent: sent(lab)?, was_unsynced })
+    }
+
+    /// Whether the record is whole as it is now, by a copy; words, where it is not.
+    fn verified(&self) -> Result<Result<(), String>, Failure> {
+        self.remove("then")?;
+        self.copy("state", "then")?;
+        let verify = self.converger(&["verify", "--db", "then"]);
+        let said = self.at_home(verify, "then").output().map_err(|error| failed(&self.converger, &error))?;
+        let words = String::from_utf8_lossy(&said.stderr).trim().to_owned();
+        // Whoever died before anything was decided left no ledger.
+        let is_none = said.status.code() == Some(2) && words.contains("there is no ledger in ");
+        Ok(if said.status.success() || is_none { Ok(()) } else { Err(words) })
     }
 
     /// The journal in a directory as it is now, by a copy: whoever reads it changes nothing.
@@ -207,7 +224,7 @@ impl Stage {
             Who::Script => self.converger(&["apply", "script.yaml", "--confirm", &self.digest]),
             Who::Person => self.converger(&["apply", "person.yaml"]),
         };
-        let apply = trace::traced(wish, &self.room.join("state"), &self.log(), &apply);
+        let apply = trace::traced(wish, &self.room, &self.log(), &apply);
         self.perform(who, apply, lab, patience)
     }
 
@@ -220,10 +237,12 @@ impl Stage {
             Who::Script => self.converger(&["apply", "script.yaml", "--confirm", &self.planned()?]),
         };
         let apply = match wish {
-            Some(wish) => trace::traced(wish, &self.room.join("state"), &self.log(), &apply),
+            Some(wish) => trace::traced(wish, &self.room, &self.log(), &apply),
             None => apply,
         };
-        self.perform(who, apply, lab, LONG)
+        // What is sent anew there and meets a bad disk is looked for as long as the victim's.
+        let patience = if matches!(wish, Some(Wish::Fail(_))) { PATIENCE } else { LONG };
+        self.perform(who, apply, lab, patience)
     }
 
     fn perform(&self, who: Who, apply: Command, lab: &Lab, patience: Duration) -> Result<Played, Failure> {
@@ -231,7 +250,10 @@ impl Stage {
             Who::Script => apply,
             Who::Person => at_terminal(&apply),
         };
-        player::play(self.at_home(apply, "state"), READY, lab.process(), patience)
+        // At a terminal there is one place for all that is said.
+        let aside = self.room.join(TOLD);
+        let aside = (who == Who::Script).then_some(aside.as_path());
+        player::play(self.at_home(apply, "state"), aside, READY, lab.process(), patience)
     }
 
     /// The digest of what would be done now.
@@ -328,7 +350,16 @@ fn at_terminal(command: &Command) -> Command {
 fn planned(who: Who) -> Vec<Step> {
     let steps: &[(u64, &str)] = match who {
         Who::Script => &[(101, "start"), (102, "start"), (103, "start"), (106, "config.set"), (106, "start"), (107, "config.set")],
-        Who::Person => &[(101, "start"), (104, "shutdown"), (105, "shutdown"), (106, "config.set"), (106, "start")],
+        Who::Person => &[
+            (101, "start"),
+            (104, "shutdown"),
+            (105, "shutdown"),
+            (106, "config.set"),
+            (106, "start"),
+            (108, "config.set"),
+            (108, "reboot"),
+            (109, "stop"),
+        ],
     };
     steps.iter().map(|(vmid, change)| Step { vmid: *vmid, change: (*change).to_owned() }).collect()
 }
@@ -342,11 +373,14 @@ fn entry(line: &str) -> Option<Ended> {
     Some(Ended { step, end: end.map(str::to_owned) })
 }
 
-/// The id and the step of an operation that may still come, from a line of `ops list --json`.
+/// The id and the step of an operation that may still come, from a line of `ops list --json`, or of a reboot that left no task: a second
+/// one could not be told from it, so that only a person can say what became of it.
 fn held(line: &str) -> Option<(String, Step)> {
     let history: Value = serde_json::from_str(line).ok()?;
-    history["ended"]["outcome"]["evidence"]["may_come_until"].as_str()?;
-    Some((history["operation"]["id"].as_str()?.to_owned(), entry(line)?.step))
+    let (step, outcome) = (entry(line)?.step, &history["ended"]["outcome"]);
+    let is_for_a_person = step.change == "reboot" && outcome["release"] == "person" && history["task"].is_null();
+    (is_for_a_person || outcome["evidence"]["may_come_until"].is_string()).then_some(())?;
+    Some((history["operation"]["id"].as_str()?.to_owned(), step))
 }
 
 /// Whether nobody knows what became of it.
@@ -432,6 +466,12 @@ mod tests {
         let step = Step { vmid: 7, change: "start".into() };
         assert_eq!(held(&line(json!({ "may_come_until": "2026-11-16T09:00:00Z" }))), Some(("a-0".into(), step)));
         assert_eq!(held(&line(json!({ "task": "UPID" }))), None);
+        let reboot = |release: &str, task: Value| {
+            let operation = json!({ "id": "a-0", "guest": { "vmid": 7 }, "step": { "change": "reboot" } });
+            let outcome = json!({ "end": "held", "release": release, "evidence": {} });
+            held(&json!({ "operation": operation, "task": task, "ended": { "outcome": outcome } }).to_string()).is_some()
+        };
+        assert!(reboot("person", Value::Null) && !reboot("reading", Value::Null) && !reboot("person", json!({ "task": "UPID" })));
     }
 
     #[test]

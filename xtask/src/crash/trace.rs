@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use super::points::{CALLS, Fault, Point, Scope};
+use super::points::{CALLS, CREATES, Fault, Point, Scope};
 use crate::shell::Failure;
 
 /// The end of the log's name in a line.
@@ -17,14 +17,20 @@ const LOG: &str = "/converger.db-wal>";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) thread: u32,
+    /// What the thread is called.
+    pub(crate) of: String,
     pub(crate) name: String,
+    /// The files that it is about, as strace selects them by name.
+    pub(crate) files: Vec<String>,
+    /// Whether it changes anything: opening does where it makes the file.
+    pub(crate) writes: bool,
 }
 
 /// What is traced.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Wish {
-    /// All calls of a scope are counted.
-    Count(Scope),
+    /// All calls are counted.
+    Count,
     /// One of them fails.
     Fail(Point),
 }
@@ -32,18 +38,18 @@ pub(crate) enum Wish {
 impl Wish {
     fn scope(self) -> Scope {
         match self {
-            Self::Count(scope) => scope,
+            Self::Count => Scope::Any,
             Self::Fail(point) => point.place.scope,
         }
     }
 }
 
-/// The arguments of strace before those of the program: everything into `log`, with the names of files.
-pub(crate) fn arguments(wish: Wish, state: &Path, log: &Path) -> Vec<OsString> {
-    let mut arguments: Vec<OsString> = ["-f", "-y", "-qq", "-s", "0", "-o"].map(OsString::from).into();
+/// The arguments of strace before those of the program: everything into `log`, with the names of files and threads.
+pub(crate) fn arguments(wish: Wish, room: &Path, log: &Path) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = ["-f", "-y", "-Y", "-qq", "-s", "0", "-o"].map(OsString::from).into();
     arguments.push(log.into());
     let calls = match wish {
-        Wish::Count(_) => CALLS.join(","),
+        Wish::Count => CALLS.join(","),
         Wish::Fail(point) => point.place.call.to_owned(),
     };
     arguments.extend(["-e".into(), format!("trace={calls}").into()]);
@@ -51,22 +57,15 @@ pub(crate) fn arguments(wish: Wish, state: &Path, log: &Path) -> Vec<OsString> {
         let inject = format!("inject={}:{}:when={nth}", place.call, fault.injected());
         arguments.extend(["-e".into(), inject.into()]);
     }
-    let file = |name: &str| [OsString::from("-P"), state.join(name).into()];
-    match wish.scope() {
-        Scope::Any => {}
-        Scope::Log => arguments.extend(file("converger.db-wal")),
-        Scope::File => {
-            arguments.extend(["converger.db", "converger.db-shm", "converger.db-journal", "lab.lock"].into_iter().flat_map(file));
-            arguments.extend([OsString::from("-P"), state.into()]);
-        }
-    }
+    let files = wish.scope().files(room).unwrap_or_default();
+    arguments.extend(files.into_iter().flat_map(|file| ["-P".into(), file.into()]));
     arguments
 }
 
 /// strace itself, with a program and its arguments.
-pub(crate) fn traced(wish: Wish, state: &Path, log: &Path, program: &Command) -> Command {
+pub(crate) fn traced(wish: Wish, room: &Path, log: &Path, program: &Command) -> Command {
     let mut strace = Command::new("strace");
-    strace.args(arguments(wish, state, log)).arg(program.get_program()).args(program.get_args());
+    strace.args(arguments(wish, room, log)).arg(program.get_program()).args(program.get_args());
     strace
 }
 
@@ -77,10 +76,26 @@ pub(crate) fn calls(log: &Path) -> Result<Vec<Call>, Failure> {
 }
 
 fn call(line: &str) -> Option<Call> {
-    let (thread, rest) = line.split_once(' ')?;
-    let (name, _) = rest.trim_start().split_once('(')?;
+    let digits = line.find(|letter: char| !letter.is_ascii_digit())?;
+    let (thread, rest) = line.split_at(digits);
+    let (of, rest) = rest.strip_prefix('<').and_then(|rest| rest.split_once("> ")).unwrap_or(("", rest));
+    let (name, arguments) = rest.trim_start().split_once('(')?;
     let is_name = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-    is_name.then(|| Some(Call { thread: thread.parse().ok()?, name: name.to_owned() }))?
+    if !is_name {
+        return None;
+    }
+    let writes = name != CREATES || arguments.contains("O_CREAT");
+    Some(Call { thread: thread.parse().ok()?, of: of.to_owned(), name: name.to_owned(), files: files(arguments), writes })
+}
+
+/// What stands behind the number of a file, and in quotes. Where a path begins is no file that is meant.
+fn files(arguments: &str) -> Vec<String> {
+    let quoted = arguments.split('"').skip(1).step_by(2).map(str::to_owned);
+    let numbered = arguments.match_indices('<').filter_map(|(at, _)| {
+        let is_number = arguments[..at].ends_with(|letter: char| letter.is_ascii_digit());
+        arguments[at + 1..].split_once('>').filter(|_| is_number).map(|(file, _)| file.to_owned())
+    });
+    quoted.chain(numbered).filter(|file| !file.is_empty()).collect()
 }
 
 /// Whether the call was made to fail, or was the last one.
@@ -127,9 +142,13 @@ mod tests {
 
     #[test]
     fn a_line_of_the_log_is_a_call_or_nothing() {
-        let read = |line| call(line).map(|call| (call.thread, call.name));
-        assert_eq!(read("7 pwrite64(4</a/b>, \"\"..., 32, 0) = 32"), Some((7, "pwrite64".into())));
-        assert_eq!(read("7     fsync(4</a/b> <unfinished ...>"), Some((7, "fsync".into())));
+        let read = |line| call(line).map(|call| (call.thread, call.of, call.name, call.files, call.writes));
+        let is = |thread, of: &str, name: &str, file: &str, writes| Some((thread, of.into(), name.into(), vec![file.into()], writes));
+        assert_eq!(read("7<writer> pwrite64(4</a/b>, \"\"..., 32, 0) = 32"), is(7, "writer", "pwrite64", "/a/b", true));
+        assert_eq!(read("7     fsync(4</a/b> <unfinished ...>"), is(7, "", "fsync", "/a/b", true));
+        assert_eq!(read("7<x y> openat(AT_FDCWD</a>, \"/a/c\", O_RDONLY) = 3</a/c>").map(|read| read.4), Some(false));
+        let made = "7<x> openat(AT_FDCWD</a>, \"/a/c\", O_RDWR|O_CREAT|O_CLOEXEC, 0600 <unfinished ...>";
+        assert_eq!(read(made), is(7, "x", "openat", "/a/c", true));
         for line in ["7 <... fsync resumed>) = 0", "7 +++ exited with 0 +++", "7 --- SIGABRT {si_signo=SIGABRT} ---", ""] {
             assert_eq!(read(line), None, "{line}");
         }

@@ -11,7 +11,7 @@ use crate::tidy;
 
 const NOTE: &str = "<!-- Written by `cargo xtask gen-docs` from the program itself; edits here are lost. -->\n\n";
 
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 34] = [
     "demo",
     "doctor",
     "init",
@@ -21,12 +21,23 @@ const COMMANDS: [&str; 23] = [
     "plan",
     "apply",
     "ops",
+    "ops list",
+    "ops show",
+    "ops resolve",
     "freeze",
     "thaw",
     "hold",
     "release",
     "lab",
     "ledger",
+    "ledger tail",
+    "ledger show",
+    "ledger export",
+    "ledger prove",
+    "ledger checkpoint",
+    "ledger key",
+    "ledger prune",
+    "ledger resync",
     "verify",
     "reproduce",
     "diff",
@@ -37,15 +48,20 @@ const COMMANDS: [&str; 23] = [
     "completions",
 ];
 
-/// What the program prints for these arguments. It is built as `ci` builds it, so that nothing is built twice.
-fn converger(arguments: &[&str]) -> Result<String, Failure> {
+/// The program, built as `ci` builds it, so that nothing is built twice. Once for each page: the first has it built in.
+fn built() -> Result<(), Failure> {
     let build = ["build", "--quiet", "--workspace", "--all-features", "--profile", "ci", "--bin", "converger"];
-    shell::capture(&mut shell::cargo(&build))?;
+    shell::capture(&mut shell::cargo(&build)).map(drop)
+}
+
+/// What the program prints for these arguments.
+fn converger(arguments: &[&str]) -> Result<String, Failure> {
     // The width of the help is that of the terminal unless it is told.
     shell::capture(shell::built("converger", arguments).env("COLUMNS", "100"))
 }
 
 fn rows(arguments: &[&str]) -> Result<Vec<Value>, Failure> {
+    built()?;
     let text = converger(arguments)?;
     let parsed: Result<Vec<Value>, _> = serde_json::from_str(&text);
     parsed.map_err(|error| Failure::new(format!("`converger {}` did not print a list of JSON: {error}", arguments.join(" "))))
@@ -59,9 +75,11 @@ fn cell(row: &Value, key: &str) -> String {
 
 /// docs/reference/cli.md
 pub(super) fn cli() -> Result<String, Failure> {
+    built()?;
     let mut page = format!("# Command line\n\n{NOTE}```text\n{}```\n", converger(&["--help"])?);
     for command in COMMANDS {
-        let help = converger(&[command, "--help"])?;
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = converger(&words)?;
         let _ = write!(page, "\n## converger {command}\n\n```text\n{help}```\n");
     }
     Ok(page)
@@ -76,16 +94,25 @@ pub(super) fn refusals() -> Result<String, Failure> {
     for row in rows.iter().filter(|row| cell(row, "kind") == "refusal") {
         let [code, title, meaning, remedy, stage, reach] =
             ["code", "title", "meaning", "remedy", "stage", "reach"].map(|key| cell(row, key));
-        let _ = write!(page, "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach}\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+        let _ = write!(
+            page,
+            "\n## {code}\n\n*{title}* · stage {stage} · reaches the {reach} · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n",
+            ends(row)
+        );
     }
     page.push_str(
         "\n# Failure codes\n\nA failure is an inability and no decision. The codes of steps that were held or not run stand here too.\n",
     );
     for row in rows.iter().filter(|row| cell(row, "kind") == "failure") {
         let [code, title, meaning, remedy] = ["code", "title", "meaning", "remedy"].map(|key| cell(row, key));
-        let _ = write!(page, "\n## {code}\n\n*{title}*\n\n{meaning}\n\n**Remedy.** {remedy}\n");
+        let _ = write!(page, "\n## {code}\n\n*{title}* · {}\n\n{meaning}\n\n**Remedy.** {remedy}\n", ends(row));
     }
     Ok(page)
+}
+
+/// How a process ends by a code, and what a client is told.
+fn ends(row: &Value) -> String {
+    format!("exit status {}, HTTP {}", row["exit"], row["http"])
 }
 
 /// docs/reference/fields.md

@@ -22,7 +22,7 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
     emptied.and_then(|()| fs::create_dir_all(room)).map_err(|error| unwritten(room, &error))?;
     let _lab = Lab::start(shell::built("converger", &[]), &[WORLD], room, Time::Asked)?;
     fs::copy(DESIRED, room.join("desired.yaml")).map_err(|error| unwritten(room, &error))?;
-    let files = [
+    let mut files = vec![
         write("doctor.jsonl", &["doctor", "--json"])?,
         write("init.jsonl", &["init", "--vmid", "101,104,107", "--environment", "lab", "--dry-run", "--json"])?,
         write("init-refused.jsonl", &["init", "--vmid", "101,999", "--environment", "lab", "--dry-run", "--json"])?,
@@ -30,7 +30,24 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
         applied("result.jsonl")?,
         write("history.jsonl", &["ops", "list", "lab", "--json"])?,
     ];
-    Ok(files.into())
+    files.extend(evidence()?);
+    Ok(files)
+}
+
+/// What the ledger has of it, and what those print who check it and make it again.
+fn evidence() -> Result<[String; 8], Failure> {
+    let digest = planned()?;
+    shell::hush(&mut converger(&["ledger", "export", "evidence"])?)?;
+    Ok([
+        write("verified.jsonl", &["verify", "--json"])?,
+        write("verified-export.jsonl", &["verify", "evidence", "--json"])?,
+        write("reproduced.jsonl", &["reproduce", &digest, "--json"])?,
+        write("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
+        write("pruned.jsonl", &["ledger", "prune", "--before", "0d", "--json"])?,
+        write("verified-pruned.jsonl", &["verify", "--json"])?,
+        write("broken.jsonl", &["verify", "evidence", "--since", "desired.yaml", "--json"])?,
+        write("entry.jsonl", &["ledger", "tail", "-n", "1000", "--json"])?,
+    ])
 }
 
 fn converger(arguments: &[&str]) -> Result<Command, Failure> {
@@ -56,11 +73,18 @@ fn write(file: &str, arguments: &[&str]) -> Result<String, Failure> {
 /// One guest is held, so that both a step that is done and one that is refused are among them.
 fn applied(file: &str) -> Result<String, Failure> {
     shell::hush(&mut converger(&["hold", "lab", "107", "--reason", "to see a refusal"])?)?;
-    let plan = write("plan.jsonl", &["plan", "desired.yaml", "--json"])?;
-    let text = fs::read(&plan).map_err(|error| unwritten(Path::new(&plan), &error))?;
+    write(PLAN, &["plan", "desired.yaml", "--json"])?;
+    write(file, &["apply", "desired.yaml", "--confirm", &planned()?, "--partial", "--json"])
+}
+
+const PLAN: &str = "plan.jsonl";
+
+/// The digest of the plan that was applied.
+fn planned() -> Result<String, Failure> {
+    let plan = Path::new(ROOM).join(PLAN);
+    let text = fs::read(&plan).map_err(|error| unwritten(&plan, &error))?;
     let digest = serde_json::from_slice::<Value>(&text).ok().and_then(|plan| Some(plan["digest"].as_str()?.to_owned()));
-    let digest = digest.ok_or_else(|| Failure::new(format!("`{plan}` has no digest")))?;
-    write(file, &["apply", "desired.yaml", "--confirm", &digest, "--partial", "--json"])
+    digest.ok_or_else(|| Failure::new(format!("`{}` has no digest", plan.display())))
 }
 
 fn unwritten(path: &Path, error: &std::io::Error) -> Failure {

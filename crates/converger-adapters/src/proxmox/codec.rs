@@ -23,7 +23,7 @@ pub use access::{Expiry, Permissions, Roles, Spread, TokenState, User};
 pub(super) use answer::shortened;
 pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use basis::Basis;
-pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, TaskSource, Write, encode};
+pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, Write, encode};
 pub use config::GuestConfig;
 pub use event::{Accepted, Cluster, Event, GuestStatus, NextId, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode};
 pub use field::Unwritable;

@@ -14,7 +14,6 @@ pub mod need;
 mod privileges;
 mod token;
 
-pub(super) use finding::quoted;
 pub use finding::{Finding, Level, Line, Part, Remedy, Where};
 pub use gather::{Asked, Gathered, Way, gather};
 

@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
 use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown, shortened};
-use super::doctor::quoted;
+use super::shell::quoted;
 
 pub use causes::{Note, Reason};
 pub use converger_core::observe::{Need, Needs};
@@ -127,12 +127,39 @@ fn failed<E: Exchange>(session: &Session<E>, question: &Question<'_>, what: &'st
 /// # Errors
 /// Nothing can be said about anything.
 pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Taken, Unread> {
-    let before = cluster(session, question).await?;
-    let resources = resources(session, question).await?;
+    let cluster = cluster(session).await;
+    // Whoever may not see the cluster is not asked for more, nor is another cluster.
+    let before = begun(session, question, cluster)?;
+    let list = list(session).await;
+    go_on(session, question, before, list).await
+}
+
+/// The same where both of what a reading begins with were asked for just now: nothing is asked twice.
+///
+/// # Errors
+/// Nothing can be said about anything.
+pub(super) async fn read_on<E: Exchange>(session: &Session<E>, question: &Question<'_>, begun_with: BegunWith) -> Result<Taken, Unread> {
+    let before = begun(session, question, begun_with.cluster)?;
+    go_on(session, question, before, begun_with.list).await
+}
+
+/// What a reading begins with.
+pub(super) struct BegunWith {
+    pub(super) cluster: Result<Cluster, Failure>,
+    pub(super) list: Result<Vec<Resource>, Failure>,
+}
+
+async fn go_on<E: Exchange>(
+    session: &Session<E>,
+    question: &Question<'_>,
+    before: Cluster,
+    list: Result<Vec<Resource>, Failure>,
+) -> Result<Taken, Unread> {
+    let resources = list.map_err(|failure| failed(session, question, "the list of guests", failure))?;
     let mut reading = Reading::new(question, &before, resources);
     reading.read_details(session).await;
     reading.prove_absences(session).await;
-    let after = cluster(session, question).await;
+    let after = begun(session, question, cluster(session).await);
     if let Some(failure) = session.exhausted() {
         return Err(failed(session, question, "the whole environment", failure));
     }
@@ -145,12 +172,17 @@ pub async fn read<E: Exchange>(session: &Session<E>, question: &Question<'_>) ->
     Ok(reading.taken())
 }
 
-async fn cluster<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Cluster, Unread> {
-    let failed = |failure| failed(session, question, "the state of the cluster", failure);
-    let cluster = match session.call(&Command::Read(Read::ClusterStatus)).await.map_err(failed)? {
-        Event::Cluster(cluster) => cluster,
-        other => return Err(failed(other.unexpected())),
-    };
+/// The state of the cluster as it was answered.
+pub(super) async fn cluster<E: Exchange>(session: &Session<E>) -> Result<Cluster, Failure> {
+    match session.call(&Command::Read(Read::ClusterStatus)).await? {
+        Event::Cluster(cluster) => Ok(cluster),
+        other => Err(other.unexpected()),
+    }
+}
+
+/// The cluster, if it could be read and is the one that is meant.
+fn begun<E: Exchange>(session: &Session<E>, question: &Question<'_>, cluster: Result<Cluster, Failure>) -> Result<Cluster, Unread> {
+    let cluster = cluster.map_err(|failure| failed(session, question, "the state of the cluster", failure))?;
     let found = cluster.known_as();
     if let Some(wanted) = question.cluster.filter(|wanted| *wanted != found) {
         return Err(other_cluster(session, found, wanted));
@@ -162,11 +194,11 @@ fn other_cluster<E: Exchange>(session: &Session<E>, found: &str, wanted: &str) -
     Unread::OtherCluster { place: session.place().to_owned(), found: shortened(found).into(), wanted: shortened(wanted).into() }
 }
 
-async fn resources<E: Exchange>(session: &Session<E>, question: &Question<'_>) -> Result<Vec<Resource>, Unread> {
-    let failed = |failure| failed(session, question, "the list of guests", failure);
-    match session.call(&Command::Read(Read::Resources)).await.map_err(failed)? {
+/// The list of all guests.
+pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<Vec<Resource>, Failure> {
+    match session.call(&Command::Read(Read::Resources)).await? {
         Event::Resources(resources) => Ok(resources),
-        other => Err(failed(other.unexpected())),
+        other => Err(other.unexpected()),
     }
 }
 
@@ -368,6 +400,7 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
     let reason = rows::complete(row, detailed)?;
     let text = match (reason, strange) {
         (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
+        (Reason::Replaced, _) => format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid),
         _ => format!("guest {}: the list calls it {listed:?}, and its node {:?}", row.vmid, row.name.as_deref().unwrap_or_default()),
     };
     Some(Note::of_guest(row.vmid, reason, text))

@@ -106,7 +106,8 @@ impl ProxmoxError {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::NoEndpoint => Some(Code::EnvironmentUnconfigured),
-            Self::Client(_) | Self::Runtime(_) => Some(Code::ClientSetup),
+            Self::Client(client) if client.is_of_the_configuration() => Some(Code::ClientSetup),
+            Self::Client(_) | Self::Runtime(_) => Some(Code::ProcessLimited),
             Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
@@ -296,16 +297,17 @@ mod tests {
         let error = observer.report(&Scope::new(vec![])).expect_err("nobody is trusted");
         assert!(matches!(&error, ProxmoxError::Client(client) if client.is_of_the_configuration()), "{error}");
         let limits = ProxmoxError::Runtime(std::io::Error::other("too many open files"));
-        for error in [error, limits] {
-            assert_eq!(error.code(), Some(Code::ClientSetup), "{error}");
-            assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
+        for (error, code, word) in [(error, Code::ClientSetup, "Mend"), (limits, Code::ProcessLimited, "ulimit -n")] {
+            assert_eq!(error.code(), Some(code), "{error}");
+            assert!(error.remedy().is_some_and(|remedy| remedy.contains(word)), "{error}");
         }
     }
 
     #[test]
-    fn that_nothing_is_configured_is_no_failure() {
+    fn that_nothing_is_configured_has_a_code_of_its_own() {
         let nowhere = Environment { endpoints: vec![], ..environment(Trust::Fingerprints([Fingerprint::of(b"x")].into())) };
         let error = Proxmox::new(nowhere).expect_err("nowhere to ask");
-        assert_eq!((error.code(), error.remedy()), (None, None));
+        assert_eq!(error.code(), Some(Code::EnvironmentUnconfigured));
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("converger.toml")), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! What the doctor says on bad days: endpoints, clocks, releases, clusters, nodes, high availability, locks, and words of others.
 
+use std::collections::BTreeMap;
+
 use converger_adapters::proxmox::doctor::{Finding, Level, Where};
 use converger_lab::{Act, Flavour, Part, RequestFault, Setting, Twist};
 
@@ -215,15 +217,25 @@ fn words_of_others_stay_words() {
 
 #[test]
 fn each_thing_is_asked_once() {
-    let bench = well(Flavour::V9);
-    visit(&bench, &Visit { entries: vec!["pve1", "pve2"], ..Visit::default() });
-    let mut requests = bench.requests();
-    // A reading asks for the cluster before and after, and each endpoint for itself.
-    requests.retain(|request| !request.ends_with("/cluster/status") && !request.ends_with("extjs/version"));
-    let count = requests.len();
-    requests.sort();
-    requests.dedup();
-    assert_eq!(requests.len(), count, "{requests:#?}");
+    for scope in [None, Some(vec![100, 101])] {
+        let bench = well(Flavour::V9);
+        visit(&bench, &Visit { scope: scope.clone(), ..Visit::default() });
+        let mut counts = BTreeMap::<String, usize>::new();
+        bench.requests().into_iter().for_each(|request| *counts.entry(request).or_default() += 1);
+        let twice: Vec<(&str, usize)> =
+            counts.iter().filter(|(_, count)| **count > 1).map(|(path, count)| (path.as_str(), *count)).collect();
+        assert_eq!(twice, [("GET /api2/extjs/cluster/status", 2)], "only what a reading begins and ends with, for {scope:?}: {counts:#?}");
+    }
+}
+
+#[test]
+fn an_endpoint_more_is_asked_who_it_is_and_nothing_else() {
+    let count = |entries: Vec<&'static str>| {
+        let bench = well(Flavour::V9);
+        visit(&bench, &Visit { entries, scope: None, ..Visit::default() });
+        bench.requests().len()
+    };
+    assert_eq!(count(vec!["pve1", "pve2"]), count(vec!["pve1"]) + 2, "its release and its cluster");
 }
 
 #[test]

@@ -8,8 +8,13 @@ const SOURCE: &str = include_str!("../../src/proxmox/codec/command.rs");
 
 /// The variants of `pub enum <name>`: the words that begin a line at the first level of its braces.
 pub(crate) fn variants(name: &str) -> BTreeSet<&'static str> {
+    variants_in(SOURCE, name)
+}
+
+/// Those of an enum in another source.
+pub(crate) fn variants_in(source: &'static str, name: &str) -> BTreeSet<&'static str> {
     let head = format!("pub enum {name} {{\n");
-    let (_, body) = SOURCE.split_once(&head).unwrap_or_else(|| panic!("no enum {name}"));
+    let (_, body) = source.split_once(&head).unwrap_or_else(|| panic!("no enum {name}"));
     let (body, _) = body.split_once("\n}\n").unwrap_or_else(|| panic!("{name} has no end"));
     let own =
         body.lines().filter_map(|line| line.strip_prefix("    ")).filter(|line| line.starts_with(|own: char| own.is_ascii_uppercase()));

@@ -16,26 +16,20 @@ use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_reques
 
 use shape::Mix;
 
-/// As the client sends it: with its token (`user@realm!name=secret`), and with a form where there is a body.
-pub(crate) fn request(token: &str, sent: &HttpRequest) -> Request {
-    let mut made = unsent(token);
-    put(&mut made, sent);
-    made
-}
-
-/// What all requests of a client have in common.
+/// What all requests of a client have in common: its token (`user@realm!name=secret`), and what it understands.
 pub(crate) fn unsent(token: &str) -> Request {
     Request::new("", "").token(token).header("Accept", "application/json")
 }
 
-/// Makes a request out of one that was sent before, or was not sent yet.
-pub(crate) fn put(made: &mut Request, sent: &HttpRequest) {
+/// As the client sends it, with a form where there is a body, made out of one that was sent before or was not sent yet.
+pub(crate) fn request(mut made: Request, sent: &HttpRequest) -> Request {
     made.headers.truncate(COMMON_HEADERS);
     made.body.clear();
     sent.method().word().clone_into(&mut made.method);
     sent.path().clone_into(&mut made.path);
-    if let Some(form) = sent.form() {
-        *made = std::mem::take(made).form(form).header("Content-Length", &form.len().to_string());
+    match sent.form() {
+        Some(form) => made.form(form).header("Content-Length", &form.len().to_string()),
+        None => made,
     }
 }
 

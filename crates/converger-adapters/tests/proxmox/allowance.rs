@@ -95,8 +95,8 @@ fn what_is_refused_at_the_very_end_is_refused_as_well() {
     late.desk.guests.retain(|vmid, _| *vmid == 100);
     late.takes = Duration::from_secs(10);
     let bounds = |secs| Bounds { reading: Duration::from_secs(secs), ..Bounds::default() };
-    // Five answers, of which the last says once more what the state of the cluster is.
-    for (secs, is_read) in [(39, false), (40, true)] {
+    // Six answers, of which the last says once more what the state of the cluster is.
+    for (secs, is_read) in [(49, false), (50, true)] {
         assert_eq!(read(&late, bounds(secs)).is_ok(), is_read, "{secs} s");
     }
 }

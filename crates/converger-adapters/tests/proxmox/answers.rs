@@ -66,10 +66,7 @@ fn lists_of_tasks_do_not_tell_whether_one_runs() {
     let rows =
         format!(r#"[{{"upid":"{UPID}","status":"RUNNING","saved":"0"}},{{"upid":"{UPID}","status":"OK","endtime":5}},{{"upid":"odd"}}]"#);
     let node = NodeName::new("n1").expect("a name");
-    let source = converger_adapters::proxmox::codec::TaskSource::All;
-    let Ok(Event::Tasks(tasks)) =
-        read(Read::Tasks { node, vmid: Vmid::new(100).expect("an id"), source, since_secs: None }, &json_shape(&rows))
-    else {
+    let Ok(Event::Tasks(tasks)) = read(Read::Tasks { node, vmid: Vmid::new(100).expect("an id") }, &json_shape(&rows)) else {
         panic!("tasks")
     };
     assert_eq!(tasks.iter().map(|task| task.end.as_deref()).collect::<Vec<_>>(), [None, Some("OK")]);

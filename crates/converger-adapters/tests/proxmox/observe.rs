@@ -68,7 +68,7 @@ fn only_guests_that_are_to_change_or_whose_config_is_managed_are_read_one_by_one
     let requests = desk.requests();
     let mut singly: Vec<&str> = requests.iter().filter_map(|path| path.strip_prefix("GET /api2/extjs/nodes/")).collect();
     singly.sort_unstable();
-    assert_eq!(singly, ["n1/qemu/200/pending", "n2/qemu/101/pending", "n2/qemu/101/status/current"]);
+    assert_eq!(singly, ["n1/qemu/200/pending", "n2/qemu/101/pending", "n2/qemu/101/pending", "n2/qemu/101/status/current"]);
     assert_eq!(find(&taken, 100).config, Reading::Unread);
     assert_eq!((find(&taken, 101).source.as_deref(), find(&taken, 200).source.as_deref()), (Some("live"), Some("cache")));
 }
@@ -213,6 +213,60 @@ fn a_guest_that_moves_vanishes_or_is_renamed_while_it_is_read_is_unknown() {
     let taken = read(&renamed, &[100], &declared(None, true, &[100]), None).expect("a reading");
     assert_eq!(cause(&taken, 100), "renamed-while-read");
     assert!(taken.notes[0].text.contains("\"g100\"") && taken.notes[0].text.contains("\"other\""), "{:?}", taken.notes);
+}
+
+/// What `/pending` gives of a guest called `g100`, with these marks and this digest.
+fn marked(marks: &str, digest: &str) -> HttpAnswer {
+    success(&format!(r#"[{{"key":"name","value":"g100"}},{{"key":"cores","value":2}},{marks}{{"key":"digest","value":"{digest}"}}]"#))
+}
+
+#[test]
+fn g1_the_run_state_of_one_guest_is_never_put_beside_the_config_of_another() {
+    let uuid = |uuid: &str| format!(r#"{{"key":"smbios1","value":"uuid={uuid}"}},"#);
+    let doubts = [
+        ("made anew under its name", [marked(&uuid("a"), "01"), marked(&uuid("b"), "02")]),
+        ("made anew without marks", [marked(&uuid("a"), "01"), marked("", "02")]),
+        ("without marks, and changed", [marked("", "01"), marked("", "02")]),
+    ];
+    for (name, configs) in doubts {
+        let desk = three().instead("100/pending", configs.into());
+        let taken = read(&desk, &[100, 101], &Needs::Everything, None).expect("a reading");
+        assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 101).as_str()), ("replaced-while-read", "running"), "{name}");
+        let row = find(&taken, 100);
+        assert!(!row.config.is_read() && !row.identity.is_read() && !row.ha.is_read() && row.digest.is_none(), "{name}: {row:?}");
+        assert_eq!(taken.notes.iter().map(|note| note.reason).collect::<Vec<_>>(), [Reason::Replaced], "{name}");
+    }
+    let itself = [
+        ("changed meanwhile", [marked(&uuid("a"), "01"), marked(&uuid("A"), "02")]),
+        ("without marks and unchanged", [marked("", "01"), marked("", "01")]),
+    ];
+    for (name, configs) in itself {
+        let desk = three().instead("100/pending", configs.into());
+        let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+        assert_eq!(cause(&taken, 100), "stopped", "{name}");
+        let order: Vec<String> = desk.requests().into_iter().filter(|path| path.contains("qemu/100")).collect();
+        let ends: Vec<&str> = order.iter().filter_map(|path| path.rsplit('/').next()).collect();
+        assert_eq!(ends, ["pending", "current", "pending"], "{name}");
+    }
+}
+
+#[test]
+fn a_container_is_not_itself_by_the_name_of_its_root_disk_alone() {
+    let config = |mac: &str, digest: &str| {
+        let net = if mac.is_empty() { String::new() } else { format!(r#"{{"key":"net0","value":"name=eth0,hwaddr={mac}"}},"#) };
+        success(&format!(
+            r#"[{{"key":"hostname","value":"g100"}},{{"key":"rootfs","value":"local:100/vm-100-disk-0.raw,size=1G"}},{net}{{"key":"digest","value":"{digest}"}}]"#
+        ))
+    };
+    let (one, other) = ("BC:24:11:00:00:01", "BC:24:11:00:00:02");
+    for (before, after, expected) in
+        [(one, one, "stopped"), (one, other, "replaced-while-read"), ("", "", "replaced-while-read"), ("", one, "replaced-while-read")]
+    {
+        let container = Guest { kind: "lxc", listed: guest(100, "n1").listed.map(|row| row.replace("qemu", "lxc")), ..guest(100, "n1") };
+        let desk = Desk::with(ALONE, [(100, container)]).instead("100/pending", vec![config(before, "01"), config(after, "02")]);
+        let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+        assert_eq!(cause(&taken, 100), expected, "{before} {after}");
+    }
 }
 
 #[test]

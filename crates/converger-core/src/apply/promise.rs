@@ -92,19 +92,20 @@ pub fn is_idempotent(change: &Change) -> bool {
 /// Whether the promise of an operation is kept by what was read.
 #[must_use]
 pub fn kept(operation: &Operation, after: After<'_>) -> Kept {
-    let change = &operation.step.change;
+    of_change(operation.guest.kind, &operation.step.change, after).and(|| applied(operation, after.config))
+}
+
+/// Whether a change that a plan can ask for did what it is for. Every judgement about such a change is this one: the engine's adds only
+/// what the step was planned for beyond it.
+fn of_change(kind: Kind, change: &Change, after: After<'_>) -> Kept {
     match (change, after.live, after.config) {
-        (Change::ConfigSet(fields), _, Some(config)) => written(operation.guest.kind, fields, config),
-        (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), config) => {
-            runs_as(live, change.leads_to()).and(|| applied(operation, config))
-        }
-        (Change::Reboot { .. }, Some(live), config) => runs_as(live, Some(RunState::Running))
-            .and(|| match after.uptime_before_secs {
-                Some(_) => fresh(live, after.uptime_before_secs, after.passed_secs),
-                None => started_since(live, after.task_age_secs),
-            })
-            .and(|| applied(operation, config)),
-        _ => Kept::Unclear(Evidence::default().with("unread", operation.step.change.word())),
+        (Change::ConfigSet(fields), _, Some(config)) => written(kind, fields, config),
+        (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), _) => runs_as(live, change.leads_to()),
+        (Change::Reboot { .. }, Some(live), _) => runs_as(live, Some(RunState::Running)).and(|| match after.uptime_before_secs {
+            Some(_) => fresh(live, after.uptime_before_secs, after.passed_secs),
+            None => started_since(live, after.task_age_secs),
+        }),
+        _ => Kept::Unclear(Evidence::default().with("unread", change.word())),
     }
 }
 

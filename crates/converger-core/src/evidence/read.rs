@@ -1,6 +1,7 @@
 //! Entries, read back strictly: what is not byte for byte as this program writes it is none.
 
-use super::{ENTRY_SCHEMA, Entry, Inputs, KINDS, write_entry};
+use super::same::is_written_as;
+use super::{ENTRY_SCHEMA, Entry, Inputs, KINDS};
 use crate::apply::{
     BootId, End, Evidence, Freeze, Hold, Malformed, Operation, OperationFile, OperationId, Outcome, OutcomeFile, Record, Resolution, Run,
     RunId, TaskId, Word, checked, evidence, list, number, one_of, parse, schema, vmid,
@@ -16,8 +17,7 @@ use crate::observe::read_text;
 /// Anything that is not exactly one entry of [`ENTRY_SCHEMA`], in the only form that it has.
 pub fn parse_entry(bytes: &[u8]) -> Result<Entry, Malformed> {
     let entry = parse(bytes, ENTRY_SCHEMA, EntryFile)?;
-    let is_canonical = write_entry(&entry).is_ok_and(|written| written == bytes);
-    if is_canonical { Ok(entry) } else { Err(Malformed::OtherForm) }
+    if is_written_as(&entry, bytes) { Ok(entry) } else { Err(Malformed::OtherForm) }
 }
 
 struct EntryFile;
@@ -51,6 +51,7 @@ impl Decode<Option<Entry>> for EntryFile {
 #[derive(Default)]
 struct Draft {
     answer: Option<Word>,
+    before_ms: Option<u64>,
     boot: Option<BootId>,
     bundle: Option<Digest>,
     by: Option<Box<str>>,
@@ -58,6 +59,7 @@ struct Draft {
     code: Option<Word>,
     config: Option<Digest>,
     desired: Option<Digest>,
+    digests: Option<Vec<Digest>>,
     end: Option<End>,
     environment: Option<EnvironmentName>,
     evidence: Option<Evidence>,
@@ -84,8 +86,9 @@ struct Draft {
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 32] = [
+const WHAT_KEYS: [&str; 34] = [
     "answer",
+    "before_ms",
     "boot",
     "bundle",
     "by",
@@ -93,6 +96,7 @@ const WHAT_KEYS: [&str; 32] = [
     "code",
     "config",
     "desired",
+    "digests",
     "end",
     "environment",
     "evidence",
@@ -124,6 +128,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
     let seen = reader.fields("`what`", &WHAT_KEYS, |reader, key, _| {
         match WHAT_KEYS.get(key).copied().unwrap_or_default() {
             "answer" => draft.answer = checked(reader, "`answer`", Word::new)?,
+            "before_ms" => draft.before_ms = reader.integer("`before_ms`", 0, INTEGER_MAX)?.map(|(number, _)| number),
             "boot" => draft.boot = checked(reader, "`boot`", BootId::new)?,
             "bundle" => draft.bundle = digest(reader)?,
             "by" => draft.by = read_text(reader, "`by`")?,
@@ -131,6 +136,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "code" => draft.code = checked(reader, "`code`", Word::new)?,
             "config" => draft.config = digest(reader)?,
             "desired" => draft.desired = digest(reader)?,
+            "digests" => draft.digests = list(reader, "`digests`", digest)?,
             "end" => draft.end = one_of(reader, "`end`", &End::WORDS, &End::ALL)?,
             "environment" => draft.environment = checked(reader, "`environment`", EnvironmentName::new)?,
             "evidence" => draft.evidence = evidence(reader)?,
@@ -219,6 +225,7 @@ impl Draft {
             "release" => Entry::Release { environment: self.environment?, guest: self.guest?, by, at_ms },
             "freeze" => Entry::Freeze(Freeze { environment: self.environment?, by, reason: self.reason?, at_ms }),
             "thaw" => Entry::Thaw { environment: self.environment?, by, at_ms },
+            "prune" => Entry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
             _ => Entry::Resync { by, reason: self.reason?, size: self.size?, at_ms },
         })
     }

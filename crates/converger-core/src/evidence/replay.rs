@@ -10,13 +10,20 @@ use std::fmt;
 
 use super::Entry;
 use crate::apply::{End, Freeze, History, Hold, Illegal, OperationId, Record, Run, RunId};
+use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
 /// What entries amount to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replay {
-    operations: BTreeMap<OperationId, History>,
-    runs: BTreeMap<RunId, Past>,
+    pub(super) operations: BTreeMap<OperationId, History>,
+    pub(super) runs: BTreeMap<RunId, Past>,
+    /// Who has a guest: one operation that is open or held (G12).
+    occupants: BTreeMap<(EnvironmentName, Vmid), OperationId>,
+    /// The readings that runs rest on.
+    pub(super) readings: BTreeMap<RunId, Digest>,
+    /// The last run of each environment. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
+    pub(super) last: BTreeMap<EnvironmentName, RunId>,
     holds: BTreeMap<(EnvironmentName, Vmid), Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
     keys: Vec<Box<str>>,
@@ -40,6 +47,10 @@ pub enum Misplaced {
     Record(OperationId, Illegal),
     /// The operation is one of another plan or environment than its run.
     OtherRun(OperationId),
+    /// Another operation has the guest: it is under way, or held.
+    GuestTaken(Vmid, OperationId),
+    /// It lets go of what is no reading, or of one that is needed.
+    Pruned(Digest),
     /// The guest was held already, or was not held.
     Hold(Vmid),
     /// The environment was frozen already, or was not frozen.
@@ -55,6 +66,8 @@ impl fmt::Display for Misplaced {
             Self::OperationUnknown(id) => write!(out, "it is about the operation {}, which has no intent before it", id.as_str()),
             Self::Record(id, illegal) => write!(out, "it cannot follow what was recorded of the operation {}: {illegal}", id.as_str()),
             Self::OtherRun(id) => write!(out, "the operation {} is of another plan or environment than its run", id.as_str()),
+            Self::GuestTaken(vmid, by) => write!(out, "guest {vmid} was taken by the operation {}", by.as_str()),
+            Self::Pruned(digest) => write!(out, "it lets go of {digest}, which is no reading, or one that was needed"),
             Self::Hold(vmid) => write!(out, "guest {vmid} was held already, or was not held"),
             Self::Freeze(environment) => write!(out, "`{environment}` was frozen already, or was not frozen"),
         }
@@ -69,7 +82,7 @@ impl Replay {
     pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
         match entry {
             Entry::Key { verifier, .. } => self.keys.push(verifier),
-            Entry::RunStarted { run, .. } => return self.start(run),
+            Entry::RunStarted { run, inputs } => return self.start(run, inputs.observation),
             Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
                 self.running(&run)?;
             }
@@ -92,6 +105,11 @@ impl Replay {
             Entry::Thaw { environment, .. } => {
                 return self.freezes.remove(&environment).map(drop).ok_or(Misplaced::Freeze(environment));
             }
+            Entry::Pruned { before_ms, digests, .. } => {
+                let unneeded = self.unneeded(before_ms);
+                let needed = digests.iter().find(|digest| !unneeded.contains(digest));
+                return needed.map_or(Ok(()), |digest| Err(Misplaced::Pruned(*digest)));
+            }
             Entry::Resync { .. } => {}
         }
         Ok(())
@@ -105,10 +123,12 @@ impl Replay {
         }
     }
 
-    fn start(&mut self, run: Run) -> Result<(), Misplaced> {
+    fn start(&mut self, run: Run, reading: Digest) -> Result<(), Misplaced> {
         if self.runs.contains_key(&run.id) {
             return Err(Misplaced::RunTwice(run.id));
         }
+        self.readings.insert(run.id.clone(), reading);
+        self.last.insert(run.environment.clone(), run.id.clone());
         self.runs.insert(run.id.clone(), (run, None));
         Ok(())
     }
@@ -121,16 +141,25 @@ impl Replay {
                 return Err(Misplaced::OtherRun(id));
             }
             let boot = run.boot.clone();
+            let guest = (operation.environment.clone(), operation.guest.vmid);
+            if let Some(by) = self.occupants.get(&guest) {
+                return Err(Misplaced::GuestTaken(guest.1, by.clone()));
+            }
             if self.operations.contains_key(&id) {
                 return Err(Misplaced::Record(id, Illegal::SecondIntent));
             }
             let history = History { boot, ..History::begin(operation, at_ms) };
+            self.occupants.insert(guest, id.clone());
             self.operations.insert(id, history);
             return Ok(());
         }
         let id = record.id().clone();
         let history = self.operations.get_mut(&id).ok_or_else(|| Misplaced::OperationUnknown(id.clone()))?;
-        history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))
+        history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))?;
+        if !history.progress().occupies_guest() {
+            self.occupants.remove(&(history.operation.environment.clone(), history.operation.guest.vmid));
+        }
+        Ok(())
     }
 
     fn hold(&mut self, hold: Hold) -> Result<(), Misplaced> {

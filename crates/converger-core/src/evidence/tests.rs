@@ -65,7 +65,11 @@ fn entry(rng: &mut Rng, kind: usize) -> Entry {
         14 => Entry::Release { environment, guest, by: text(rng), at_ms },
         15 => Entry::Freeze(Freeze { environment, by: text(rng), reason: text(rng), at_ms }),
         16 => Entry::Thaw { environment, by: text(rng), at_ms },
-        _ => Entry::Resync { by: text(rng), reason: text(rng), size: rng.below(1 << 40), at_ms },
+        17 => Entry::Resync { by: text(rng), reason: text(rng), size: rng.below(1 << 40), at_ms },
+        _ => {
+            let digests = (0..rng.below(4)).map(|_| digest(rng)).collect();
+            Entry::Pruned { by: text(rng), before_ms: rng.below(1 << 45), digests, at_ms }
+        }
     }
 }
 
@@ -128,6 +132,14 @@ fn a_changed_byte_is_another_entry_or_none() {
             assert_ne!(parse_entry(&changed).as_ref(), Ok(&entry), "byte {at} of {}", String::from_utf8_lossy(&bytes));
         }
     }
+}
+
+#[test]
+fn as_many_digests_as_one_entry_names_fit_into_it() {
+    let mut rng = Rng::new(11);
+    let digests = (0..PRUNED_MAX).map(|_| digest(&mut rng)).collect();
+    let entry = Entry::Pruned { by: "\u{1}".repeat(4096).into(), before_ms: u64::MAX >> 11, digests, at_ms: u64::MAX >> 11 };
+    assert!(write_fitting(&entry).expect("serialises").is_some());
 }
 
 /// How something ended is kept, however much others said about it; what has no evidence of others and is too long is no entry.

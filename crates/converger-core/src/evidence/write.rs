@@ -145,6 +145,11 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             map.serialize_entry("reason", reason)?;
             map.serialize_entry("size", size)
         }
+        Entry::Pruned { by, before_ms, digests, .. } => {
+            map.serialize_entry("before_ms", before_ms)?;
+            map.serialize_entry("by", by)?;
+            map.serialize_entry("digests", digests)
+        }
         // The others are written above.
         _ => Ok(()),
     }

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 54] = [
+pub static TABLE: [Entry; 56] = [
     entry(
         Code::UsageWrong,
         "usage-wrong",
@@ -104,11 +104,18 @@ pub static TABLE: [Entry; 54] = [
         "End the other lab, take other ports with `--port` (0 takes any that are free), or name another directory with `--into`.",
     ),
     entry(
+        Code::ProcessLimited,
+        "process-limited",
+        "the system does not give this process what it needs",
+        "Input and output, a thread or a connection could not be set up, because this process or its user may have no more of them. Nothing was read and nothing was sent.",
+        "Look at the limits of this process and of its user: open files (`ulimit -n`), processes and threads (`ulimit -u`), memory; then run it again.",
+    ),
+    entry(
         Code::ClientSetup,
         "client-setup",
         "the connection cannot be made ready on this machine",
-        "Before anybody is asked, the authorities that are trusted, the token with its secret, and this machine's network and TLS must be ready. One of them is not, so that nothing was read and nothing was sent.",
-        "Mend what the message names: the file in `ca`, the id in `token`, where `secret` is and what is there, or the limits of this process, such as that of open files.",
+        "Before anybody is asked, the authorities that are trusted, and the token with its secret must be ready. One of them is not, so that nothing was read and nothing was sent.",
+        "Mend what the message names: the file in `ca`, the id in `token`, where `secret` is and what is there.",
     ),
     entry(
         Code::EndpointUnreachable,
@@ -289,8 +296,8 @@ pub static TABLE: [Entry; 54] = [
         Code::TaskAtWork,
         "task-at-work",
         "the task of an earlier run is still at work",
-        "An apply looks first at what earlier ones left, and waits for none of it: the task in the evidence was begun by this program and has not ended. Nothing else is done to the guest while it may still act; others go on.",
-        "Let the task end, then apply again: it is read once more, and the guest is released. If it never ends, look at it on its node.",
+        "An apply looks first at what earlier ones left, and waits for none of it: the task in the evidence was begun by this program and has not ended, or was a reboot whose guest is not up again yet. Nothing else is done to the guest while it may still act; others go on.",
+        "Let the task end and the guest come up, then apply again: it is read once more, and the guest is released. If it never ends, look at it on its node.",
     ),
     entry(
         Code::TaskLost,
@@ -384,10 +391,17 @@ pub static TABLE: [Entry; 54] = [
         "Keep the state directory as it is and copy it: it is evidence. `converger verify` says where the first wrong byte is; compare with an export or with the witness, and find out who wrote there.",
     ),
     entry(
+        Code::EvidencePruned,
+        "evidence-pruned",
+        "what a decision rests on was let go by a person",
+        "`converger ledger prune` removed the reading that this decision rests on, and the ledger says who did so and when. The decision, its plan and everything that came of it are still there; only making it again is not possible without the reading.",
+        "Take an export or a copy of the state directory from before the pruning: it still has the reading.",
+    ),
+    entry(
         Code::EvidenceMissing,
         "evidence-missing",
         "what a decision rests on is not kept",
-        "An entry names a plan, a reading or rules by their digest, and nothing is kept under it. It may have been removed with `converger ledger prune`, or it was lost.",
+        "An entry names a plan, a reading or rules by their digest, nothing is kept under it, and no entry says that a person let it go: it was removed by other means, or lost.",
         "Look for it in an export or a copy of the state directory from before; without it the decision can be shown and not made again.",
     ),
     entry(

@@ -15,6 +15,8 @@ pub struct Patience {
     pub verify_ms: u64,
     /// For a guest to come up again after a reboot: its task ends when it is down.
     pub reboot_ms: u64,
+    /// For any guest to come up again, at most: whoever comes back after a crash waits for none.
+    pub reboot_ms_max: u64,
     /// For something that cannot be read to be readable again.
     pub unread_ms: u64,
     /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
@@ -37,6 +39,7 @@ impl Default for Patience {
             task_ms_max: u64::MAX,
             verify_ms: 10_000,
             reboot_ms: 120_000,
+            reboot_ms_max: u64::MAX,
             unread_ms: 60_000,
             looks_ms: &[500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000],
             late_ms: 60_000,
@@ -46,12 +49,17 @@ impl Default for Patience {
 
 impl Patience {
     /// For whoever comes back after a crash and has to know where everything stands: what is still at work keeps its guest until the
-    /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready; only a guest
-    /// that is on its way up again is given the time that it needs.
+    /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready.
     #[must_use]
     pub fn brief(self) -> Self {
         let short = |ms: u64| ms.min(1_000);
-        Self { task_ms_max: short(self.task_ms_max), verify_ms: short(self.verify_ms), unread_ms: short(self.unread_ms), ..self }
+        Self {
+            task_ms_max: short(self.task_ms_max),
+            verify_ms: short(self.verify_ms),
+            reboot_ms_max: short(self.reboot_ms_max),
+            unread_ms: short(self.unread_ms),
+            ..self
+        }
     }
 
     /// For what was found in the journal: whoever comes back looks for what arrived, and waits for nothing that may still arrive. The sum
@@ -62,7 +70,7 @@ impl Patience {
 
     /// For what was held until it can be read: it is read now, or stays held. Nobody waits for it a second time.
     pub(super) fn for_held(self) -> Self {
-        Self { task_ms_max: 0, ..self.brief().for_recovery() }
+        Self { task_ms_max: 0, reboot_ms_max: 0, ..self.brief().for_recovery() }
     }
 
     /// How long the task of a change may take.
@@ -84,9 +92,17 @@ impl Patience {
     /// How long a guest may take to be as promised.
     pub(super) fn of_promise(&self, change: &Change) -> u64 {
         match change {
-            Change::Reboot { .. } => self.reboot_ms,
+            Change::Reboot { .. } => self.reboot_ms.min(self.reboot_ms_max),
             Change::ConfigSet(_) | Change::Start | Change::Shutdown { .. } | Change::Stop => self.verify_ms,
         }
+    }
+
+    /// Whether a guest whose reboot was begun so long ago may still be on its way up, for whoever does not wait for that. Without an age
+    /// it may: the next reading has one.
+    pub(super) fn may_come_up(&self, change: &Change, age_secs: Option<u64>) -> bool {
+        let Change::Reboot { timeout_secs } = change else { return false };
+        let whole_ms = u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms).saturating_add(self.reboot_ms);
+        self.reboot_ms_max < self.reboot_ms && age_secs.is_none_or(|secs| secs.saturating_mul(1000) < whole_ms)
     }
 }
 

@@ -71,10 +71,12 @@ enum Read {
 }
 
 impl Proving {
-    /// How old the task is that ended well.
+    /// How old the task is that ended well: as old as when that was read, and what was waited since. A guest that comes up meanwhile has
+    /// been up for less than that.
     fn task_age_secs(&self) -> Option<u64> {
+        let since_secs = self.waited_ms.saturating_add(self.unread_ms) / 1000;
         match self.why {
-            Why::TaskEnded { age_secs, .. } => age_secs,
+            Why::TaskEnded { age_secs, .. } => age_secs.map(|secs| secs.saturating_add(since_secs)),
             Why::Sent | Why::TaskFailed(_) | Why::TaskLost(_) | Why::Unknown { .. } => None,
         }
     }
@@ -251,6 +253,10 @@ impl State {
         let evidence = self.with_task(self.evidence.clone());
         match &proving.why {
             Why::Sent | Why::TaskEnded { .. } if proving.waited_ms < self.patience.of_promise(change) => self.read_later(proving),
+            // Its task ended when it went down: nobody waits here until it is up, and nobody says that it never will be.
+            Why::TaskEnded { .. } if self.patience.may_come_up(change, proving.task_age_secs()) => {
+                self.end(Outcome::held(Code::TaskAtWork, Release::Reading, Findings { evidence, observed }), now_ms)
+            }
             Why::Sent | Why::TaskEnded { .. } => self.end(Outcome::failed(Code::PromiseBroken, Findings { evidence, observed }), now_ms),
             Why::TaskFailed(cause) => {
                 let findings = Findings { evidence: cause.onto(evidence), observed };

@@ -12,6 +12,7 @@ use crate::route;
 use crate::task::TaskId;
 use crate::update;
 use crate::wire::Face;
+use crate::work::clone;
 use crate::world::World;
 
 /// A service of a node.
@@ -60,6 +61,8 @@ pub enum Act {
     Seeing(String),
     /// The number now belongs to another guest: new name, new marks of birth.
     Recycle(u32),
+    /// The number now belongs to another guest of the same name: new marks of birth, and it is stopped.
+    Replace(u32),
     /// A guest is locked, as by a backup.
     Lock(u32, String),
     /// The lock is gone.
@@ -124,7 +127,8 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Relist(vmid) => drop(world.unlisted.remove(&vmid)),
         Act::Blind(name) => world.nodes.get_mut(&name).map_or((), |node| node.blind = true),
         Act::Seeing(name) => world.nodes.get_mut(&name).map_or((), |node| node.blind = false),
-        Act::Recycle(vmid) => recycle(world, vmid),
+        Act::Recycle(vmid) => recycle(world, vmid, Some(format!("other-{vmid}"))),
+        Act::Replace(vmid) => recycle(world, vmid, None),
         Act::Lock(vmid, lock) => set(world, vmid, "lock", &lock),
         Act::Unlock(vmid) => set(world, vmid, "lock", ""),
         Act::Set(vmid, key, value) => set(world, vmid, &key, &value),
@@ -209,18 +213,24 @@ fn service(world: &mut World, name: &str, part: Part, state: Service) {
     }
 }
 
-fn recycle(world: &mut World, vmid: u32) {
+/// Another guest has the number from now on, under a name of its own or that of the one before.
+fn recycle(world: &mut World, vmid: u32, name: Option<String>) {
     let Some(old) = world.guests.remove(vmid) else { return };
     world.views.freeze(vmid);
     let mut guest = Guest::new(vmid, old.kind, &old.node);
     guest.main = old.main;
-    guest.main.insert(old.kind.name_key().to_owned(), format!("other-{vmid}"));
+    if name.is_none() {
+        // Made anew from the same template: its own system does as the first one did.
+        guest.manner = old.manner;
+    }
+    guest.main.extend(name.map(|name| (old.kind.name_key().to_owned(), name)));
     if old.kind == Kind::Qemu {
         let meta = format!("creation-qemu={},ctime={}", world.flavour.qemu(), world.wall_s());
         guest.main.insert("meta".to_owned(), meta);
         guest.main.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
         guest.main.insert("vmgenid".to_owned(), world.random.uuid());
     }
+    clone::renew_addresses(world, old.kind, &mut guest.main);
     world.guests.put(guest);
 }
 

@@ -95,9 +95,7 @@ thread_local! {
 fn format(target: Target<'_>) -> Result<Format, Fail> {
     match target {
         Target::Api { format, .. } => Ok(format),
-        Target::File(path) if path == "/" => {
-            Err(Fail::Raw { status: 200, reason: "OK".to_owned(), body: PAGE.to_owned(), delay_ms: 0 })
-        }
+        Target::File(path) if path == "/" => Err(Fail::Raw { status: 200, reason: "OK".to_owned(), body: PAGE.to_owned(), delay_ms: 0 }),
         Target::NoFormat(text) => Err(Fail::plain(501, text)),
         Target::File(path) => {
             let reason = format!("no such file '{path}'");

@@ -18,6 +18,9 @@ use crate::world::World;
 
 use super::{AclSetting, GuestSetting, NodeSetting, START_MS, Scalar, Setting, StorageSetting};
 
+/// More guests than that and the numbers would no longer be those of a lab.
+const GUESTS_MAX: usize = 10_000;
+
 /// The world that a setting describes.
 pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     if setting.start_ms > START_MS_MAX {
@@ -25,6 +28,9 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
             "`start_ms` is {}, which leaves no time to live in; it is milliseconds since 1970, at most {START_MS_MAX}",
             setting.start_ms
         ));
+    }
+    if setting.guests.len() > GUESTS_MAX {
+        return Err(format!("there are {} guests, and a lab has room for {GUESTS_MAX}", setting.guests.len()));
     }
     let mut world = World::empty(setting.flavour, setting.seed, setting.start_ms);
     world.cluster.clone_from(&setting.cluster);

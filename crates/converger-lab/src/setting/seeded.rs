@@ -9,15 +9,12 @@ use crate::flavour::Flavour;
 use crate::guest::Kind;
 use crate::random::Random;
 
-/// More guests than that and the numbers would no longer be those of a lab.
-const GUESTS_MAX: u32 = 10_000;
-
 /// How large a seeded world is.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Nodes, at least one.
     pub nodes: u32,
-    /// Guests, at most 10,000.
+    /// Guests; of more than 10,000 no world can be made.
     pub guests: u32,
 }
 
@@ -29,7 +26,7 @@ impl Setting {
     pub fn seeded(seed: u64, scale: Scale, flavour: Flavour) -> Self {
         let mut random = Random::new(seed);
         let nodes: Vec<String> = (1..=scale.nodes.max(1)).map(|number| format!("pve{number}")).collect();
-        let guests = (0..scale.guests.min(GUESTS_MAX)).map(|index| guest(&mut random, 100 + index, &nodes)).collect();
+        let guests = (0..scale.guests).map(|index| guest(&mut random, 100_u32.saturating_add(index), &nodes)).collect();
         let token = TokenSetting { secret: "lab".to_owned(), full: true, expire_s: 0 };
         Self {
             flavour,

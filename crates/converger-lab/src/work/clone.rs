@@ -155,11 +155,7 @@ fn copy_cloud_init(world: &mut World, cloning: &Cloning, key: &str, mut drive: D
 
 /// New addresses, new identities, a name of its own. Everything else is inherited, tags and protection too.
 fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
-    let prefix = world.flavour.mac_prefix();
-    for (_, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
-        let address = world.random.mac(prefix);
-        *value = with_address(cloning.kind, value, &address);
-    }
+    renew_addresses(world, cloning.kind, section);
     let name_key = cloning.kind.name_key();
     let name = section.get(name_key).cloned();
     let fallback = match cloning.kind {
@@ -173,6 +169,15 @@ fn new_identity(world: &mut World, cloning: &Cloning, section: &mut Section) {
     if cloning.kind == Kind::Qemu {
         section.insert("smbios1".to_owned(), format!("uuid={}", world.random.uuid()));
         section.insert("vmgenid".to_owned(), world.random.uuid());
+    }
+}
+
+/// New addresses for all network devices: no two guests share one.
+pub(crate) fn renew_addresses(world: &mut World, kind: Kind, section: &mut Section) {
+    let prefix = world.flavour.mac_prefix();
+    for (_, value) in section.iter_mut().filter(|(key, _)| is_card_key(key)) {
+        let address = world.random.mac(prefix);
+        *value = with_address(kind, value, &address);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::work::Work;
 use crate::world::World;
 
 /// A guest that does not listen is ended by force, and that takes a moment more.
-const FORCE_MS: u64 = 300;
+pub(super) const FORCE_MS: u64 = 300;
 
 /// An orderly shutdown.
 #[derive(Clone, Debug)]
@@ -117,8 +117,7 @@ pub(super) fn finish_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown
     let Some(guest) = running(world, id, shutdown.kind, vmid)? else { return Ok(()) };
     let listens = guest.manner.shutdown_ms.is_some_and(|needed_ms| needed_ms <= shutdown.timeout_ms) && !guest.is_paused();
     if !listens && !shutdown.force {
-        let text = if shutdown.kind == Kind::Qemu { "VM quit/powerdown failed - got timeout" } else { "container did not stop" };
-        return Err(text.to_owned());
+        return Err(not_down(shutdown.kind).to_owned());
     }
     if !listens && shutdown.kind == Kind::Qemu {
         world.tasks.log(id, "VM still running - terminating now with SIGTERM");
@@ -128,6 +127,14 @@ pub(super) fn finish_shutdown(world: &mut World, id: TaskId, shutdown: &Shutdown
         start_again(world, shutdown.kind, vmid);
     }
     Ok(())
+}
+
+/// What is said of a guest that did not go down in time.
+pub(super) fn not_down(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Qemu => "VM quit/powerdown failed - got timeout",
+        Kind::Lxc => "container did not stop",
+    }
 }
 
 /// The node starts a rebooted guest itself, after the reboot task has ended.

@@ -37,6 +37,20 @@ fn a_token_has_its_own_privileges_within_its_owners() {
 }
 
 #[test]
+fn a_token_sees_its_own_tasks_without_an_auditor_and_nobody_elses() {
+    in_every_release(|| {
+        let acl = "{ path: /vms, role: PVEVMUser, user: ops@pve }, { path: /vms, role: PVEVMUser, token: 'ops@pve!own' }";
+        let mut lab = limited(acl).by("ops@pve!own=s");
+        assert!(lab.get("/access/permissions?path=/nodes/pve1")["/nodes/pve1"].as_object().is_some_and(serde_json::Map::is_empty));
+        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        let count = |lab: &mut Lab| lab.get("/nodes/pve1/tasks?source=all&vmid=100").as_array().map(Vec::len);
+        assert_eq!(count(&mut lab), Some(1));
+        let mut lab = lab.by("ops@pve!full=s");
+        assert_eq!(count(&mut lab), Some(0), "another token of the same user");
+    });
+}
+
+#[test]
 fn a_guest_that_leaves_its_pool_vanishes_for_those_who_saw_it_through_the_pool() {
     in_every_release(|| {
         let base = limited("{ path: /pool/p, role: PVEVMUser, user: ops@pve }");

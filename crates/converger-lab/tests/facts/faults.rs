@@ -87,6 +87,22 @@ fn a_recycled_id_is_another_guest() {
 }
 
 #[test]
+fn a_replaced_guest_has_the_name_of_the_one_before_and_nothing_else_that_tells_them_apart_but_marks() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let before = lab.get(CONFIG);
+        lab.pass(1_000);
+        lab.act(Act::Replace(100));
+        let after = lab.get(CONFIG);
+        assert_eq!((&before["name"], &before["cores"]), (&after["name"], &after["cores"]));
+        for key in ["smbios1", "meta", "vmgenid", "digest"] {
+            assert_ne!(before[key], after[key], "{key}");
+        }
+        assert_eq!(lab.get("/nodes/pve1/qemu/100/status/current")["status"], "stopped");
+    });
+}
+
+#[test]
 fn clocks_jump_and_tickets_with_them() {
     in_every_release(|| {
         let mut lab = Lab::new(SMALL);

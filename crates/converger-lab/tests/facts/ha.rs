@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::lab::{CLUSTER, Lab};
+use crate::lab::{CLUSTER, Lab, data, in_every_release};
+use converger_lab::Act;
 
 fn lab(flavour: u8) -> Lab {
     let mut lab = Lab::new(&format!("{CLUSTER}flavour: {flavour}\n"));
@@ -107,4 +108,87 @@ fn the_manager_moves_a_guest_when_it_looks_around() {
         let status = lab.get("/cluster/ha/status/manager_status");
         assert_eq!(status["manager_status"]["service_status"]["vm:101"]["node"], "c");
     }
+}
+
+/// What the list says of a guest: where it is, what the manager believes, and its lock.
+fn told(lab: &mut Lab) -> (Value, Value, Value) {
+    let row = lab.row(101);
+    (row["node"].clone(), row["hastate"].clone(), row["lock"].clone())
+}
+
+#[test]
+fn a_guest_that_the_manager_moves_is_locked_and_says_so_while_a_task_moves_it() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
+        lab.pass(11_000);
+        lab.done("POST", "/cluster/ha/resources/vm:101/migrate", "node=c");
+        let mut seen = Vec::new();
+        for _ in 0..200 {
+            lab.pass(100);
+            seen.push(told(&mut lab));
+        }
+        seen.dedup();
+        let expected = [
+            (json!("a"), json!("started"), Value::Null),
+            (json!("a"), json!("migrate"), json!("migrate")),
+            (json!("c"), json!("migrate"), Value::Null),
+            (json!("c"), json!("started"), Value::Null),
+        ];
+        assert_eq!(seen, expected);
+        let tasks = lab.get("/nodes/a/tasks?vmid=101&typefilter=qmigrate");
+        assert_eq!((tasks[0]["user"].as_str(), tasks[0]["status"].as_str()), (Some("root@pam"), Some("OK")));
+    });
+}
+
+#[test]
+fn nothing_is_moved_to_a_node_that_is_not_there() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
+        lab.pass(11_000);
+        lab.act(Act::NodeDown("c".to_owned()));
+        lab.done("POST", "/cluster/ha/resources/vm:101/migrate", "node=c");
+        lab.pass(30_000);
+        assert_eq!(told(&mut lab), (json!("a"), json!("started"), Value::Null));
+    });
+}
+
+#[test]
+fn guests_of_a_node_that_died_are_fenced_and_recovered_on_another() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
+        lab.pass(11_000);
+        lab.act(Act::NodeDown("a".to_owned()));
+        let mut seen = Vec::new();
+        for _ in 0..200 {
+            lab.pass(1_000);
+            let row = data(&lab.ask_at("b", "/cluster/resources?type=vm"));
+            let own = row.as_array().into_iter().flatten().find(|row| row["vmid"] == 101).cloned().unwrap_or_default();
+            seen.push((own["node"].clone(), own["hastate"].clone()));
+        }
+        seen.dedup();
+        let states = [("a", "started"), ("a", "fence"), ("a", "recovery"), ("b", "started")];
+        assert_eq!(seen, states.map(|(node, state)| (json!(node), json!(state))));
+        assert_eq!(data(&lab.ask_at("b", "/nodes/b/qemu/101/status/current"))["status"], "running");
+        lab.act(Act::NodeUp("a".to_owned()));
+        lab.pass(30_000);
+        assert_eq!(data(&lab.ask_at("b", "/nodes/b/qemu/101/status/current"))["status"], "running", "it stays there");
+    });
+}
+
+#[test]
+fn a_node_that_comes_back_in_time_keeps_its_guests() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
+        lab.pass(11_000);
+        lab.act(Act::NodeDown("a".to_owned()));
+        lab.pass(60_000);
+        lab.act(Act::NodeUp("a".to_owned()));
+        lab.pass(200_000);
+        assert_eq!(told(&mut lab), (json!("a"), json!("started"), Value::Null));
+        assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running");
+    });
 }

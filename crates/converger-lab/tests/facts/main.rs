@@ -16,6 +16,7 @@ mod flavours;
 mod ha;
 mod inside;
 mod lab;
+mod migration;
 mod people;
 mod pools;
 mod power;

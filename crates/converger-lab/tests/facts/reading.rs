@@ -209,3 +209,18 @@ fn a_guest_of_the_other_kind_or_on_another_node_does_not_exist_there() {
         }
     });
 }
+
+#[test]
+fn a_guest_uses_something_while_it_runs_and_always_the_same() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        let used = |row: &Value| (row["cpu"].as_f64().unwrap_or(-1.0), row["mem"].as_u64().unwrap_or(u64::MAX), row["maxmem"].as_u64());
+        let path = "/nodes/pve1/qemu/100/status/current";
+        assert_eq!(used(&lab.get(path)), (0.0, 0, Some(1 << 30)));
+        lab.done("POST", "/nodes/pve1/qemu/100/status/start", "");
+        lab.pass(20_000);
+        let live = used(&lab.get(path));
+        assert!(live.0 > 0.0 && live.0 < 1.0 && live.1 > 0 && Some(live.1) < live.2, "{live:?}");
+        assert_eq!(used(&lab.row(100)), live, "and the list says so too");
+    });
+}

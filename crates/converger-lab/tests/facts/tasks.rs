@@ -92,6 +92,29 @@ fn a_finished_task_is_in_the_archive_and_a_running_one_is_not() {
 }
 
 #[test]
+fn a_list_of_tasks_ends_at_fifty_with_what_runs_first_and_what_ended_last_next() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        for _ in 0..60 {
+            lab.done("POST", "/nodes/pve1/qemu/100/status/stop", "");
+            lab.pass(1_000);
+        }
+        lab.ask("POST", START, "");
+        let answer = lab.ask("GET", "/nodes/pve1/tasks?source=all&vmid=100", "");
+        let list = data(&answer);
+        let list = list.as_array().unwrap_or_else(|| panic!("a list"));
+        assert_eq!(list.len(), 50);
+        let body: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        assert_eq!(body["total"], 61, "how many there are is said beside it");
+        assert_eq!((&list[0]["type"], &list[0]["status"]), (&"qmstart".into(), &"RUNNING".into()));
+        let ends: Vec<u64> = list[1..].iter().filter_map(|task| task["endtime"].as_u64()).collect();
+        assert!(ends.len() == 49 && ends.is_sorted_by(|left, right| left >= right), "{ends:?}");
+        let all = lab.get("/nodes/pve1/tasks?source=all&vmid=100&limit=500");
+        assert_eq!(all.as_array().map(Vec::len), Some(61));
+    });
+}
+
+#[test]
 fn a_stopped_clone_leaves_nothing_behind() {
     in_every_release(|| {
         let mut lab = Lab::new(SMALL);

@@ -123,3 +123,14 @@ fn the_id_of_a_task_is_encoded_in_the_path_and_asked_for_at_its_own_node() {
         assert_eq!(lab.get(&format!("/nodes/b/tasks/{encoded}/status"))["exitstatus"], "OK");
     });
 }
+
+#[test]
+fn the_id_of_a_token_is_unescaped_so_that_an_odd_one_has_to_be_escaped() {
+    in_every_release(|| {
+        let odd = SMALL.replace("tokens: { root@pam!t:", "users: { 'a%41b@pve': {} }\ntokens: { 'a%41b@pve!t':");
+        let mut lab = Lab::new(&odd).by("a%2541b@pve!t=s");
+        lab.get("/version");
+        let mut lab = lab.by("a%41b@pve!t=s");
+        assert_eq!(lab.error("GET", "/version", ""), "401 Authentication failed!", "as it is it means somebody else");
+    });
+}

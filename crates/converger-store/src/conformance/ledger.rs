@@ -15,6 +15,7 @@ pub(super) fn stories<S: Stage>() -> Vec<Story<S>> {
         ("what is not written has no entry", none),
         ("the ledger only extends", extends),
         ("what stands in the ledger alone", alone),
+        ("what is let go is named, and nothing that may be needed", pruned),
     ]
 }
 
@@ -110,6 +111,31 @@ fn extends<S: Stage>(stage: &mut S) -> Told {
     same("a tile that is not there", read("hashes", now(store.hashes(Tile { level: 0, index: 4, width: 1 })))?, None)?;
     same("a tile that is not so wide", read("hashes", now(store.hashes(Tile { level: 0, index: 3, width: 233 })))?, None)?;
     same("entries beyond the end", read("entries", now(store.entries(number, 9)))?, Vec::new())
+}
+
+fn pruned<S: Stage>(stage: &mut S) -> Told {
+    let (store, sample) = (stage.fresh(), Sample::new(43));
+    let (one, two) = (Digest::of_bytes(b"one"), Digest::of_bytes(b"two"));
+    let prune = |digests: &[Digest], seen, by: &str| Write::Prune { digests: digests.into(), seen, by: by.into(), before_ms: 4, at_ms: 5 };
+    taken(&store, "what is kept", Batch::from(sample.start()).with(Write::blob(b"one".to_vec())).with(Write::blob(b"two".to_vec())))?;
+    refused(&store, "nothing", prune(&[], 1, "ann"), Refused::Empty)?;
+    refused(&store, "nobody", prune(&[one], 1, " "), Refused::NotStorable)?;
+    refused(&store, "a look of before the run", prune(&[one], 0, "ann"), Refused::LedgerGrown { seen: 0, now: 1 })?;
+    let grown = Batch::from(key(1)).with(prune(&[one], 1, "ann"));
+    refused(&store, "a look of before its own batch", grown, Refused::LedgerGrown { seen: 1, now: 2 })?;
+    let strange = Digest::of_bytes(b"strange");
+    refused(&store, "what is not kept", prune(&[one, strange], 1, "ann"), Refused::NotKept(strange))?;
+    same("what is kept", read("a blob", now(store.blob(one)))?, Some(b"one".to_vec()))?;
+    taken(&store, "one, said twice", prune(&[one, one], 1, "ann"))?;
+    let undone = Batch::from(prune(&[two], 2, "ann")).with(prune(&[two], 3, "ann"));
+    refused(&store, "the same again in one batch", undone, Refused::NotKept(two))?;
+    let store = stage.reopened(store);
+    same("what is let go", read("a blob", now(store.blob(one)))?, None)?;
+    same("what is kept", read("a blob", now(store.blob(two)))?, Some(b"two".to_vec()))?;
+    let entry = Entry::Pruned { by: "ann".into(), before_ms: 4, digests: [one, one].into(), at_ms: 5 };
+    same("its entry", parsed(&store)?.pop(), Some(entry))?;
+    taken(&store, "it is kept again", Write::blob(b"one".to_vec()))?;
+    same("what is kept again", read("a blob", now(store.blob(one)))?, Some(b"one".to_vec()))
 }
 
 fn alone<S: Stage>(stage: &mut S) -> Told {

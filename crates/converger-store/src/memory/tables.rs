@@ -50,6 +50,7 @@ enum Undo {
     Ended(usize),
     Resolved(usize),
     Blob(Digest),
+    Pruned(Digest, Arc<[u8]>),
     Run,
     RunEnd(usize),
     Hold(GuestKey),
@@ -95,6 +96,7 @@ impl Tables {
                 self.occupy(place);
             }
             Undo::Blob(digest) => drop(self.blobs.remove(&digest)),
+            Undo::Pruned(digest, body) => drop(self.blobs.insert(digest, body)),
             Undo::Run => drop(self.runs.pop().map(|run| self.run_places.remove(&run.run.id))),
             Undo::RunEnd(place) => self.runs[place].ended = None,
             Undo::Hold(key) => drop(self.holds.remove(&key)),
@@ -254,6 +256,10 @@ impl Read for Tables {
         Ok(Heads { durable: if self.durable == self.entries.len() { all } else { head(self.durable) }, all })
     }
 
+    fn length(&self) -> Result<u64, Infallible> {
+        Ok(self.entries.len() as u64)
+    }
+
     fn entries(&self, from: u64, limit: u32) -> Result<Vec<Vec<u8>>, Infallible> {
         let from = usize::try_from(from).unwrap_or(usize::MAX);
         Ok(first(self.entries.iter().skip(from).map(|entry| entry.to_vec()), limit))
@@ -299,6 +305,11 @@ impl Put for Tables {
         if self.blobs.insert(digest, body.into()).is_none() {
             self.undo.push(Undo::Blob(digest));
         }
+        Ok(())
+    }
+
+    fn put_pruned(&mut self, digest: &Digest) -> Result<(), Infallible> {
+        self.undo.extend(self.blobs.remove(digest).map(|body| Undo::Pruned(*digest, body)));
         Ok(())
     }
 

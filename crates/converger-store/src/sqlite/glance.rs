@@ -38,21 +38,27 @@ pub struct Remembered {
 pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, OpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::FILE);
-    let Some(connection) = begun(&place)? else { return Ok(Remembered::default()) };
+    let Some(Begun { connection, .. }) = begun(&place)? else { return Ok(Remembered::default()) };
     open::undamaged(&connection, &place)?;
     let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
 }
 
 /// A store that has something in it, for reading.
-pub(super) fn begun(place: &Path) -> Result<Option<Connection>, OpenError> {
+pub(super) struct Begun {
+    pub(super) connection: Connection,
+    /// It is read where it lies, and not a copy of it in memory: whoever brings a log into it meanwhile changes what is read.
+    pub(super) is_as_it_lies: bool,
+}
+
+pub(super) fn begun(place: &Path) -> Result<Option<Begun>, OpenError> {
     if !is_begun(place)? {
         return Ok(None);
     }
-    let connection = connect(place)?;
-    open::no_stranger(&connection, place)?;
-    let is_bare = schema::is_bare(&connection).map_err(|error| open::of_sql(place.to_path_buf(), error))?;
-    Ok((!is_bare).then_some(connection))
+    let begun = connect(place)?;
+    open::no_stranger(&begun.connection, place)?;
+    let is_bare = schema::is_bare(&begun.connection).map_err(|error| open::of_sql(place.to_path_buf(), error))?;
+    Ok((!is_bare).then_some(begun))
 }
 
 /// Whether there is a store. What cannot be looked at may be one, and what is no file is none that could be opened: both are told.
@@ -81,17 +87,18 @@ fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64)
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in
 /// memory: SQLite would make or change a file beside them.
-fn connect(place: &Path) -> Result<Connection, OpenError> {
+fn connect(place: &Path) -> Result<Begun, OpenError> {
     let log = open::log(place);
-    let is_quiet = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
-    let connection = if is_quiet {
+    let is_as_it_lies = std::fs::metadata(&log).map_or(0, |metadata| metadata.len()) == 0;
+    let connection = if is_as_it_lies {
         as_it_lies(place)
     } else {
         let help = "let this user read it and its `-wal`, or wait until whoever writes to it ends";
         let unread = |source| OpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
         in_memory(&still::together(place, &log).map_err(unread)?)
     };
-    connection.map_err(|error| open::of_sql(place.to_path_buf(), error))
+    let connection = connection.map_err(|error| open::of_sql(place.to_path_buf(), error))?;
+    Ok(Begun { connection, is_as_it_lies })
 }
 
 fn as_it_lies(place: &Path) -> rusqlite::Result<Connection> {

@@ -35,6 +35,9 @@ pub(super) fn heads(connection: &Connection) -> Done<Heads> {
         let size = u64::try_from(size).map_err(|_| rotten("its size is below zero"))?;
         Ok::<_, Trouble>(Head { size, root })
     };
+    if durable_size > size {
+        return Err(rotten("more of it is durable than there is"));
+    }
     Ok(Heads { all: head(size, root)?, durable: head(durable_size, durable_root)? })
 }
 

@@ -4,9 +4,11 @@
 //! What never enters: writing, and judging what is found. Damage that SQLite or a sum over a row can find is told on demand.
 
 use std::fmt;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId, RunId};
+use converger_core::apply::{Freeze, History, Hold, OperationId, RunId};
 use converger_core::artifact::Digest;
 use converger_ledger::{Hash, Tile};
 use rusqlite::Connection;
@@ -22,6 +24,16 @@ use crate::{OpenError, StoreError};
 pub struct Looked {
     connection: Connection,
     place: PathBuf,
+    /// The file as it was; none, where what is read is a copy of it in memory.
+    stamp: Option<Stamp>,
+}
+
+/// What of a file changes when it is written to.
+type Stamp = (u64, u64, u64, i64, i64);
+
+fn stamp(place: &Path) -> Option<Stamp> {
+    let found = fs::metadata(place).ok()?;
+    Some((found.dev(), found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
 }
 
 impl fmt::Debug for Looked {
@@ -38,7 +50,16 @@ impl Looked {
     pub fn open(place: &Path) -> Result<Option<Self>, OpenError> {
         let place = std::path::absolute(place).unwrap_or_else(|_| place.to_path_buf());
         let place = if place.is_dir() { place.join(open::FILE) } else { place };
-        Ok(glance::begun(&place)?.map(|connection| Self { connection, place }))
+        let before = stamp(&place);
+        let begun = glance::begun(&place)?;
+        Ok(begun.map(|begun| Self { connection: begun.connection, stamp: before.filter(|_| begun.is_as_it_lies), place }))
+    }
+
+    /// Whether everything that was read since it was opened is of one moment. It is not where somebody wrote to the file meanwhile: nothing
+    /// here holds them up, so that whoever finds something wrong asks this before they say so.
+    #[must_use]
+    pub fn is_of_one_moment(&self) -> bool {
+        self.stamp.is_none_or(|then| stamp(&self.place) == Some(then))
     }
 
     /// The file.
@@ -109,6 +130,30 @@ impl Looked {
     /// It cannot be read.
     pub fn run(&self, id: &RunId) -> Result<Option<RunHistory>, StoreError> {
         self.read(|tables| tables.run(id))
+    }
+
+    /// How many entries and how many full tiles of the ledger there are, wherever they stand.
+    ///
+    /// # Errors
+    /// They cannot be counted.
+    pub fn rows_of_ledger(&self) -> Result<(u64, u64), StoreError> {
+        self.read(|tables| Ok((tables.count("ledger_entries")?, tables.count("ledger_tiles")?)))
+    }
+
+    /// How many runs there are.
+    ///
+    /// # Errors
+    /// They cannot be counted.
+    pub fn runs(&self) -> Result<u64, StoreError> {
+        self.read(|tables| tables.count("runs"))
+    }
+
+    /// Everything that people said and that still holds, in all environments.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn in_force(&self) -> Result<(Vec<Hold>, Vec<Freeze>), StoreError> {
+        self.read(|tables| tables.in_force())
     }
 
     fn read<T>(&self, read: impl FnOnce(&Tables<'_>) -> Result<T, Trouble>) -> Result<T, StoreError> {

@@ -63,6 +63,27 @@ fn migrate_to(connection: &mut Connection, versions: &[&str]) -> rusqlite::Resul
     Ok(Found::Current)
 }
 
+/// Whether the tables and indexes of a file are those that its version has: what a table says about itself is part of what is kept.
+pub(super) fn is_as_made(connection: &Connection) -> rusqlite::Result<bool> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let made = Connection::open_in_memory()?;
+    super::sums::teach(&made)?;
+    for version in VERSIONS.iter().take(usize::try_from(version).unwrap_or(0)) {
+        made.execute_batch(version)?;
+    }
+    Ok(made_of(connection)? == made_of(&made)?)
+}
+
+/// Kind, name, table and text of one thing in a schema.
+type Item = (String, String, String, Option<String>);
+
+/// All that a schema has, by name.
+fn made_of(connection: &Connection) -> rusqlite::Result<Vec<Item>> {
+    let mut statement = connection.prepare("SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name")?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))?;
+    rows.collect()
+}
+
 enum Look {
     Found(Found),
     /// So many versions are there; the rest is to be added.

@@ -29,7 +29,7 @@ pub(super) struct Tables<'c> {
 type Done<T> = Result<T, Trouble>;
 
 impl<'c> Tables<'c> {
-    /// For whoever reads.
+    /// For whoever reads. How long the ledger is, readers ask `heads`.
     pub(super) fn reading(connection: &'c Connection) -> Self {
         Self::writing(connection, 0)
     }
@@ -103,6 +103,23 @@ impl<'c> Tables<'c> {
         Ok(vmids.into_iter().collect())
     }
 
+    /// How many rows a table of ours has.
+    pub(super) fn count(&self, table: &'static str) -> Done<u64> {
+        let count = self.one(&format!("SELECT count(*) FROM {table}"), [], |row| Ok(row.get::<_, i64>(0)?))?;
+        Ok(count.and_then(|count| u64::try_from(count).ok()).unwrap_or(0))
+    }
+
+    /// Holds and freezes that still hold, of all environments.
+    pub(super) fn in_force(&self) -> Done<(Vec<Hold>, Vec<Freeze>)> {
+        let environments = self.all(IN_FORCE, [], rows::environment)?;
+        let (mut holds, mut freezes) = (Vec::new(), Vec::new());
+        for environment in &environments {
+            holds.extend(self.holds(environment)?);
+            freezes.extend(self.freeze(environment)?);
+        }
+        Ok((holds, freezes))
+    }
+
     fn vacate(&self, id: &OperationId) -> Done<()> {
         self.change(id.as_str(), VACATE, params![id.as_str()])
     }
@@ -116,6 +133,8 @@ const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation)
 const CHANGED: &str = "SELECT vmid FROM occupants WHERE environment = ?1 \
     UNION SELECT o.vmid FROM ends e JOIN operations o ON o.seq = e.operation WHERE e.at_ms >= ?2 AND o.environment = ?1 \
     UNION SELECT o.vmid FROM resolutions r JOIN operations o ON o.seq = r.operation WHERE r.at_ms >= ?2 AND o.environment = ?1";
+const IN_FORCE: &str = "SELECT environment FROM holds WHERE released_at_ms IS NULL \
+    UNION SELECT environment FROM freezes WHERE thawed_at_ms IS NULL ORDER BY 1";
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
     VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
 const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms, sum) \
@@ -210,6 +229,10 @@ impl Read for Tables<'_> {
         ledger::heads(self.connection)
     }
 
+    fn length(&self) -> Done<u64> {
+        Ok(self.size + self.leaves.len() as u64)
+    }
+
     fn entries(&self, from: u64, limit: u32) -> Done<Vec<Vec<u8>>> {
         ledger::entries(self.connection, from, limit)
     }
@@ -271,6 +294,11 @@ impl Put for Tables<'_> {
         let sql = "INSERT INTO blobs (digest, body) VALUES (?1, ?2) ON CONFLICT DO NOTHING";
         self.connection.prepare_cached(sql)?.execute(params![digest.to_string(), body])?;
         Ok(())
+    }
+
+    fn put_pruned(&mut self, digest: &Digest) -> Done<()> {
+        let digest = digest.to_string();
+        self.change(&digest, "DELETE FROM blobs WHERE digest = ?1", params![digest])
     }
 
     fn put_run(&mut self, run: Run) -> Done<()> {

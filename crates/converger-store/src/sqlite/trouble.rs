@@ -44,7 +44,12 @@ impl Trouble {
         match self {
             Self::Rotten { what, cause } => StoreError::Malformed { place, what, cause },
             Self::Full => StoreError::Full { place },
-            Self::Sql(error) => StoreError::Unreadable { place, cause: error.to_string() },
+            Self::Sql(error) => match error.sqlite_error_code() {
+                Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                    StoreError::Malformed { place, what: "the file".into(), cause: error.to_string() }
+                }
+                _ => StoreError::Unreadable { place, cause: error.to_string() },
+            },
         }
     }
 

@@ -9,7 +9,7 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::Entry;
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, SqliteStore, Store, StoreError, Tile, Write, glance};
+use converger_store::{Batch, Filter, Looked, SqliteStore, Store, StoreError, Tile, Write, glance};
 use tempfile::TempDir;
 
 use super::{open, place, settings, write};
@@ -124,4 +124,28 @@ fn every_byte_of_a_hold_counts() {
         let told = told(&directory).expect_err("it is found");
         assert!(told.contains("damaged") || told.contains("malformed"), "byte {byte}: {told}");
     }
+}
+
+/// Who only looks finds what whoever writes finds, though SQLite itself checks no row of a file that is only read.
+#[test]
+fn who_only_looks_finds_a_row_with_another_sum_and_a_table_that_says_something_else() {
+    let sums = ["runs", "operations", "ends", "holds", "freezes", "occupants", "ledger_entries", "ledger_tiles", "ledger_head"];
+    for table in sums {
+        let (_above, directory, path) = filled();
+        super::other(&path).execute_batch(&format!("UPDATE {table} SET sum = sum + 1")).expect("SQL");
+        let looked = Looked::open(&directory).expect("opens").expect("there");
+        assert_eq!(looked.damage(), Ok(Some(format!("a row of {table} has another sum"))));
+        let glanced = glance(&directory, &Sample::new(7).environment(), 0).map(drop);
+        assert_eq!(glanced.is_err(), ["holds", "freezes", "occupants"].contains(&table), "{table}: {glanced:?}");
+        assert!(SqliteStore::open(&directory, settings()).is_err(), "{table}");
+    }
+    let (_above, directory, path) = filled();
+    let whole = fs::read(&path).expect("there");
+    let at = whole.windows(15).position(|part| part == b"row_sum(seq, bo").expect("a table");
+    let mut changed = whole;
+    changed[at] = b'R';
+    fs::write(&path, changed).expect("written");
+    let looked = Looked::open(&directory).expect("opens").expect("there");
+    assert_eq!(looked.damage(), Ok(Some("its tables are not those that this program makes".to_owned())));
+    assert!(SqliteStore::open(&directory, settings()).is_err());
 }

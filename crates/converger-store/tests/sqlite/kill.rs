@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use converger_core::apply::Record;
-use converger_core::evidence::{Entry, parse_entry};
+use converger_core::evidence::Entry;
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
 use converger_store::{Batch, Filter, LIST_MAX, SqliteStore, Store};
@@ -90,23 +90,16 @@ pub(super) fn check(directory: &Path, acknowledged: &[u64], what: &str) -> u64 {
     found.keys().next_back().map_or(0, |last| last + 1)
 }
 
-/// Each operation has one entry in the ledger, and each entry its operation.
+/// Each operation has one entry in the ledger, and each entry its operation; and the ledger is whole, whatever happened to whoever wrote it.
 fn evidenced(store: &SqliteStore, found: &BTreeMap<u64, u64>, what: &str) {
-    let (mut entries, mut intents) = (0, BTreeMap::new());
-    loop {
-        let page = now(store.entries(entries, LIST_MAX)).expect("read");
-        entries += page.len() as u64;
-        for entry in page.iter().map(|bytes| parse_entry(bytes).expect("an entry")) {
-            let Entry::Record(Record::Intent { operation, .. }) = entry else { continue };
-            let number: u64 = operation.id.as_str().trim_start_matches("op-").parse().expect("a number");
-            *intents.entry(number / WRITES_EACH).or_default() += 1;
-        }
-        if page.is_empty() {
-            break;
-        }
+    let entries = super::ledger::check_whole(store, what);
+    let mut intents = BTreeMap::new();
+    for entry in entries {
+        let Entry::Record(Record::Intent { operation, .. }) = entry else { continue };
+        let number: u64 = operation.id.as_str().trim_start_matches("op-").parse().expect("a number");
+        *intents.entry(number / WRITES_EACH).or_default() += 1;
     }
     assert_eq!(&intents, found, "{what}: the ledger and the journal differ");
-    assert_eq!(entries, now(store.heads()).expect("read").all.size, "{what}");
 }
 
 /// How many operations of each batch are there.

@@ -1,13 +1,13 @@
 //! The ledger in the file: one log for all who write, damage told with its place, and never more said to be durable than is.
 
-use converger_core::evidence::{Entry, parse_entry};
+use converger_core::evidence::{Entry, Replay, parse_entry};
 use converger_ledger::{Growth, Hash};
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Head, Looked, MemoryStore, SqliteStore, Store, Tile, Write};
+use converger_store::{Batch, Head, LIST_MAX, Looked, MemoryStore, SqliteStore, Store, Tile, Write};
 
 use super::{open, other, place, settings, write};
 
-fn keys(numbers: std::ops::Range<u64>) -> Batch {
+pub(super) fn keys(numbers: std::ops::Range<u64>) -> Batch {
     Batch::new(numbers.map(|number| Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number })).collect())
 }
 
@@ -16,6 +16,34 @@ fn head_of(entries: &[Vec<u8>]) -> Head {
     let mut growth = Growth::default();
     entries.iter().for_each(|entry| growth.append(Hash::of_leaf(entry), |_, _, _| ()));
     Head::of(growth.tree())
+}
+
+/// The ledger as whoever verifies it finds it: the entries lead to the root that is recorded, the tiles that are kept are theirs, what was
+/// durable is their beginning, and played again they are the journal. The entries.
+pub(super) fn check_whole(store: &SqliteStore, what: &str) -> Vec<Entry> {
+    let heads = now(store.heads()).expect("read");
+    let (mut growth, mut full, mut all, mut replay) = (Growth::default(), Vec::new(), Vec::new(), Replay::default());
+    let mut durable = Head::default();
+    while growth.tree().size() < heads.all.size {
+        let page = now(store.entries(growth.tree().size(), LIST_MAX)).expect("read");
+        assert!(!page.is_empty(), "{what}: entry {} is missing", growth.tree().size());
+        for bytes in page {
+            growth.append(Hash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+            durable = if growth.tree().size() == heads.durable.size { Head::of(growth.tree()) } else { durable };
+            let entry = parse_entry(&bytes).expect("an entry");
+            replay.take(entry.clone()).unwrap_or_else(|misplaced| panic!("{what}: {misplaced}"));
+            all.push(entry);
+        }
+    }
+    assert_eq!((Head::of(growth.tree()), durable), (heads.all, heads.durable), "{what}: another root");
+    let partial = growth.partial().map(|(tile, hashes)| (tile, hashes.to_vec()));
+    for (tile, hashes) in full.into_iter().chain(partial) {
+        assert_eq!(now(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
+    }
+    for (id, history) in replay.operations() {
+        assert_eq!(now(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal tells another story");
+    }
+    all
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn a_damaged_store_is_refused() {
 /// A new store in the place of one that was lost would know of no hold and of nothing that is under way.
 #[test]
 fn a_store_that_was_lost_is_not_begun_anew() {
-    for remains in ["converger.db-wal", "converger.db-shm", "lab.lock"] {
+    for remains in ["converger.db-wal", "converger.db-shm", "lab.lock", "ledger.key"] {
         for is_emptied in [false, true] {
             let (_above, directory) = place();
             private(&directory);

@@ -24,7 +24,7 @@ use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
 use converger_core::apply::{Answer, Ask, Cause, End as Fate, OperationId, Place, RunId};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
-use converger_core::artifact::Provenance;
+use converger_core::artifact::{Narrowed, Provenance, RecordedPlan};
 use converger_core::contract;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
@@ -234,7 +234,7 @@ async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Opti
 }
 
 /// Ends the program some time after a second signal, by a thread of its own: whatever the rest of it waits for, an answer or a screen, it
-/// can be ended. Being killed costs nothing: the journal knows what was under way.
+/// can be ended. Being killed loses nothing: the journal knows what was under way.
 fn watch_over() -> Result<(), Stop> {
     let runtime = spine::runtime()?;
     let mut endings = {
@@ -298,7 +298,7 @@ fn decided(
     person: &Person<'_>,
     recorded: &Recorded<'_>,
 ) -> Result<Option<ApprovedPlan>, Stop> {
-    let narrowed = if arguments.choice.only.is_empty() { saved::Narrowed::No } else { saved::Narrowed::Yes };
+    let narrowed = if arguments.choice.only.is_empty() { Narrowed::No } else { Narrowed::Yes };
     let stale = saved.map(|saved| saved.stale(outcome.judged.plan(), narrowed)).transpose()?;
     if let Some(stale) = stale.flatten() {
         recorded.refused(std::slice::from_ref(&stale))?;
@@ -405,5 +405,5 @@ pub(super) fn told(text: &str) -> Result<(), Stop> {
 
 /// What two bodies of plans do differently, guest by guest.
 pub(super) fn differences(one: &serde_json::Value, other: &serde_json::Value) -> Vec<String> {
-    saved::differences(one, other, saved::Narrowed::No)
+    RecordedPlan::read(one).differences(&RecordedPlan::read(other), Narrowed::No)
 }

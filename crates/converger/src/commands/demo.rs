@@ -23,8 +23,9 @@ pub(super) fn demo(_: &Demo) -> Result<End, Stop> {
     let mut stage = Stage::set()?;
     say("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
     refusal(&mut stage)?;
-    let steps = killed(&mut stage)?;
+    let (digest, steps) = killed(&mut stage)?;
     recovery(&mut stage)?;
+    evidence(&mut stage, &digest)?;
     let proven = proof::of(&stage.changes(), steps);
     title("What the lab saw", "Its own record of everything that it was asked to change, from the first command to the last:")?;
     let text = proven.as_ref().map_or_else(Clone::clone, Clone::clone);
@@ -52,8 +53,8 @@ fn refusal(stage: &mut Stage) -> Result<(), Stop> {
 /// held for a minute, because nobody could say that it does not arrive any more (decision 0016).
 const CHANGES_AT_ONCE: usize = 3;
 
-/// A plan that is carried out, and the program that is killed in the middle of it. Gives the number of its steps.
-fn killed(stage: &mut Stage) -> Result<u64, Stop> {
+/// A plan that is carried out, and the program that is killed in the middle of it. Gives its digest and the number of its steps.
+fn killed(stage: &mut Stage) -> Result<(String, u64), Stop> {
     title("A plan", "The line was a mistake and is taken out. What would be done now is written down, with a digest over all of it:")?;
     stage.write("desired.yaml", DESIRED)?;
     stage.run(&["plan", "desired.yaml"])?.with(4)?;
@@ -63,7 +64,7 @@ fn killed(stage: &mut Stage) -> Result<u64, Stop> {
         "The digest is the confirmation. When three changes have been sent the program is killed, for real (SIGKILL):",
     )?;
     match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
-        Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| steps),
+        Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| (digest, steps)),
         Ended::With(code) => Err(Stop::failed(format!("the apply ended by itself, with {code}, before it could be killed"))),
     }
 }
@@ -82,6 +83,18 @@ fn recovery(stage: &mut Stage) -> Result<(), Stop> {
     let (digest, _) = stage.planned()?;
     stage.run(&["apply", "desired.yaml", "--confirm", &digest])?.with(0)?;
     stage.run(&["audit", "desired.yaml"])?.with(0)
+}
+
+/// Whoever doubts can check: all of it as plain files, and the decision that was cut off, made again.
+fn evidence(stage: &mut Stage, digest: &str) -> Result<(), Stop> {
+    title(
+        "Evidence",
+        "Every decision above, refusals too, is an entry of a signed ledger. Exported, any stranger can check it, without this machine:",
+    )?;
+    stage.run(&["ledger", "export", "evidence"])?.with(0)?;
+    stage.run(&["verify", "evidence"])?.with(0)?;
+    title("Made again", "What the killed run decided, from what was recorded for it: the same inputs give the same bytes:")?;
+    stage.run(&["reproduce", digest])?.with(0)
 }
 
 fn title(title: &str, words: &str) -> Result<(), Stop> {

@@ -127,7 +127,11 @@ fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
 fn inside(proxmox: Result<Proxmox, ProxmoxError>, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
     match proxmox {
         Ok(proxmox) => proxmox.examine(desired, say),
-        Err(error) => nobody(unready("setup", files::plain(&error.to_string()), Code::ClientSetup.entry().remedy)),
+        Err(error) => {
+            let code = error.code().unwrap_or(Code::ClientSetup);
+            let found = Finding::new("setup", Level::Fail, files::plain(&error.to_string()));
+            nobody(found.code(code).remedy(code.entry().remedy.trim_end_matches('.')))
+        }
     }
 }
 
@@ -199,12 +203,30 @@ fn text(environment: &EnvironmentName, examined: &Examined) -> String {
         text.push_str(&finding_text(finding, before.and_then(|before| before.remedy.as_ref()), width));
     }
     examined.grant.iter().for_each(|grant| text.push_str(&grant_text(grant)));
+    text.push_str(&requests_text(findings));
     let _ = writeln!(text, "\n{}", conclusion(findings));
     text
 }
 
 /// What stands above what no plan asks for.
-const REQUESTED: &str = "For requested actions, which no plan asks for (--json has the lines that grant each)";
+const REQUESTED: &str = "For requested actions, which no plan asks for";
+
+/// The lines for what no plan asks for, each verb by itself: whoever wants one of them does not want the others.
+fn requests_text(findings: &[Finding]) -> String {
+    let lacking = findings.iter().filter(|finding| finding.part == Some(Part::Request));
+    let lacking = lacking.filter_map(|finding| Some((finding.check, finding.remedy.as_ref().filter(|remedy| !remedy.lines.is_empty())?)));
+    let mut text = String::new();
+    for (check, remedy) in lacking {
+        if text.is_empty() {
+            let _ = writeln!(text, "\n{}", styled(BOLD, "To grant a requested action, type its lines on a node:"));
+        }
+        let _ = writeln!(text, "  {}", styled(DIM, check));
+        for Line { text: line, .. } in &remedy.lines {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
 
 /// One block with all that apply needs, to be pasted as it stands.
 fn grant_text(grant: &Remedy) -> String {
@@ -343,13 +365,16 @@ mod tests {
     #[test]
     fn what_cannot_be_made_ready_has_a_code_and_a_remedy_and_ends_no_visit() {
         let limits = || ProxmoxError::Runtime(io::Error::other("Too many open files"));
-        for error in [limits(), ProxmoxError::NoEndpoint] {
+        for (error, code, remedy) in [
+            (limits(), "process-limited", "Look at the limits"),
+            (ProxmoxError::NoEndpoint, "environment-unconfigured", "Write `[environments."),
+        ] {
             let words = error.to_string();
             let found = inside(Err(error), None, &|_| {}).findings;
             assert_eq!(end(&found), End::Failed);
-            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some("client-setup"), words.as_str()));
+            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
             let shown = plain(found);
-            assert!(shown.contains("remedy: Mend what the message names") && shown.contains("`converger explain client-setup`"), "{shown}");
+            assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
             assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
         }
     }
@@ -396,6 +421,19 @@ lab
 Something does not work: 1 ok, 1 to look at, 1 failed, 1 unknown
 ";
         assert_eq!(plain, expected);
+    }
+
+    #[test]
+    fn what_no_plan_asks_for_has_its_lines_below_each_verb_by_itself() {
+        let verb = |check, line| {
+            let finding = Finding { part: Some(Part::Request), ..Finding::new(check, Level::Unneeded, "it may not") };
+            finding.remedy("if it is to, grant it").line(Where::Node, line)
+        };
+        let plain = plain(vec![verb("may-clone", "pveum x"), verb("may-grow", "pveum y")]);
+        let expected =
+            "\nTo grant a requested action, type its lines on a node:\n  may-clone\n    pveum x\n  may-grow\n    pveum y\n\nAll is well";
+        assert!(plain.contains(expected), "{plain}");
+        assert!(!plain.contains("--json"), "{plain}");
     }
 
     #[test]

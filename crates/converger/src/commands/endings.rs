@@ -20,8 +20,7 @@ pub(super) struct Endings {
 impl Endings {
     /// Listens from here on. Inside of a runtime only.
     pub(super) fn listen() -> Result<Self, Stop> {
-        let deaf =
-            |error| spine::unready(Stop::failed(format!("cannot listen for signals: {error}")), "look at the limits of this process");
+        let deaf = |error| spine::limited(format!("cannot listen for signals: {error}"), "look at the limits of this process");
         let listen = |kind| signal(kind).map_err(deaf);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let hang_up = if ignores_hang_up(&status) { None } else { Some(listen(SignalKind::hangup())?) };

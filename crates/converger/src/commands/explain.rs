@@ -5,11 +5,11 @@ use std::io::Write;
 use std::path::Path;
 
 use converger_core::action::CATALOGUE;
-use converger_core::artifact::Digest;
 use converger_core::contract::{self, Report};
 use converger_core::failure::{self, TABLE as FAILURES};
 use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
 use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
+use converger_core::status::{self, Status};
 use serde_json::{Value as Json, json};
 
 use super::{Stop, shown};
@@ -23,11 +23,13 @@ pub(super) fn explain(topic: Option<&str>, config: Option<&Path>, as_json: bool)
         None => (codes_text(), json!(CODES.iter().map(code_json).chain(FAILURES.iter().map(failure_json)).collect::<Vec<_>>())),
         Some("fields") => (fields_text(), json!(FIELDS.iter().map(field_json).collect::<Vec<_>>())),
         Some("steps") => (steps_text(), json!({ "actions": CATALOGUE, "words": WORDS.map(word_json) })),
-        Some(name) if Digest::parse(name).is_some() => return super::decisions::explain_plan(config, name),
         Some(word) => {
             let refusal = Code::find(word).map(|code| (code_text(code.entry()), code_json(code.entry())));
             let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
-            refusal.or_else(failure).ok_or_else(|| unknown(word))?
+            match refusal.or_else(failure) {
+                Some(known) => known,
+                None => return super::decisions::explain_recorded(config, word, as_json)?.ok_or_else(|| unknown(word)),
+            }
         }
     };
     print(&text, &data, as_json, End::Done)
@@ -41,7 +43,7 @@ fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> 
 fn unknown(word: &str) -> Stop {
     let words = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word));
     let near = words.into_iter().find(|own| own.contains(word) || word.contains(own));
-    let stop = Stop::input(format!("there is no code `{}`", word.escape_debug())).code(failure::Code::UsageWrong);
+    let stop = Stop::input(format!("there is no code, plan, run or operation `{}`", word.escape_debug())).code(failure::Code::UsageWrong);
     match near {
         Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
         None => stop.help("`converger explain` lists them all"),
@@ -67,29 +69,41 @@ fn code_text(entry: &Entry) -> String {
     }
     let _ = writeln!(text, "{}  {}", styled(render::CYAN, "stage:"), entry.stage.word());
     let _ = writeln!(text, "{}  {reach}", styled(render::CYAN, "reach:"));
-    text
+    text + &ends_text(status::of_refusal(entry.code))
+}
+
+/// How a process ends by a code, and what a client is told.
+fn ends_text(Status { exit, http }: Status) -> String {
+    format!("{}   exit status {exit}, HTTP {http}\n", styled(render::CYAN, "ends:"))
 }
 
 fn failure_text(entry: &failure::Entry) -> String {
     let title = format!("{}: {}", styled(render::RED.bold(), entry.word), entry.title);
     format!(
-        "{title}\n\n{}\n\n{} {}\n{}  failure\n",
+        "{title}\n\n{}\n\n{} {}\n{}   failure\n{}",
         entry.meaning,
         styled(render::CYAN, "remedy:"),
         entry.remedy,
-        styled(render::CYAN, "kind:")
+        styled(render::CYAN, "kind:"),
+        ends_text(status::of_failure(entry.code))
     )
 }
 
 fn failure_json(entry: &failure::Entry) -> Json {
-    json!({ "code": entry.word, "title": entry.title, "meaning": entry.meaning, "remedy": entry.remedy, "kind": "failure" })
+    let Status { exit, http } = status::of_failure(entry.code);
+    json!({
+        "code": entry.word, "title": entry.title, "meaning": entry.meaning, "remedy": entry.remedy, "kind": "failure",
+        "exit": exit, "http": http,
+    })
 }
 
 fn code_json(entry: &Entry) -> Json {
     let reach = if entry.reach == Reach::Guest { "guest" } else { "run" };
+    let Status { exit, http } = status::of_refusal(entry.code);
     json!({
         "code": entry.word, "title": entry.title, "meaning": entry.meaning,
         "remedy": entry.code.remedies().join(" "), "stage": entry.stage.word(), "reach": reach, "kind": "refusal",
+        "exit": exit, "http": http,
     })
 }
 

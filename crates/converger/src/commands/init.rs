@@ -19,14 +19,14 @@ use super::{Stop, shown, spine};
 use crate::cli::Adoption;
 use crate::exit::End;
 use crate::render::{self, counted, styled, theirs};
-use crate::{files, output};
+use crate::{config, files, output};
 
 pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
-    let environment = spine::environment(&adoption.environment)?;
+    let environment = environment(adoption)?;
     let out = out(adoption)?;
     let scope = Scope::new(adoption.vmid.clone());
-    let config = spine::config(&adoption.look, &environment)?;
-    let observation = spine::read(&adoption.look, &config, &environment, &scope, Needs::Everything)?.observation;
+    let held_to = spine::config(&adoption.look, &environment)?;
+    let observation = spine::read(&adoption.look, &held_to, &environment, &scope, Needs::Everything)?.observation;
     let scaffold = scaffold(&observation, &scope);
     if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
         files::create(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
@@ -39,6 +39,34 @@ pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
         (_, false) => write!(anstream::stdout(), "{}", report(adoption, &environment, &scaffold, out.as_deref())),
     };
     shown(written, end)
+}
+
+/// The environment that is named, or else the only one that there is, which is then told.
+fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
+    if let Some(name) = &adoption.environment {
+        return spine::environment(name);
+    }
+    if config::path(adoption.look.config.as_deref()).is_none() {
+        let stop = Stop::input("nothing says which environment the guests are in: there is no converger.toml here");
+        return Err(stop.code(Code::EnvironmentUnconfigured).help("name it with `--environment <NAME>`, or converger.toml with --config"));
+    }
+    let survey = config::survey(adoption.look.config.as_deref()).map_err(spine::misconfigured)?;
+    let mut names = survey.connections.into_keys();
+    match (names.next(), names.next()) {
+        (Some(only), None) => {
+            let _ = writeln!(anstream::stderr(), "in `{only}`, the only environment of {}", survey.origin);
+            Ok(only)
+        }
+        (Some(first), Some(second)) => {
+            let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
+            let stop = Stop::input(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
+            Err(stop.code(Code::UsageWrong).help("name the one that the guests are in with --environment"))
+        }
+        (None, _) => {
+            let stop = Stop::input(format!("{} leads to no environment", survey.origin)).code(Code::EnvironmentUnconfigured);
+            Err(stop.help(spine::HOW_TO_CONFIGURE))
+        }
+    }
 }
 
 /// The file to write, if one is. It must not be there: what somebody declared is not this command's to replace.

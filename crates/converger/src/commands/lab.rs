@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use converger_core::failure::Code;
 use converger_lab::server::{Clock, Identity, Options, Passed, Place, ServeError, Server, Watcher};
-use converger_lab::{Flavour, Record, Scale, SeededDay, Setting, World};
+use converger_lab::{Flavour, Record, Scale, SeededDay, Setting};
 
 use super::endings::Endings;
 use super::{Stop, shown, spine};
@@ -30,16 +30,18 @@ const WORLD_BYTES_MAX: usize = 64 << 20;
 
 pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let setting = setting(arguments)?;
+    let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
+    // Made before anything is written or listened on: what cannot be is said first.
+    let world = Server::world_of(&setting, clock).map_err(|error| no_world(arguments, &error))?;
     let room = arguments.into.as_deref().map(Room::claim).transpose()?;
     let new = || identity(&setting);
     let identity = room.as_ref().map_or_else(new, |room| room.identity(new))?;
-    let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
     let invitation = Invitation::new(&setting, &identity, clock);
     let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
     let watcher = watcher(setting.flavour, !arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     spine::runtime()?.block_on(async {
-        let server = Server::bind(&setting, options).await.map_err(|error| unserved(&error))?;
+        let server = Server::bind_world(world, options).await.map_err(|error| unserved(&error))?;
         let places: Vec<Place> = server.places().cloned().collect();
         if let Some(room) = &room {
             invitation.leave(room, &places)?;
@@ -66,13 +68,21 @@ fn setting(arguments: &Lab) -> Result<Setting, Stop> {
         setting.faults.bad_day = bad_day;
         return Ok(setting);
     };
-    let no_world = |fault: String| unfit(format!("{} is no world: {fault}", files::shown(path)));
-    let mut setting = Setting::from_yaml(&read(path)?).map_err(no_world)?;
+    let mut setting = Setting::from_yaml(&read(path)?).map_err(|fault| no_world_in(path, &fault))?;
     setting.flavour = flavour.unwrap_or(setting.flavour);
     setting.faults.bad_day = bad_day.or(setting.faults.bad_day);
-    // Tried here already: what cannot be is said before anything is written or listened on.
-    World::new(&setting).map_err(no_world)?;
     Ok(setting)
+}
+
+fn no_world(arguments: &Lab, error: &ServeError) -> Stop {
+    match (&arguments.world, error) {
+        (Some(path), ServeError::Setting(fault)) => no_world_in(path, fault),
+        _ => unserved(error),
+    }
+}
+
+fn no_world_in(path: &Path, fault: &str) -> Stop {
+    unfit(format!("{} is no world: {fault}", files::shown(path)))
 }
 
 fn read(path: &Path) -> Result<String, Stop> {

@@ -7,22 +7,25 @@ mod export;
 mod key;
 mod lines;
 mod prove;
+mod prune;
 
 use std::io::{self, Write as _};
 
 use converger_core::apply::is_remark;
+use converger_core::document::is_hidden;
 use converger_core::failure::Code;
-use converger_ledger::Checkpoint;
+use converger_ledger::{Checkpoint, Signer};
+use converger_store::Store as _;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, shown, spine, witness};
+use super::{Stop, memory, shown, witness};
 use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{config, files, output};
+use crate::{files, output};
 
-pub(super) use book::{Book, broken};
-pub(super) use export::{blob_path, digests, root_at};
-pub(super) use key::{key_in, known, signer};
+pub(super) use book::{Book, Shelf, broken, damaged};
+pub(super) use export::{blob_path, digests};
+pub(super) use key::{key_in, known, named, signer};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
@@ -34,22 +37,21 @@ pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
         Ledger::Export(exporting) => export(exporting),
         Ledger::Prove(proving) => prove(proving),
         Ledger::Resync(resyncing) => resync(resyncing),
+        Ledger::Prune(pruning) => prune::prune(pruning),
     }
 }
 
 fn tail(tailing: &Tailing) -> Result<End, Stop> {
-    let book = Book::open(tailing.place.config.as_deref())?;
-    let size = book.heads()?.all.size;
-    let mut out = String::new();
-    book.each(size.saturating_sub(tailing.count.into()), size, |index, entry| {
-        let text = if tailing.json { format!("{}\n", numbered(index, entry)?) } else { line(index, &book.entry(index, entry)?) };
-        out.push_str(&text);
-        Ok(())
+    let text = Shelf::of(tailing.place.config.as_deref())?.read(|book| {
+        let (size, mut out) = (book.heads()?.all.size, String::new());
+        book.each(size.saturating_sub(tailing.count.into()), size, |index, entry| {
+            let text = if tailing.json { format!("{}\n", numbered(index, entry)?) } else { line(index, &book.entry(index, entry)?) };
+            out.push_str(&text);
+            Ok(())
+        })?;
+        Ok(if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out })
     })?;
-    if out.is_empty() && !tailing.json {
-        "no entries\n".clone_into(&mut out);
-    }
-    let written = if tailing.json { output::json(|to| write!(to, "{out}")) } else { write!(anstream::stdout(), "{out}") };
+    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{text}") };
     shown(written, End::Done)
 }
 
@@ -60,41 +62,78 @@ fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
 }
 
 fn show(showing: &ShowingEntry) -> Result<End, Stop> {
-    let book = Book::open(showing.place.config.as_deref())?;
-    let bytes = book.one(showing.index)?;
-    let entry = book.entry(showing.index, &bytes)?;
-    let json = numbered(showing.index, &bytes)?;
+    let (json, line) = Shelf::of(showing.place.config.as_deref())?.read(|book| {
+        let bytes = book.one(showing.index)?;
+        Ok((numbered(showing.index, &bytes)?, line(showing.index, &book.entry(showing.index, &bytes)?)))
+    })?;
     let written = if showing.json {
         output::json(|out| writeln!(out, "{json}"))
     } else {
-        writeln!(anstream::stdout(), "{}{:#}", line(showing.index, &entry), json["entry"])
+        writeln!(anstream::stdout(), "{line}{}", plain_json(&json["entry"]))
     };
     shown(written, End::Done)
 }
 
-/// Signs only what is durable: nothing that a checkpoint says can be lost.
-pub(super) fn signed(book: &Book) -> Result<(Checkpoint, String), Stop> {
-    let signer = signer(book.memory())?;
-    let head = book.heads()?.durable;
+/// JSON over several lines in which no character acts on a terminal or is overlooked; it still is the same JSON.
+fn plain_json(json: &Json) -> String {
+    let escaped = |character: char| {
+        let is_plain = character == '\n' || !is_hidden(character);
+        if is_plain {
+            character.to_string()
+        } else {
+            character.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+        }
+    };
+    format!("{json:#}").chars().map(escaped).collect()
+}
+
+/// A ledger as far as it is signed now.
+struct Signed {
+    shelf: Shelf,
+    signer: Signer,
+    checkpoint: Checkpoint,
+    /// The checkpoint as it is given to everybody.
+    text: String,
+}
+
+/// Signs what is durable and nothing else: nothing that a checkpoint says can be lost. How much that is the open store tells; a file that is
+/// only looked at may have more than the disk has.
+fn sign(config: Option<&std::path::Path>) -> Result<Signed, Stop> {
+    let shelf = Shelf::of(config)?;
+    // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
+    shelf.must_be_there()?;
+    let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
+    let signer = signer(&memory)?;
+    let head = memory.wait(memory.store.heads()).map_err(|error| damaged(&error))?.durable;
+    // What is said to be the root is believed once the entries lead to it: a signature is for ever.
+    shelf.read(|book| book.leads_to(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
     let text = checkpoint.sign(&signer);
-    Ok((checkpoint, text))
+    Ok(Signed { shelf, signer, checkpoint, text })
 }
 
 fn checkpoint(place: &LedgerPlace) -> Result<End, Stop> {
-    let book = Book::open(place.config.as_deref())?;
-    let (_, text) = signed(&book)?;
-    shown(write!(io::stdout(), "{text}"), End::Done)
+    let signed = sign(place.config.as_deref())?;
+    shown(write!(io::stdout(), "{}", signed.text), End::Done)
 }
 
 fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
-    let book = Book::open(place.config.as_deref())?;
-    shown(writeln!(io::stdout(), "{}", signer(book.memory())?.verifier()), End::Done)
+    let signed = sign(place.config.as_deref())?;
+    shown(writeln!(io::stdout(), "{}", signed.signer.verifier()), End::Done)
 }
 
 fn export(exporting: &Exporting) -> Result<End, Stop> {
-    let book = Book::open(exporting.place.config.as_deref())?;
-    let exported = export::export(&book, &exporting.directory)?;
+    let signed = sign(exporting.place.config.as_deref())?;
+    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))? {
+        Some(exported) => exported,
+        // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
+        None => {
+            let signed = sign(exporting.place.config.as_deref())?;
+            let lost =
+                || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
+            signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?.ok_or_else(lost)?
+        }
+    };
     let directory = files::shown(&exporting.directory);
     let text = format!(
         "{} entries and {} other files are in {directory}; `converger verify {directory}` checks them anywhere\n",
@@ -107,25 +146,25 @@ fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
     if !is_remark(&resyncing.reason) {
         return Err(Stop::input("a reason is missing, or longer than 4096 bytes").code(Code::UsageWrong).help("say why with --reason"));
     }
-    let survey = config::survey(resyncing.place.config.as_deref()).map_err(spine::misconfigured)?;
-    let witness = survey.witness.ok_or_else(|| {
+    let shelf = Shelf::of(resyncing.place.config.as_deref())?;
+    let witness = shelf.witness.as_deref().ok_or_else(|| {
         Stop::input("no witness is named, so that nothing keeps the state directory from being used")
             .code(Code::UsageWrong)
             .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
-    let book = Book::open(resyncing.place.config.as_deref())?;
-    let size = witness::resync(book.memory(), &witness, &resyncing.reason)?;
-    let directory = files::shown(book.directory());
+    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &resyncing.reason)?;
+    let directory = files::shown(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
     shown(write!(anstream::stdout(), "{text}"), End::Done)
 }
 
 fn prove(proving: &Proving) -> Result<End, Stop> {
-    let book = Book::open(proving.place.config.as_deref())?;
-    let (index, receipt) = prove::prove(&book, &proving.what)?;
+    let signed = sign(proving.place.config.as_deref())?;
+    let (index, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
+            super::not_kept(path, proving.place.config.as_deref())?;
             files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
             let text = format!("entry {index} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)

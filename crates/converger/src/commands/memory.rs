@@ -25,20 +25,20 @@ pub(super) struct Memory {
     witness: Option<PathBuf>,
 }
 
-/// Opens the store that converger.toml names, to look at it.
-pub(super) fn open(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
-    at(&directory(&spine::load(config, environment)?)?)
-}
-
-/// The same to write to it: where a witness has seen more of its ledger, or another one, it is only looked at.
+/// Opens the store that converger.toml names to write to it: where a witness has seen more of its ledger, or another one, it is only looked at.
 pub(super) fn to_write(config: Option<&Path>, environment: &EnvironmentName) -> Result<Memory, Stop> {
     let config = spine::load(config, environment)?;
-    let directory = directory(&config)?;
-    witness::guard(&directory, config.witness.as_deref())?;
-    Ok(Memory { witness: config.witness, ..at(&directory)? })
+    on(&directory(&config)?, config.witness.as_deref())
 }
 
-fn directory(config: &Config) -> Result<PathBuf, Stop> {
+/// Opens the store in this directory to write to it, where its witness does not know better.
+pub(super) fn on(directory: &Path, witness: Option<&Path>) -> Result<Memory, Stop> {
+    witness::guard(directory, witness)?;
+    Ok(Memory { witness: witness.map(Path::to_owned), ..at(directory)? })
+}
+
+/// Where the store is.
+pub(super) fn directory(config: &Config) -> Result<PathBuf, Stop> {
     state::directory(config.state.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))
 }
 

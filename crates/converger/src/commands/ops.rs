@@ -8,11 +8,12 @@ use converger_core::apply::{
 };
 use converger_core::moment;
 use converger_core::refusal::Refusal;
-use converger_store::{Batch, Filter, Standing, Store};
+use converger_store::{Batch, Filter, Standing};
 use serde_json::{Value as Json, json};
 
 use super::apply::UNDER_WAY;
-use super::memory::{self, Memory};
+use super::ledger::{Book, Shelf};
+use super::memory;
 use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
@@ -27,12 +28,13 @@ pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
     }
 }
 
-fn open(place: &Place) -> Result<Memory, Stop> {
-    memory::open(place.config.as_deref(), &spine::environment(&place.environment)?)
+/// Where it is looked: nothing is made or opened for writing, so that it can be looked at on a disk that is full or cannot be written to.
+fn shelf(place: &Place) -> Result<Shelf, Stop> {
+    let config = spine::load(place.config.as_deref(), &spine::environment(&place.environment)?)?;
+    Ok(Shelf::at(&memory::directory(&config)?))
 }
 
 fn list(listing: &Listing) -> Result<End, Stop> {
-    let memory = open(&listing.place)?;
     let environment = Some(spine::environment(&listing.place.environment)?);
     let standing = match (listing.held, listing.open) {
         (true, _) => Some(Standing::Held),
@@ -40,27 +42,28 @@ fn list(listing: &Listing) -> Result<End, Stop> {
         _ => None,
     };
     let filter = Filter { environment, vmid: listing.vmid, standing, ..Filter::default() };
-    let histories = memory.wait(memory.store.operations(filter, listing.limit)).map_err(|error| memory::failed(&error))?;
+    let read = |book: &Book| book.looked().operations(&filter, listing.limit).map_err(|error| memory::failed(&error));
+    let histories = shelf(&listing.place)?.read_if_there(read)?.unwrap_or_default();
     let written = if listing.json {
         output::json(|out| histories.iter().try_for_each(|history| writeln!(out, "{}", as_json(history))))
     } else {
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
         let lines = if lines.is_empty() { "no operations\n".to_owned() } else { lines };
-        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}", said_by_people(&memory, listing)?)))
+        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}", said_by_people(listing)?)))
     };
     let is_held = histories.iter().any(|history| history.progress().is_held());
     shown(written, if is_held { End::Held } else { End::Done })
 }
 
 /// What people said that keeps the program from acting: freezes and holds, as long as they last.
-fn said_by_people(memory: &Memory, listing: &Listing) -> Result<String, Stop> {
+fn said_by_people(listing: &Listing) -> Result<String, Stop> {
     if listing.open {
         return Ok(String::new());
     }
     let environment = spine::environment(&listing.place.environment)?;
     let config = spine::load(listing.place.config.as_deref(), &environment)?;
-    let remembered = memory.remembered(&environment)?;
+    let remembered = memory::glance(&config, &environment)?;
     let frozen = remembered.freeze.iter().map(|freeze| format!("frozen {}", word_of(&freeze.by, &freeze.reason, freeze.at_ms)));
     let frozen = frozen.chain(config.circumstances.freeze.map(|reason| format!("frozen by converger.toml: {}", theirs(&reason))));
     let holds = remembered.holds.iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
@@ -75,8 +78,7 @@ pub(super) fn word_of(by: &str, reason: &str, at_ms: u64) -> String {
 }
 
 fn show(showing: &Showing) -> Result<End, Stop> {
-    let memory = open(&showing.place)?;
-    let history = find(&memory, &showing.place, &showing.id)?;
+    let history = find(&showing.place, &showing.id)?;
     let written = if showing.json {
         output::json(|out| writeln!(out, "{}", as_json(&history)))
     } else {
@@ -86,14 +88,14 @@ fn show(showing: &Showing) -> Result<End, Stop> {
 }
 
 /// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
-fn find(memory: &Memory, place: &Place, id: &str) -> Result<History, Stop> {
+fn find(place: &Place, id: &str) -> Result<History, Stop> {
     let environment = spine::environment(&place.environment)?;
     let unknown = || {
         let stop = Stop::input(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
         stop.help(format!("`converger ops list {environment}` shows them"))
     };
     let id = OperationId::new(id).ok_or_else(unknown)?;
-    let history = memory.wait(memory.store.operation(id)).map_err(|error| memory::failed(&error))?.ok_or_else(unknown)?;
+    let history = shelf(place)?.read_if_there(|book| book.operation(&id))?.flatten().ok_or_else(unknown)?;
     let own = &history.operation.environment;
     if *own != environment {
         return Err(unknown().help(format!("it is one of `{own}`; if that is meant, name that environment")));
@@ -107,7 +109,7 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
         return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
     }
     let memory = memory::to_write(resolving.place.config.as_deref(), &spine::environment(&resolving.place.environment)?)?;
-    let history = find(&memory, &resolving.place, &resolving.id)?;
+    let history = find(&resolving.place, &resolving.id)?;
     let id = history.id().clone();
     if !history.progress().is_held() {
         return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
@@ -175,6 +177,13 @@ fn line(history: &History, widths: &Widths) -> String {
     )
 }
 
+/// An operation with why it was begun, and when that was decided and by whom.
+pub(super) fn explained(history: &History, decided: Option<&str>) -> String {
+    let row = |name: &str, value: &str| format!("  {} {value}\n", styled(render::CYAN, format!("{name:<10}")));
+    let decided = decided.map(|decided| row("decision", decided)).unwrap_or_default();
+    format!("{}{}{decided}", text(history), row("why", &history.operation.step.why()))
+}
+
 fn text(history: &History) -> String {
     let operation = &history.operation;
     let mut text = line(history, &Widths::default());
@@ -218,7 +227,7 @@ fn next(release: Release, operation: &Operation) -> String {
 }
 
 /// The operation and its end as they are stored, and what the journal has beside them.
-fn as_json(history: &History) -> Json {
+pub(super) fn as_json(history: &History) -> Json {
     let stored = |bytes: io::Result<Vec<u8>>| bytes.ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null);
     let resolved = history.resolved.as_ref().map(|resolved| {
         json!({ "resolution": resolved.resolution.word(), "by": resolved.by, "reason": resolved.reason, "at_ms": resolved.at_ms })

@@ -1,6 +1,7 @@
 //! The JSON Schemas of the file formats. Fields, kinds and codes come from the tables of the core; CI holds every artifact
 //! of the scenarios and random plans against them.
 
+mod evidence;
 mod reports;
 
 use std::io::{self, Write};
@@ -27,6 +28,11 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Doctor => reports::doctor(),
         Format::Pin => reports::pin(),
         Format::Init => reports::init(),
+        Format::Entry => evidence::numbered(),
+        Format::Verified => evidence::verified(),
+        Format::Reproduced => evidence::reproduced(),
+        Format::Backtest => evidence::backtest(),
+        Format::Pruned => evidence::pruned(),
     };
     // Pretty-printing a value made here cannot fail; if it did, an empty line would be an honest answer.
     let text = serde_json::to_string_pretty(&schema).unwrap_or_default();

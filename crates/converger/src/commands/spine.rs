@@ -176,6 +176,11 @@ pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<
     Proxmox::new(opened).map_err(|error| unread(&error))
 }
 
+/// A configuration that something is held against, whatever it leads to.
+pub(super) fn candidate(path: &Path) -> Result<(), Stop> {
+    config::survey(Some(path)).map(drop).map_err(misconfigured)
+}
+
 /// What waits for sockets, signals and time.
 pub(super) fn runtime() -> Result<Runtime, Stop> {
     proxmox::runtime().map_err(|error| unread(&ProxmoxError::Runtime(error)))
@@ -183,11 +188,16 @@ pub(super) fn runtime() -> Result<Runtime, Stop> {
 
 /// The system gives this process no more threads.
 pub(super) fn no_thread(error: &io::Error) -> Stop {
-    unready(Stop::failed(format!("cannot begin a thread: {error}")), "look at the limits of this process and of its user (`ulimit -u`)")
+    limited(format!("cannot begin a thread: {error}"), "look at the limits of this process and of its user (`ulimit -u`)")
+}
+
+/// The system does not give this process what it needs.
+pub(super) fn limited(message: String, remedy: &str) -> Stop {
+    Stop::failed(message).code(Code::ProcessLimited).help(more(remedy, Code::ProcessLimited))
 }
 
 /// This side of a connection cannot be made ready.
-pub(super) fn unready(stop: Stop, remedy: &str) -> Stop {
+fn unready(stop: Stop, remedy: &str) -> Stop {
     stop.code(Some(Code::ClientSetup)).help(more(remedy, Code::ClientSetup))
 }
 

@@ -11,18 +11,18 @@ mod directory;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use converger_core::failure::Code;
-use converger_ledger::{Receipt, Verifier};
+use converger_ledger::{Checkpoint, Receipt, Verifier};
 use serde_json::json;
 
-use super::ledger::{Book, broken, line};
-use super::{Stop, shown, spine, witness};
+use super::ledger::{Shelf, broken, line, named};
+use super::{Stop, shown, witness};
 use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
-use crate::{config, files, output};
+use crate::{files, output};
 
 /// What was found whole.
 struct Whole {
@@ -36,19 +36,23 @@ struct Whole {
     notes: Vec<String>,
 }
 
+const UNTRUSTED_KEY: &str = "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source";
+
+impl Whole {
+    fn noting(mut self, note: &str) -> Self {
+        self.notes.push(note.to_owned());
+        self
+    }
+}
+
 pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
-    let key = arguments.key.as_deref().map(verifier).transpose()?;
-    let whole = match &arguments.path {
-        None => {
-            let book = Book::open(arguments.config.as_deref())?;
-            let whole = database::verify(&book, key)?;
-            witness::guard(book.directory(), named_witness(arguments.config.as_deref())?.as_deref())?;
-            whole
-        }
-        Some(path) if arguments.db => database::verify(&Book::at(path)?, key)?,
-        Some(path) if path.is_dir() => directory::verify(path, key)?,
-        Some(path) => receipt(path, key)?,
-    };
+    let found = checked(arguments);
+    if let (Err(stop), true) = (&found, arguments.json)
+        && stop.is_broken()
+    {
+        output::json(|out| writeln!(out, "{}", as_broken_json(stop))).map_err(|error| super::unshown(&error))?;
+    }
+    let whole = found?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(&whole)))
     } else {
@@ -57,10 +61,61 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
     shown(written, End::Done)
 }
 
-/// The witness that converger.toml names.
-fn named_witness(config: Option<&Path>) -> Result<Option<PathBuf>, Stop> {
-    let survey = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
-    Ok(survey.and_then(|survey| survey.witness))
+fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
+    let key = arguments.key.as_deref().map(verifier).transpose()?;
+    Ok(match &arguments.path {
+        None => in_database(arguments, &Shelf::of(arguments.config.as_deref())?, key)?,
+        Some(path) if arguments.db => in_database(arguments, &Shelf::at(path), key)?,
+        Some(path) if path.is_dir() => {
+            let is_theirs = key.is_none();
+            let key = key.map_or_else(|| directory::beside(path), Ok)?;
+            let since = since(arguments, &key)?;
+            let whole = directory::verify(path, key, since.as_ref())?;
+            if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
+        }
+        Some(_) if arguments.since.is_some() => {
+            let text = "a receipt proves one entry, and not what came before or after it: --since has no place there";
+            return Err(Stop::input(text).code(Code::UsageWrong).help("check an export or a state directory with it"));
+        }
+        Some(path) => receipt(path, key)?,
+    })
+}
+
+/// A state directory, and the witness that keeps an eye on it.
+fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> Result<Whole, Stop> {
+    shelf.must_be_there()?;
+    if key.is_some() && arguments.since.is_none() {
+        let text = "--key checks signatures, and nothing in a state directory is signed";
+        let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
+        return Err(Stop::input(text).code(Code::UsageWrong).help(help));
+    }
+    let signed_by = || -> Result<Verifier, Stop> {
+        let named = named(&shelf.directory)?.and_then(|named| Verifier::parse(&named).ok());
+        named.ok_or_else(|| broken("nothing of this ledger was ever signed, and a checkpoint of it was given"))
+    };
+    let since = match (&arguments.since, &key) {
+        (None, _) => None,
+        (Some(_), Some(key)) => since(arguments, key)?,
+        (Some(_), None) => since(arguments, &signed_by()?)?,
+    };
+    let whole = shelf.read(|book| database::verify(book, key.as_ref(), since.as_ref()))?;
+    witness::guard(&shelf.directory, shelf.witness.as_deref())?;
+    Ok(whole)
+}
+
+/// What was seen of a record before.
+struct Since {
+    /// The file that keeps it, for people.
+    name: String,
+    checkpoint: Checkpoint,
+}
+
+fn since(arguments: &Verifying, key: &Verifier) -> Result<Option<Since>, Stop> {
+    let Some(path) = &arguments.since else { return Ok(None) };
+    let name = files::shown(path);
+    let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?;
+    let checkpoint = Checkpoint::verify(&read.bytes, key).map_err(|error| broken(format!("{name}: {error}")))?;
+    Ok(Some(Since { name, checkpoint }))
 }
 
 fn verifier(text: &str) -> Result<Verifier, Stop> {
@@ -78,10 +133,10 @@ fn text(whole: &Whole) -> String {
         let _ = writeln!(text, "  {} {} entries, root {root}", styled(render::CYAN, "ledger"), whole.entries);
     }
     if let Some(verifier) = &whole.verifier {
-        let _ = writeln!(text, "  {}    {verifier}", styled(render::CYAN, "key"));
+        let _ = writeln!(text, "  {}    {}", styled(render::CYAN, "key"), files::plain(&verifier.to_string()));
     }
     if whole.gone > 0 {
-        let _ = writeln!(text, "  {}   {} named by entries and no longer kept", styled(render::CYAN, "gone"), whole.gone);
+        let _ = writeln!(text, "  {}   {} that a person let go, as entries say", styled(render::CYAN, "gone"), whole.gone);
     }
     for note in &whole.notes {
         let _ = writeln!(text, "  {}   {note}", styled(render::CYAN, "note"));
@@ -94,6 +149,11 @@ fn as_json(whole: &Whole) -> serde_json::Value {
         "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root,
         "key": whole.verifier.as_ref().map(ToString::to_string), "gone": whole.gone, "notes": whole.notes,
     })
+}
+
+/// What of it is broken, for programs; people are told the same on standard error.
+fn as_broken_json(stop: &Stop) -> serde_json::Value {
+    json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "what": stop.sentence() })
 }
 
 /// A receipt is checked alone: with the key, and with nothing else.

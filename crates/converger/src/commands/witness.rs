@@ -6,7 +6,6 @@
 //!
 //! What never enters: mending either of the two.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -16,7 +15,7 @@ use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
 use converger_store::{Batch, Head, Looked, Store as _, Write};
 
 use super::Stop;
-use super::ledger::{broken, key_in, known, signer};
+use super::ledger::{broken, key_in, known, named, signer};
 use super::memory::{self, Memory};
 use crate::{files, state};
 
@@ -45,7 +44,9 @@ fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
 pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = witness else { return Ok(()) };
     let (seen, shown) = (read(directory, path)?, files::shown(directory));
-    let Some(seen) = seen else { return Ok(()) };
+    let Some(seen) = seen else {
+        return if named(directory)?.is_none() { Ok(()) } else { Err(forgotten(directory, path)) };
+    };
     let help = "find out who put it there; look with `converger ledger tail` and `verify`, and take it back into service with `converger ledger resync --reason \"...\"`";
     match found(directory, &seen)? {
         Standing::Extends => Ok(()),
@@ -61,6 +62,14 @@ pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop
     }
 }
 
+/// The file of the witness is not there, and the ledger was signed before: it may have been told, and its storage may not be mounted.
+fn forgotten(directory: &Path, path: &Path) -> Stop {
+    let text = format!("the witness {} is not there, and the ledger in {} was signed before", files::shown(path), files::shown(directory));
+    Stop::failed(text)
+        .help("mount its storage; a witness that is new is begun with `converger ledger resync --reason \"...\"`")
+        .code(Code::JournalUnreadable)
+}
+
 fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, Stop> {
     let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(Standing::Shorter) };
     let own = store.heads().map_err(|error| memory::failed(&error))?.all;
@@ -74,10 +83,13 @@ fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, Stop> {
     Ok(standing(seen, own, Some(root_at(&mut hashes, seen.size)?)))
 }
 
+/// A checkpoint is a few lines; more is none.
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
+
 /// What the witness has seen, if it has seen something.
 fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
     let shown = files::shown(path);
-    let bytes = match fs::read(path) {
+    let bytes = match files::read_at_most(path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
         // The storage of the witness is there, and the file is not: it has seen nothing yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && room(path).is_dir() => return Ok(None),
         read => read.map_err(|error| unasked(path, &error))?,
@@ -111,14 +123,25 @@ fn room(path: &Path) -> &Path {
 fn unasked(path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
         .help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
-        .code(Code::FileUnreadable)
+        .code(Code::JournalUnreadable)
 }
 
 /// Tells the witness how long the ledger is now, as far as it is durable.
 pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = witness else { return Ok(()) };
     let signer = signer(memory)?;
-    let head = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?.durable;
+    let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
+    let head = heads.durable;
+    let mut hashes = TiledHashes::new(heads.all.size, |tile| {
+        let found = memory.wait(memory.store.hashes(tile)).map_err(|error| memory::failed(&error))?;
+        found.ok_or_else(|| broken(format!("{} is missing", tile.path())))
+    });
+    if root_at(&mut hashes, head.size)? != head.root {
+        return Err(broken(format!(
+            "the hashes over the first {} entries do not lead to the recorded root: the witness is not told",
+            head.size
+        )));
+    }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(&signer);
     files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
         Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
@@ -131,7 +154,11 @@ pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop
 pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
     let seen = read(&memory.directory, witness)?;
     let size = seen.as_ref().map_or(0, |seen| seen.size);
-    let is_needed = seen.map_or(Ok(false), |seen| found(&memory.directory, &seen).map(|standing| standing != Standing::Extends))?;
+    // A witness that is new, or whose file is gone, is begun anew by a person too.
+    let is_needed = match &seen {
+        Some(seen) => found(&memory.directory, seen)? != Standing::Extends,
+        None => named(&memory.directory)?.is_some(),
+    };
     if !is_needed {
         return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service")
             .code(Code::UsageWrong));

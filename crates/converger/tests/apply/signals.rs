@@ -82,8 +82,8 @@ fn the_second_apply_is_refused_and_told_who_drives() {
     first.until("101 qemu web-1 start: sent");
     let (code, said) = Applying::start(stage.converger(&["apply", "desired.yaml"])).end();
     assert_eq!(code, Some(3), "{said}");
-    let refused = "refused[environment-busy]: another process drives this environment (by: ann@";
-    assert!(said.contains(refused) && said.contains(&format!("process: {}; since: ", first.id())), "{said}");
+    let refused = "refused[environment-busy]: another process drives this environment (by: ";
+    assert!(said.contains(refused) && said.contains("ann") && said.contains(&format!("process: {}; since: ", first.id())), "{said}");
     assert!(said.contains("help: Wait until the process in the evidence has ended"), "{said}");
     stage.let_tasks_end();
     first.until("102 qemu web-2 start: sent");

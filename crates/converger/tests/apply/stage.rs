@@ -55,19 +55,33 @@ impl Stage {
 
     /// The same, where somebody is told of every request before its answer goes out.
     pub(crate) fn watched(desired: &str, watcher: Option<Watcher>) -> Self {
-        let lab = Lab::start("", WORLD, Clock::Virtual { step_ms: 0 }, watcher).expect("a lab");
+        Self::of(WORLD, desired, Clock::Virtual { step_ms: 0 }, watcher)
+    }
+
+    /// Any world with a token `root@pam!lab`, on any clock.
+    pub(crate) fn of(world: &str, desired: &str, clock: Clock, watcher: Option<Watcher>) -> Self {
+        let lab = Lab::start("", world, clock, watcher).expect("a lab");
         let room = TempDir::new().expect("a directory");
         let keys = lab.placeholders();
         let (url, pin) = (&keys["{url}"], &keys["{fingerprint}"]);
+        // Where each request moves the clock, whoever waits asks again at once.
+        let pace = if matches!(clock, Clock::Virtual { step_ms: 1.. }) { "clock = \"requests\"\n" } else { "" };
         let config = format!(
-            "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n"
+            "[environments.lab]\nmode = \"solo\"\nurl = \"{url}\"\nfingerprints = [\"{pin}\"]\ntoken = \"root@pam!lab\"\nsecret = {{ file = \"secret\" }}\n{pace}"
         );
-        for (name, text) in [("converger.toml", config.as_str()), ("secret", "s3cret\n"), ("desired.yaml", desired)] {
-            let path = room.path().join(name);
-            fs::write(&path, text).expect("written");
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+        let secret = format!("{}\n", lab.secrets()[0]);
+        let stage = Self { room, lab };
+        for (name, text) in [("converger.toml", config.as_str()), ("secret", secret.as_str()), ("desired.yaml", desired)] {
+            stage.put(name, text);
         }
-        Self { room, lab }
+        stage
+    }
+
+    /// A file in the room that nobody else may read.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
     }
 
     /// The program in the room, with nothing of this process around it but where programs are.

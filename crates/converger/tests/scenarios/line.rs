@@ -34,6 +34,17 @@ pub(crate) enum Line {
     When(Box<When>),
     /// The program is run at a terminal, where somebody types these lines.
     Terminal(Vec<String>, Vec<String>),
+    /// The state directory is on a disk of so many kibibytes from here on.
+    Disk(u32),
+    /// Somebody else fills that disk, but for so many kibibytes.
+    Fill(usize),
+    /// And makes room again.
+    Empty,
+    /// It can only be read from here on, or written too.
+    ReadOnly,
+    Writable,
+    /// The program's own clock is so many seconds off this machine's from here on.
+    Clock(i64),
     /// The program is run with files that cannot grow beyond so many kibibytes.
     Limit(u32, Vec<String>),
     /// The program is run.
@@ -103,6 +114,12 @@ impl Line {
                 }
                 _ => Err(wrong(&"which file, from which byte on, which bytes?")),
             },
+            "disk" => Ok(Self::Disk(rest.parse().map_err(|error| wrong(&error))?)),
+            "fill" => Ok(Self::Fill(if rest.is_empty() { 0 } else { rest.parse().map_err(|error| wrong(&error))? })),
+            "empty" => Ok(Self::Empty),
+            "read-only" => Ok(Self::ReadOnly),
+            "writable" => Ok(Self::Writable),
+            "clock" => Ok(Self::Clock(rest.parse().map_err(|error| wrong(&error))?)),
             "look" => Ok(Self::Look(rest.parse().map_err(|error| wrong(&error))?)),
             "show" => Ok(Self::Show(rest.to_owned())),
             "kill" => Ok(Self::Signal(Signal::Kill)),
@@ -142,6 +159,7 @@ mod tests {
     #[test]
     fn a_line_that_means_nothing_is_refused() {
         let lines = ["act {\"explode\": 1}", "wait long", "copy one", "poke file 0 xyz", "look all", "when GET kill", "limit much audit"];
+        let lines = lines.into_iter().chain(["disk", "fill all", "clock back"]);
         for line in lines {
             assert!(Line::read(line).is_err(), "{line}");
         }

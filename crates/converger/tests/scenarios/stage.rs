@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex};
 use converger_lab::Record;
 use tempfile::TempDir;
 
+use crate::clock::Clock;
+use crate::disk::Disk;
 use crate::hook::Hook;
 use crate::lab::{self, Lab};
 use crate::line::Line;
@@ -57,6 +59,36 @@ pub(crate) struct Stage<'s> {
     acts: bool,
     /// What runs or happens while the next command does.
     meanwhile: Arc<Mutex<String>>,
+    props: Props,
+}
+
+/// What only some stories need.
+#[derive(Clone, Default)]
+struct Props {
+    /// Where the state is kept.
+    disk: Option<Arc<Disk>>,
+    /// Our own.
+    clock: Option<Arc<Clock>>,
+}
+
+impl Props {
+    fn program(&self, room: &Path, surroundings: &Surroundings) -> Command {
+        let mut program = self.disk.as_ref().map_or_else(|| run::program(room, surroundings), |disk| disk.program(surroundings));
+        self.clock.iter().for_each(|clock| clock.give(&mut program).expect("it was compiled"));
+        program
+    }
+
+    fn change(&self, line: &Line, room: &Path) -> Result<(), String> {
+        let disk = || self.disk.as_ref().ok_or("the state is on no disk of its own; `disk 256` puts it on one");
+        match line {
+            Line::Fill(kibibytes) => disk()?.fill(*kibibytes),
+            Line::Empty => disk()?.empty(),
+            Line::ReadOnly => disk()?.remount("ro"),
+            Line::Writable => disk()?.remount("rw"),
+            Line::Clock(seconds) => self.clock.as_ref().ok_or("there is no clock")?.set(*seconds),
+            line => in_room(line, room),
+        }
+    }
 }
 
 impl<'s> Stage<'s> {
@@ -90,8 +122,10 @@ impl<'s> Stage<'s> {
         secrets.push(String::from_utf8_lossy(&secret).trim().to_owned());
         secrets.retain(|secret| !secret.is_empty());
         let volatile = Volatile::new(known(&labs, room.path()), files.into_values().collect());
-        let acts = commands.lines().any(|line| line.split(' ').any(|word| word == "apply"));
-        Ok(Self { surroundings, room, labs, hook, secrets, volatile, acts, meanwhile: Arc::default() })
+        let acts = commands.lines().any(|line| line.split(' ').any(|word| matches!(word, "apply" | "ledger" | "verify")));
+        let has_clock = commands.lines().any(|line| line.split(' ').any(|word| word == "clock"));
+        let props = Props { clock: if has_clock { Some(Arc::new(Clock::new()?)) } else { None }, ..Props::default() };
+        Ok(Self { surroundings, room, labs, hook, secrets, volatile, acts, meanwhile: Arc::default(), props })
     }
 
     /// Something that is no command happens; what there is to be seen of it.
@@ -102,7 +136,8 @@ impl<'s> Stage<'s> {
             Line::When(when) => self.hook.expect(*when),
             Line::Look(vmid) => return Ok(format!("{}\n", self.labs[0].look(vmid))),
             Line::Show(file) => return self.show(&file),
-            line => in_room(&line, self.room.path())?,
+            Line::Disk(kibibytes) => self.props.disk = Some(Arc::new(Disk::mount(self.room.path(), STATE, kibibytes)?)),
+            line => self.props.change(&line, self.room.path())?,
         }
         Ok(String::new())
     }
@@ -168,7 +203,7 @@ impl<'s> Stage<'s> {
 
     fn program(&self, kibibytes: Option<u32>) -> Command {
         let mut program = match kibibytes {
-            None => run::program(self.room.path(), self.surroundings),
+            None => self.props.program(self.room.path(), self.surroundings),
             Some(kibibytes) => run::limited(self.room.path(), self.surroundings, kibibytes),
         };
         program.env("PVE_SECRET", self.labs[0].secrets().first().map_or("", String::as_str));
@@ -186,14 +221,14 @@ impl<'s> Stage<'s> {
 
     /// Commands that run while another one does. They are for the store only: the lab answers nobody as long.
     fn prepare_meanwhile(&self) {
-        let (room, surroundings) = (self.room.path().to_owned(), *self.surroundings);
+        let (room, surroundings, props) = (self.room.path().to_owned(), *self.surroundings, self.props.clone());
         let told = Arc::clone(&self.meanwhile);
         self.hook.carry_out_with(Box::new(move |line| {
             let mut told = told.lock().expect("nobody panicked");
             let Line::Run(arguments) = line else {
-                return in_room(line, &room).expect("it can be done");
+                return props.change(line, &room).expect("it can be done");
             };
-            let mut program = run::program(&room, &surroundings);
+            let mut program = props.program(&room, &surroundings);
             program.env("USER", "bob");
             let ran = run::run(program, arguments, &mut Vec::new());
             let _ = write!(told, "--- meanwhile\n$ converger {}\n{}", arguments.join(" "), ran.text());
@@ -203,7 +238,7 @@ impl<'s> Stage<'s> {
     /// All files, those of the state too.
     fn content(&self) -> BTreeMap<String, Vec<u8>> {
         let mut all = content(self.room.path());
-        let state = self.room.path().join(STATE);
+        let state = self.props.disk.as_ref().map_or_else(|| self.room.path().join(STATE), |disk| disk.directory().to_owned());
         if state.is_dir() {
             all.extend(content(&state).into_iter().map(|(name, bytes)| (format!("{STATE}/{name}"), bytes)));
         }
@@ -216,6 +251,10 @@ fn known(labs: &[Lab], room: &Path) -> Vec<(String, String)> {
     let mut known: Vec<(String, String)> = labs.iter().flat_map(Lab::volatile).collect();
     known.push((room.display().to_string(), "<room>".into()));
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    // Whoever plays the stories calls themselves by these names.
+    let own = Command::new("id").arg("-un").output().map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let own = own.unwrap_or_default();
+    known.extend([USER, "bob"].map(|user| (format!("{own}(as {user})@{}", host.trim()), format!("{user}@<here>"))));
     known.extend([USER, "bob"].map(|user| (format!("{user}@{}", host.trim()), format!("{user}@<here>"))));
     known
 }

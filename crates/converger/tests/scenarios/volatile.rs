@@ -23,6 +23,11 @@ pub(crate) struct Volatile {
 const RUN_CHARS: usize = 17;
 const DIGEST_CHARS: usize = 71;
 
+/// The name of a ledger, its key as it is passed on, and a root over its entries.
+const LOG_CHARS: usize = 26;
+const KEY_CHARS: usize = 80;
+const ROOT_CHARS: usize = 44;
+
 impl Volatile {
     pub(crate) fn new(known: Vec<(String, String)>, files: Vec<Vec<u8>>) -> Self {
         let written = files.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect();
@@ -50,6 +55,12 @@ impl Volatile {
         let text = replaced(&self.replaced(text), RUN_CHARS, |part| is_run(part).then(|| self.run(part)));
         let text = replaced(&text, 20, |part| is_time(part).then(|| "<time>".to_owned()));
         let text = with_numbers_named(&with_numbers_named(&text, "process: ", "<pid>"), "(process ", "<pid>");
+        let text = with_receipts_named(&text);
+        let text = replaced(&text, KEY_CHARS, |part| is_key(part).then(|| "<key of the ledger>".to_owned()));
+        let text = replaced(&text, LOG_CHARS, |part| is_log(part).then(|| "<ledger>".to_owned()));
+        let text = replaced(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
+        // How old a reading is, in whole seconds of this machine.
+        let text = with_numbers_named(&text, "(age_secs: ", "<some>");
         with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
     }
 
@@ -128,6 +139,33 @@ fn is_digest(text: &str) -> bool {
 /// Eight digits of its second and eight of chance.
 fn is_run(text: &str) -> bool {
     text.split_once('-').is_some_and(|(second, chance)| second.len() == 8 && chance.len() == 8 && is_hex(second) && is_hex(chance))
+}
+
+/// A receipt has its entry in one line and a signature in another.
+fn with_receipts_named(text: &str) -> String {
+    let named = |line: &str| match line.split_once(' ') {
+        Some(("extra", _)) => "extra <entry>".to_owned(),
+        Some(("\u{2014}", _)) => "\u{2014} <ledger> <signature>".to_owned(),
+        _ => line.to_owned(),
+    };
+    text.split('\n').map(named).collect::<Vec<_>>().join("\n")
+}
+
+fn is_log(text: &str) -> bool {
+    text.strip_prefix("converger-").is_some_and(is_hex)
+}
+
+fn is_key(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(3, '+').collect();
+    matches!(parts.as_slice(), [log, hash, key] if log.len() == LOG_CHARS && is_log(log) && hash.len() == 8 && is_hex(hash) && is_base64(key))
+}
+
+fn is_root(text: &str) -> bool {
+    text.strip_suffix('=').is_some_and(|root| root.len() == ROOT_CHARS - 1 && is_base64(root))
+}
+
+fn is_base64(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'+' || byte == b'/')
 }
 
 fn is_time(text: &str) -> bool {

@@ -12,8 +12,9 @@ use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, Sourc
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::Words;
 use converger_core::observe::{Observation, Reading, Status};
+use converger_core::policy;
 use converger_engine::operation::{Event, NotCommitted, Patience};
-use converger_engine::schedule::OnFailure;
+use converger_engine::schedule::{Limits, OnFailure};
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +51,10 @@ pub(crate) enum Bug {
     IgnorePending,
     /// Nor is a person's hold.
     IgnoreHold,
+    /// Nobody asks what people said since the intent was taken.
+    SkipClear,
+    /// However old a reading is, it is taken for young.
+    OldReading,
     /// A paused guest is taken for what it was planned on.
     UnclearIsFine,
     /// A guest that cannot be read is taken for stopped.
@@ -90,11 +95,29 @@ pub(crate) enum Bug {
     RepeatRequest,
     /// A guest that was once read as locked is taken for locked ever after.
     LockForever,
+    /// A guest that no list has is taken for missing.
+    AbsentIsMissing,
+    /// A change whose task no list has is taken for not carried out.
+    BelieveTheList,
+    /// Every plan is made of the first reading that there ever was.
+    OldPlan,
+    /// The limits of a run are those of another.
+    IgnoreBudget,
+    /// Everything is under way at once.
+    IgnoreLimits,
+    /// What gives no answer is asked until it does.
+    AskForEver,
+    /// One guest after the other, however long one takes.
+    OneAfterTheOther,
+    /// What fails for one guest stops all of them.
+    FailureStopsAll,
+    /// Every second plan wants the opposite.
+    TurnRound,
 }
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 36] = [
+    pub(crate) const ALL: [Self; 47] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -111,6 +134,8 @@ impl Bug {
         Self::IgnoreQuorum,
         Self::IgnorePending,
         Self::IgnoreHold,
+        Self::SkipClear,
+        Self::OldReading,
         Self::UnclearIsFine,
         Self::UnreadIsStopped,
         Self::LostIsFailed,
@@ -131,6 +156,15 @@ impl Bug {
         Self::OtherGuest,
         Self::RepeatRequest,
         Self::LockForever,
+        Self::AbsentIsMissing,
+        Self::BelieveTheList,
+        Self::OldPlan,
+        Self::IgnoreBudget,
+        Self::IgnoreLimits,
+        Self::AskForEver,
+        Self::OneAfterTheOther,
+        Self::FailureStopsAll,
+        Self::TurnRound,
     ];
 
     /// The rules that it breaks: found for another reason, it is not found.
@@ -140,9 +174,11 @@ impl Bug {
             Self::AcknowledgeFirst => &["S1", "S19"],
             Self::RetryLostAnswer | Self::AdoptForeignTask => &["S2"],
             Self::ResendOnRecovery => &["S2", "S20"],
-            Self::StaleRead | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => &["S4"],
+            Self::StaleRead | Self::OldReading | Self::IgnoreQuorum | Self::UnclearIsFine | Self::UnreadIsStopped | Self::PlannedNode => {
+                &["S4"]
+            }
             Self::IgnoreDigest => &["S7"],
-            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold => &["S12"],
+            Self::IgnoreLock | Self::IgnoreHa | Self::IgnorePending | Self::IgnoreHold | Self::SkipClear => &["S12"],
             Self::IgnoreIdentity => &["S6"],
             Self::IgnoreProtection => &["S13"],
             Self::LostIsFailed | Self::SkipPromise | Self::HeldIsFailed => &["S17"],
@@ -153,6 +189,12 @@ impl Bug {
             Self::FailOnRecovery | Self::GiveUpEarly => &["S20"],
             Self::RepeatRequest => &["G13"],
             Self::LockForever => &["L2"],
+            Self::AbsentIsMissing | Self::BelieveTheList => &["S5"],
+            Self::OldPlan => &["S8"],
+            Self::IgnoreBudget | Self::IgnoreLimits => &["S14"],
+            Self::AskForEver => &["S23"],
+            Self::OneAfterTheOther | Self::FailureStopsAll => &["L4"],
+            Self::TurnRound => &["L5"],
         }
     }
 }
@@ -171,6 +213,11 @@ pub(crate) fn locked_for_ever(locked: &mut BTreeSet<Vmid>, observation: &mut Obs
             guest.lock = Reading::Read(Some("backup".into()));
         }
     }
+}
+
+/// What an observer that believes a list would read.
+pub(crate) fn absent_is_missing(observation: &mut Observation) {
+    (observation.complete, observation.unlisted) = (true, Default::default());
 }
 
 /// What a machine with this bug would ask in the place of this.
@@ -263,6 +310,11 @@ pub(crate) fn committed(bug: Option<Bug>, record: &Record, event: Event) -> Even
     if bug == Some(Bug::GoOnUnwritten) && is_failed { Event::Committed } else { event }
 }
 
+/// What a machine with this bug takes the last word for.
+pub(crate) fn cleared(bug: Option<Bug>, said: Event) -> Event {
+    if bug == Some(Bug::SkipClear) { Event::Cleared } else { said }
+}
+
 /// What a plan with this bug would have.
 pub(crate) fn operation(bug: Option<Bug>, operation: &mut Operation) {
     match bug {
@@ -274,7 +326,25 @@ pub(crate) fn operation(bug: Option<Bug>, operation: &mut Operation) {
 
 /// What a schedule with this bug does about a failure.
 pub(crate) fn on_failure(bug: Option<Bug>, on_failure: OnFailure) -> OnFailure {
-    if bug == Some(Bug::IgnoreFailFast) { OnFailure::GoOn } else { on_failure }
+    match bug {
+        Some(Bug::IgnoreFailFast) => OnFailure::GoOn,
+        Some(Bug::FailureStopsAll) => OnFailure::Stop,
+        _ => on_failure,
+    }
+}
+
+/// How much a schedule with this bug has under way at once.
+pub(crate) fn limits(bug: Option<Bug>, limits: Limits) -> Limits {
+    match bug {
+        Some(Bug::IgnoreLimits) => Limits::default(),
+        Some(Bug::OneAfterTheOther) => Limits { per_node: 1, overall: 1 },
+        _ => limits,
+    }
+}
+
+/// What a judge with this bug lets a run do.
+pub(crate) fn budget(bug: Option<Bug>, budget: policy::Limits) -> policy::Limits {
+    if bug == Some(Bug::IgnoreBudget) { policy::Limits::default() } else { budget }
 }
 
 /// Whether a schedule with this bug begins what is not to be run, for this reason; `is_drained`: somebody asked for a stop.

@@ -4,7 +4,7 @@
 //! What never enters: what should come of it.
 
 use converger_core::testing::Rng;
-use converger_lab::{Act, Answer, Fate, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
+use converger_lab::{Act, Answer, Face, Fate, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
 use converger_store::Fault;
 
 use super::scene::{OTHER, Scene};
@@ -29,13 +29,16 @@ pub(crate) enum Kind {
     Died500,
     Empty200,
     Flooded,
+    FloodedUnannounced,
     Compressed,
     NodeDown,
     Partition,
     ProxyDown,
+    ProxyHung,
     DaemonDown,
     DaemonHung,
     FilesDown,
+    FilesHung,
     SlowNode,
     VerySlowNode,
     Vanished,
@@ -54,7 +57,10 @@ pub(crate) enum Kind {
     StoppedByHand,
     Paused,
     Moved,
+    HalfSnapshot,
     ClockJump,
+    NodeClockJump,
+    OtherFace,
     Revoked,
     HaTakesOver,
     OtherTask,
@@ -101,14 +107,15 @@ impl Kind {
             Self::Forbidden => is(403),
             Self::Died500 => is(500),
             Self::Empty200 => is(200) && answer.body == EMPTY.as_bytes(),
-            Self::Flooded => matches!(answer.fate, Fate::Flood { .. }),
+            Self::Flooded => matches!(answer.fate, Fate::Flood { announced: true, .. }),
+            Self::FloodedUnannounced => matches!(answer.fate, Fate::Flood { announced: false, .. }),
             Self::Compressed => matches!(answer.fate, Fate::GzipBomb(_)),
             _ => false,
         }
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 61] = [
+    pub(crate) const ALL: [Self; 67] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -126,13 +133,16 @@ impl Kind {
         Self::Died500,
         Self::Empty200,
         Self::Flooded,
+        Self::FloodedUnannounced,
         Self::Compressed,
         Self::NodeDown,
         Self::Partition,
         Self::ProxyDown,
+        Self::ProxyHung,
         Self::DaemonDown,
         Self::DaemonHung,
         Self::FilesDown,
+        Self::FilesHung,
         Self::SlowNode,
         Self::VerySlowNode,
         Self::Vanished,
@@ -151,7 +161,10 @@ impl Kind {
         Self::StoppedByHand,
         Self::Paused,
         Self::Moved,
+        Self::HalfSnapshot,
         Self::ClockJump,
+        Self::NodeClockJump,
+        Self::OtherFace,
         Self::Revoked,
         Self::HaTakesOver,
         Self::OtherTask,
@@ -240,6 +253,9 @@ pub(crate) fn draw(rng: &mut Rng, scene: &Scene) -> Vec<Harm> {
     if rng.one_in(50) {
         harms.extend(comes_late(rng, scene).into_iter().flatten());
     }
+    if rng.one_in(20) {
+        harms.extend(seldom(rng, scene).into_iter().flatten());
+    }
     harms
 }
 
@@ -257,6 +273,21 @@ fn comes_late(rng: &mut Rng, scene: &Scene) -> Option<[Harm; 2]> {
     };
     let death = Harm { kind: Kind::CrashAfter, moment: Moment::Sending, ..slow.clone() };
     Some([slow, death])
+}
+
+/// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
+/// still at work when the next process asks for it, and our token loses its privileges.
+fn seldom(rng: &mut Rng, scene: &Scene) -> Option<Vec<Harm>> {
+    let entry = scene.setting.nodes.keys().next()?;
+    let guest = rng.pick(&scene.setting.guests)?;
+    let of = |kind, moment| Harm { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..Harm::at(kind, moment) };
+    match rng.below(5) {
+        0 | 1 if guest.node != *entry => Some(vec![of(Kind::NodeDown, Moment::Request(5 + rng.below(4)))]),
+        2 => Some(vec![of(Kind::TaskKilled, Moment::AfterSend)]),
+        3 => Some(vec![of(Kind::TaskHangs, Moment::BeforeSend), of(Kind::CrashAfter, Moment::Command(8 + rng.below(3)))]),
+        4 if scene.is_granted => Some(vec![of(Kind::Revoked, Moment::Request(1 + rng.below(10)))]),
+        _ => None,
+    }
 }
 
 fn moment(rng: &mut Rng, kind: Kind) -> Moment {
@@ -311,10 +342,16 @@ impl Harm {
             Kind::Forbidden => instead(403, "Permission check failed", "{\"data\":null}"),
             Kind::Died500 => instead(500, "got no worker upid - start worker failed", "{\"data\":null}"),
             Kind::Empty200 => instead(200, "OK", EMPTY),
-            Kind::Flooded => Twist::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced: false },
+            Kind::Flooded => self.flood(false),
+            Kind::FloodedUnannounced => self.flood(true),
             Kind::Compressed => Twist::GzipBomb(1 << 20),
             _ => return None,
         })
+    }
+
+    /// Blanks behind the answer, up to what is read or far beyond it.
+    fn flood(&self, unannounced: bool) -> Twist {
+        Twist::Flood { bytes: if self.number.is_multiple_of(2) { 1 << 12 } else { 1 << 30 }, unannounced }
     }
 
     fn machine(&self) -> Option<Blow> {
@@ -324,17 +361,40 @@ impl Harm {
             Kind::NodeDown => Blow::Act(Act::NodeDown(node()), Some(Act::NodeUp(node()))),
             Kind::Partition => Blow::Act(Act::Isolate(vec![node()]), Some(Act::Heal)),
             Kind::ProxyDown => service(Act::ServiceDown, Part::Proxy),
+            Kind::ProxyHung => service(Act::ServiceHung, Part::Proxy),
             Kind::DaemonDown => service(Act::ServiceDown, Part::Daemon),
             Kind::DaemonHung => service(Act::ServiceHung, Part::Daemon),
             Kind::FilesDown => service(Act::ServiceDown, Part::Files),
-            Kind::SlowNode => Blow::Act(Act::Slow(node(), self.number % 29_000), Some(Act::Slow(node(), 0))),
+            Kind::FilesHung => service(Act::ServiceHung, Part::Files),
+            Kind::SlowNode => Blow::Act(Act::Slow(node(), self.slow_ms()), Some(Act::Slow(node(), 0))),
             // The proxy gives up after 30 s, and the node carries the request out all the same, within what is looked for.
-            Kind::VerySlowNode => Blow::Act(Act::Slow(node(), 30_000 + self.number % 25_000), Some(Act::Slow(node(), 0))),
+            Kind::VerySlowNode => Blow::Act(Act::Slow(node(), self.slow_ms()), Some(Act::Slow(node(), 0))),
             Kind::Blind => Blow::Act(Act::Blind(node()), Some(Act::Seeing(node()))),
-            Kind::ClockJump => Blow::Act(Act::ClockJump(i64::try_from(self.number % 7_200).unwrap_or(0) - 3_600), None),
-            Kind::Revoked => Blow::Act(Act::Revoke("/".to_owned()), None),
+            Kind::ClockJump => Blow::Act(Act::ClockJump(self.jump_secs()), None),
+            Kind::NodeClockJump => Blow::Act(Act::NodeClockJump(node(), self.jump_secs()), None),
+            Kind::OtherFace => Blow::Act(Act::Show(node(), self.face()), Some(Act::Show(node(), Face::Own))),
+            Kind::Revoked => Blow::Act(Act::Revoke("/".to_owned()), Some(Act::Regrant("/".to_owned()))),
             _ => return None,
         })
+    }
+
+    /// How much longer a slow node takes.
+    fn slow_ms(&self) -> u64 {
+        if self.kind == Kind::VerySlowNode { 30_000 + self.number % 25_000 } else { self.number % 29_000 }
+    }
+
+    /// Up to an hour ahead or back.
+    fn jump_secs(&self) -> i64 {
+        i64::try_from(self.number % 7_200).unwrap_or(0) - 3_600
+    }
+
+    fn face(&self) -> Face {
+        match self.number % 4 {
+            0 => Face::Expired,
+            1 => Face::OtherName,
+            2 => Face::OtherKey,
+            _ => Face::Noise,
+        }
     }
 
     fn guest(&self) -> Option<Blow> {
@@ -346,6 +406,7 @@ impl Harm {
             Kind::Unlisted => Blow::Act(Act::Unlist(vmid), Some(Act::Relist(vmid))),
             Kind::Recycled => act(Act::Recycle(vmid)),
             // The same name, and another guest all the same.
+            Kind::Reborn if self.number % 2 == 1 => act(Act::Replace(vmid)),
             Kind::Reborn if self.is_qemu => set("smbios1", "uuid=00000000-1111-2222-3333-444455556666"),
             Kind::Reborn => set("rootfs", "local:999/vm-999-disk-0.raw,size=8G"),
             Kind::Locked => Blow::Act(Act::Lock(vmid, "backup".to_owned()), Some(Act::Unlock(vmid))),
@@ -369,6 +430,8 @@ impl Harm {
                 Blow::Act(Act::Say(vmid, word.to_owned()), Some(Act::Say(vmid, "running".to_owned())))
             }
             Kind::Moved => act(Act::Move(vmid, self.node.clone())),
+            Kind::HalfSnapshot => Blow::Act(Act::PrepareSnapshot(vmid, "half".to_owned()), Some(Act::Unlock(vmid))),
+            Kind::HaTakesOver if self.number.is_multiple_of(2) => act(Act::Manage(vmid, "started".to_owned())),
             Kind::TaskKilled => act(Act::KillTask(vmid)),
             Kind::TaskFails => Blow::Task(TaskTwist::Fail("start failed: QEMU exited with code 1".to_owned())),
             Kind::TaskHangs => Blow::Task(TaskTwist::Hang),
@@ -388,13 +451,30 @@ impl Harm {
         }
     }
 
-    /// Whether nothing but later answers shows what it did: services, clocks and grants of the world cannot be looked at.
-    pub(crate) fn is_out_of_sight(&self) -> bool {
-        use Kind::{Blind, ClockJump, DaemonDown, DaemonHung, FilesDown, ProxyDown, Revoked, SlowNode, Unlisted, VerySlowNode};
-        matches!(
-            self.kind,
-            ProxyDown | DaemonDown | DaemonHung | FilesDown | SlowNode | VerySlowNode | Blind | Unlisted | ClockJump | Revoked
-        )
+    /// Whether an answer to a request of this path shows what it did to the world. `entry` is the node that is asked for everything; what
+    /// it cannot show of another node is not seen.
+    pub(crate) fn is_seen_in(&self, entry: &str, path: &str, answer: &Answer) -> bool {
+        let is_entry = self.node == entry;
+        let is_there = is_entry || path.contains(&format!("/nodes/{}/", self.node));
+        let is = |status: u16, reason: &str| answer.status == status && answer.fate == Fate::Deliver && answer.reason.contains(reason);
+        let is_refused = is(595, "Connection refused");
+        let is_lost = |hangs: bool| is_entry && answer.fate == Fate::LostBefore && (answer.delay_ms > 0) == hangs;
+        let lists = |what: &str| String::from_utf8_lossy(&answer.body).contains(what);
+        let is_list = is(200, "") && path.contains("/cluster/resources");
+        match self.kind {
+            Kind::ProxyDown => is_lost(false) || (is_there && !is_entry && is_refused),
+            Kind::ProxyHung => is_lost(true) || (is_there && !is_entry && is_refused),
+            Kind::DaemonDown => is_there && is_refused,
+            Kind::DaemonHung => is_there && is(596, "Connection timed out"),
+            Kind::FilesDown | Kind::FilesHung => is_entry && is(500, "RPCEnvironment init request failed"),
+            Kind::SlowNode => is_there && self.slow_ms() > 0 && answer.delay_ms >= self.slow_ms(),
+            Kind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
+            Kind::Blind => is_entry && is_list && !lists("\"vmid\":"),
+            Kind::Unlisted => is_list && !lists(&format!("\"vmid\":{}", self.vmid)),
+            // The answer arrives well, and says inside of it how it is meant.
+            Kind::Revoked => is(200, "") && lists("Permission check failed"),
+            _ => false,
+        }
     }
 
     /// What somebody else does over the API.
@@ -418,6 +498,31 @@ impl Harm {
             _ => None,
         }
     }
+}
+
+/// What the harms of all kinds are in the words of the lab and of the store, with the service and the face where there is one.
+#[cfg(test)]
+pub(crate) fn drawn() -> std::collections::BTreeSet<String> {
+    let mut drawn = std::collections::BTreeSet::new();
+    let mut add = |own: &str, shown: String| {
+        let mut words = shown.split(|own: char| !own.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let first = words.next().unwrap_or_default();
+        drawn.insert(format!("{own} {first}"));
+        if first.starts_with("Service") || first == "Show" {
+            drawn.insert(format!("{first} {}", words.next_back().unwrap_or_default()));
+        }
+    };
+    for (kind, number) in Kind::ALL.into_iter().flat_map(|kind| (0..12).map(move |number| (kind, number))) {
+        let harm = Harm { number, ..Harm::at(kind, Moment::BeforeSend) };
+        match harm.blow() {
+            Some(Blow::Wire(twist)) => add("Twist", format!("{twist:?}")),
+            Some(Blow::Task(twist)) => add("TaskTwist", format!("{twist:?}")),
+            Some(Blow::Act(act, good)) => [Some(act), good].into_iter().flatten().for_each(|act| add("Act", format!("{act:?}"))),
+            Some(Blow::Other(_)) | None => {}
+        }
+        harm.store_fault().into_iter().for_each(|fault| add("Fault", format!("{fault:?}")));
+    }
+    drawn
 }
 
 /// The next request that comes, and no other.

@@ -7,12 +7,13 @@ mod commands;
 #[path = "sim.rs"]
 mod sim;
 
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use converger_core::apply::{Record, Run};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::{Batch, MemoryStore, Write};
-use sim::{Bug, NOT_PLAYED, SAGAS, find, found_in_wrong_ones, run, sagas, tell};
+use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, tell};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -21,6 +22,15 @@ fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
     let first = tally.violations.first_key_value().map(|(seed, violation)| format!("seed {seed}: {} {}", violation.rule, violation.text));
     assert_eq!(first, None, "one of {}; `cargo xtask simulate --seed N` tells the story of a seed", tally.violations.len());
     assert_eq!(tally.missing(), Vec::<String>::new(), "seeds 0 to 1999");
+}
+
+/// Nobody searches for the schedule that ended in one.
+#[test]
+fn a_panic_is_a_violation_of_its_seed_and_the_others_go_on() {
+    let told = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
+    let violation = told.violation.map(|violation| (violation.rule, violation.text));
+    assert_eq!(violation, Some(("panic", "op-1 cannot be".to_owned())));
+    assert!(caught(8, || tell(8, None, false)).violation.is_none());
 }
 
 /// The check of ledgers finds what it is for.
@@ -47,6 +57,15 @@ fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twi
         ["lxc config", "lxc shutdown", "lxc start", "lxc stop", "qemu config", "qemu reboot", "qemu shutdown", "qemu start", "qemu stop"];
     assert_eq!(sent, all, "every change that there is, and no other");
     assert_eq!(sagas.played.len(), SAGAS.len(), "{:#?}", sagas.played);
+    // All but restarts, of which each step is played by itself.
+    let undone = sagas.played.values().filter(|words| words.contains_key("undone")).count();
+    assert_eq!(undone, SAGAS.len() - 2, "{:#?}", sagas.played);
+}
+
+/// What is published is what is played.
+#[test]
+fn s21_a_way_back_that_is_not_the_published_one_is_found() {
+    assert_eq!(finds_wrong_ways_back(), [true, true]);
 }
 
 /// A write that is new in the codec has a saga, or a reason why not.
@@ -54,9 +73,25 @@ fn g13_every_step_of_every_kind_of_operation_may_fail_crash_and_be_recovered_twi
 fn what_the_codec_can_write_is_played_or_named_with_the_reason_why_not() {
     let named = NOT_PLAYED.map(|(name, _)| name);
     let played = ["Start", "Shutdown", "Stop", "RebootQemu", "ConfigSet"];
-    let all: std::collections::BTreeSet<&str> = named.into_iter().chain(played).collect();
+    let all: BTreeSet<&str> = named.into_iter().chain(played).collect();
     assert_eq!(commands::variants("Write"), all);
     assert!(NOT_PLAYED.iter().all(|(_, reason)| !reason.is_empty()));
+}
+
+/// A fault that is new in the lab or in the store is drawn here, for each service and each face too.
+#[test]
+fn every_fault_that_the_lab_and_the_store_know_is_drawn() {
+    let (act, fault) = (include_str!("../../../converger-lab/src/fault/act.rs"), include_str!("../../../converger-lab/src/fault.rs"));
+    let (wire, store) = (include_str!("../../../converger-lab/src/wire.rs"), include_str!("../../../converger-store/src/memory.rs"));
+    let of = |source: &'static str, name: &str| commands::variants_in(source, name);
+    let named = |source, name: &'static str| of(source, name).into_iter().map(move |variant| format!("{name} {variant}"));
+    let mut all: BTreeSet<String> = named(act, "Act").chain(named(fault, "Twist")).chain(named(fault, "TaskTwist")).collect();
+    all.extend(named(store, "Fault"));
+    for service in ["ServiceDown", "ServiceHung", "ServiceUp"] {
+        all.extend(of(act, "Part").into_iter().map(|part| format!("{service} {part}")));
+    }
+    all.extend(of(wire, "Face").into_iter().map(|face| format!("Show {face}")));
+    assert_eq!(drawn(), all);
 }
 
 #[test]

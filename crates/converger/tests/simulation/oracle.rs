@@ -3,7 +3,9 @@
 //!
 //! A rule has the number that it has among the invariants of the design (S1, S2, ...). What never enters: how an operation decides.
 
+mod fresh;
 mod legal;
+mod run;
 mod send;
 pub(crate) mod truth;
 
@@ -18,7 +20,10 @@ use converger_engine::schedule::OnFailure;
 use super::scene::{TOKEN, Wanted};
 use super::stage::Snapshot;
 
+pub(crate) use fresh::Against;
+use fresh::LastWord;
 pub(crate) use legal::Grounds;
+use run::Course;
 pub(crate) use send::Mutation;
 
 /// So long a change may take to come after it was sent, a little less than what is counted from its mark.
@@ -42,9 +47,17 @@ pub(crate) struct Case {
     cluster: Option<Snapshot>,
     status: Option<Snapshot>,
     config: Option<Snapshot>,
+    /// What people had said when the last word was asked for, if nothing was read since.
+    word: Option<LastWord>,
     /// The word of the last ask.
     last: &'static str,
     sends: u32,
+    /// The node that it was last sent to.
+    sent_to: String,
+    /// Whether the guest itself was read in this life, since it was sent.
+    is_read: bool,
+    /// How often it asked for something in this life.
+    asks: u32,
     /// When it was last sent.
     sent_ms: u64,
     /// Whether the world changed when it was sent.
@@ -67,6 +80,8 @@ pub(crate) struct Case {
     resolved: bool,
     /// Somebody said that nothing of it was carried out.
     is_given_up: bool,
+    /// Tasks of ours about its guest that there were by then: whatever became of them, they did not come later.
+    known: Vec<String>,
     /// Its end, as the process believes.
     believed: Option<End>,
 }
@@ -93,6 +108,7 @@ pub(crate) struct Oracle {
     /// The process was told so.
     is_unwritable: bool,
     sent_under_key: BTreeMap<String, u32>,
+    course: Course,
     /// Changes that were sent, in all.
     pub(crate) sends: u64,
     /// The kinds of guests and changes among them.
@@ -113,6 +129,7 @@ impl Oracle {
             unwritten: BTreeSet::new(),
             is_unwritable: false,
             sent_under_key: BTreeMap::new(),
+            course: Course::default(),
             sends: 0,
             sent: BTreeSet::new(),
             violation: None,
@@ -147,8 +164,8 @@ impl Oracle {
         (self.unwritten, self.is_unwritable) = (BTreeSet::new(), false);
         for case in self.cases.values_mut() {
             case.is_under_way = false;
-            (case.cluster, case.status, case.config, case.last) = (None, None, None, "");
-            (case.task_lost, case.is_turned_down) = (false, false);
+            (case.cluster, case.status, case.config, case.word, case.last) = (None, None, None, None, "");
+            (case.task_lost, case.is_turned_down, case.is_read, case.asks) = (false, false, false, 0);
             case.told_mark &= !was_dark;
         }
     }
@@ -163,8 +180,12 @@ impl Oracle {
             cluster: None,
             status: None,
             config: None,
+            word: None,
             last: "",
             sends: 0,
+            sent_to: String::new(),
+            is_read: false,
+            asks: 0,
             sent_ms: 0,
             has_effect: false,
             is_rejected: false,
@@ -180,6 +201,7 @@ impl Oracle {
             ended: None,
             resolved: false,
             is_given_up: false,
+            known: Vec::new(),
             believed: None,
         };
         let is_new = self.cases.insert(operation.id.clone(), case).is_none();
@@ -333,13 +355,19 @@ impl Oracle {
             self.asked_about(id, task);
         }
         let Some(case) = self.cases.get_mut(id) else { return };
-        case.last = ask.word();
+        (case.last, case.word) = (ask.word(), None);
+        case.is_read |= matches!(answer, Answer::Status(_) | Answer::Config(_));
+        let asked = case.asks_again();
         match (answer, snapshot) {
             (Answer::Cluster(_), snapshot) => case.cluster = snapshot,
             (Answer::Status(_), snapshot) => case.status = snapshot,
             (Answer::Config(_), snapshot) => case.config = snapshot,
             (Answer::Task(state), _) => case.task_lost = matches!(state, TaskState::Lost(_)),
+            (Answer::Where(Some(_)), _) => self.moved(),
             _ => {}
+        }
+        if let Some((rule, text)) = asked {
+            self.broken(rule, text);
         }
     }
 
@@ -363,9 +391,10 @@ impl Oracle {
     }
 
     /// A restart says that nothing of it was carried out: whatever is slow has had its time by then (0016).
-    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, now_ms: u64) {
-        let Some(case) = self.cases.get(id) else { return };
-        let is_early = case.is_recovered && case.sends > 0 && is_not_carried_out(outcome) && now_ms < case.sent_ms + LATE_MS;
+    pub(crate) fn given_up(&mut self, id: &OperationId, outcome: &Outcome, known: impl FnOnce() -> Vec<String>, now_ms: u64) {
+        let Some(case) = self.cases.get_mut(id).filter(|case| case.sends > 0 && is_not_carried_out(outcome)) else { return };
+        case.known = known();
+        let is_early = case.is_recovered && now_ms < case.sent_ms + LATE_MS;
         self.demand(!is_early, "S20", || format!("{id} was sent a moment ago, may still come, and is given up by a restart"));
     }
 
@@ -377,6 +406,7 @@ impl Oracle {
         self.is_halted |= outcome.end() != End::Done && !case.is_recovered && self.on_failure == OnFailure::Stop;
         let case = &self.cases[id];
         let mut found = case.judged(outcome, self.wanted.get(&case.operation.guest.vmid.get()), at_work);
+        found = found.or_else(|| case.by_absence(outcome));
         if self.is_healed && outcome.end() == End::Refused && !self.is_taken(id) {
             found = found.or(Some(("L2", "nothing changes any more, and what was planned a moment ago is refused".to_owned())));
         }
@@ -387,6 +417,7 @@ impl Oracle {
         if let Some((rule, text)) = found {
             self.broken(rule, format!("{id} {:?}: {text}", case_word(outcome)));
         }
+        self.remember(id, outcome);
     }
 
     /// Whether an earlier operation has the guest of this one, because it is not known what became of it.
@@ -396,7 +427,8 @@ impl Oracle {
     }
 
     /// Its turn never came.
-    pub(crate) fn not_run(&mut self, id: &OperationId) {
+    pub(crate) fn not_run(&mut self, id: &OperationId, code: &str) {
+        self.blamed(id, code);
         let Some(case) = self.cases.get_mut(id) else { return };
         case.believed = Some(End::NotRun);
         let is_clean = !case.intent && case.sends == 0;
@@ -424,7 +456,9 @@ impl Oracle {
             return false;
         }
         let is_of = |case: &&Case| task.contains(&format!("{}:{}:{TOKEN}:", case.operation.step.change.word(), case.operation.guest.vmid));
-        let given_up = self.cases.values().filter(|case| case.sends > 0 && case.is_given_up).find(is_of);
+        // One that began in time and was lost since is not late: the guest was read, and whatever it did shows there.
+        let is_late = |case: &&Case| case.sends > 0 && case.is_given_up && !case.known.iter().any(|known| known == task);
+        let given_up = self.cases.values().filter(is_late).find(is_of);
         let Some((id, is_recovered)) = given_up.map(|case| (case.operation.id.clone(), case.is_recovered)) else { return false };
         self.demand(!is_recovered, "S20", || format!("{id} came as {task} after a restart had given it up"));
         true

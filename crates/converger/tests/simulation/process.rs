@@ -22,7 +22,7 @@ use futures_util::FutureExt as _;
 
 use super::bugs::{self, Bug};
 use super::harm::{Harm, Kind};
-use super::oracle::{Mutation, Oracle};
+use super::oracle::{Against, Mutation, Oracle};
 use super::scene::{Scene, TOKEN};
 use super::stage::Stage;
 use super::trace::Brief;
@@ -59,6 +59,10 @@ pub(crate) struct Life<'l> {
     made: u64,
     commands: u64,
     dies_after: bool,
+    /// What the machine slept between the last word and the change that is being sent.
+    slept_ms: u64,
+    /// When a planted bug last read a guest, by its own clock.
+    asked_ms: u64,
     /// What happens to the next commit.
     fault: Option<(Kind, Fault)>,
     /// The last commit could not be written; the place in the queue at which the process is told so.
@@ -80,7 +84,7 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
-            drive: Drive::new(scene.limits, bugs::on_failure(bug, scene.on_failure)),
+            drive: Drive::new(bugs::limits(bug, scene.limits), bugs::on_failure(bug, scene.on_failure)),
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
             sent: BTreeSet::new(),
@@ -88,6 +92,8 @@ impl<'l> Life<'l> {
             made: 0,
             commands: 0,
             dies_after: false,
+            slept_ms: 0,
+            asked_ms: 0,
             fault: None,
             has_failed: false,
             told_failed: None,
@@ -123,6 +129,9 @@ impl<'l> Life<'l> {
 
     fn go(&mut self) -> Result<(), Died> {
         while let Some((place, (id, event))) = self.queue.pop_first() {
+            if place.0 > self.stage.now_ms {
+                self.oracle.time_passes();
+            }
             self.stage.pass_to(place.0);
             if self.told_failed.is_some_and(|told| told <= place) {
                 self.oracle.told_unwritten();
@@ -140,7 +149,9 @@ impl<'l> Life<'l> {
     }
 
     fn feed(&mut self, id: &OperationId, event: Event) -> Result<(), Died> {
-        let effects = self.drive.feed(id, event, self.clock());
+        // With the bug, whatever was read is as young as if it had been read now.
+        let is_young = self.bug == Some(Bug::OldReading) && event == Event::Cleared;
+        let effects = self.drive.feed(id, event, if is_young { self.asked_ms } else { self.clock() });
         self.follow(effects)
     }
 
@@ -170,7 +181,7 @@ impl<'l> Life<'l> {
         }
         self.stage.tell(format_args!("{id}: not run, {code}"));
         self.stage.sometimes("an operation was not run");
-        self.oracle.not_run(id);
+        self.oracle.not_run(id, &code);
         Ok(())
     }
 
@@ -217,8 +228,10 @@ impl<'l> Life<'l> {
             }
             Command::Ask(ask) => self.ask(id, &operation, ask),
             Command::Clear => {
+                self.oracle.last_word(id, self.against(&operation), self.stage.now_ms);
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
-                self.later(self.stage.now_ms, id, said.unwrap_or_else(|| panic!("nothing here waits")));
+                let said = said.unwrap_or_else(|| panic!("nothing here waits"));
+                self.later(self.stage.now_ms, id, bugs::cleared(self.bug, said));
                 Ok(())
             }
             Command::Whose(tasks) => {
@@ -233,6 +246,15 @@ impl<'l> Life<'l> {
         }
     }
 
+    /// What people have said against a change, as the journal has it.
+    fn against(&self, operation: &Operation) -> Option<Against> {
+        let environment = &operation.environment;
+        let freeze = self.store.freeze(environment.clone()).now_or_never().and_then(Result::ok).flatten();
+        let holds = self.store.holds(environment.clone()).now_or_never().and_then(Result::ok).unwrap_or_default();
+        let is_held = holds.iter().any(|hold| hold.vmid == operation.guest.vmid);
+        freeze.map(|_| Against::Freeze).or_else(|| is_held.then_some(Against::Hold))
+    }
+
     fn later(&mut self, at_ms: u64, id: &OperationId, event: Event) {
         self.made += 1;
         self.queue.insert((at_ms, self.made), (id.clone(), event));
@@ -245,9 +267,14 @@ impl<'l> Life<'l> {
             self.oracle.broken_by("L3", format!("the process did {COMMANDS_MAX} things and goes on"));
             return Err(Died);
         }
-        let harms = self.stage.command(act == Act::Send);
+        let (harms, before_ms) = (self.stage.command(act == Act::Send), self.stage.now_ms);
         for harm in harms {
             self.struck(&harm)?;
+        }
+        // Nothing but a machine that sleeps takes time here.
+        self.slept_ms = if act == Act::Send { self.stage.now_ms - before_ms } else { 0 };
+        if self.slept_ms > 0 {
+            self.stage.sometimes("the machine slept between the last word and the sending");
         }
         Ok(())
     }
@@ -391,6 +418,9 @@ impl<'l> Life<'l> {
             // Everything is as it was planned on, it thinks.
             return self.believe_the_plan(id, operation);
         }
+        if matches!(ask, Ask::Status(_)) {
+            self.asked_ms = self.clock();
+        }
         let ask = match self.bug {
             Some(bug) => {
                 let digest = self.stage.world.truth(operation.guest.vmid.get()).map(|truth| truth.digest);
@@ -403,6 +433,8 @@ impl<'l> Life<'l> {
         self.stage.tell(format_args!("{id}: {} -> {}", ask.word(), Brief(&answer)));
         let (answer, at_ms) = match (&ask, &answer, self.bug) {
             (Ask::Send { .. }, Answer::Sent(Sent::MayHaveRun(_)), Some(Bug::RetryLostAnswer)) => self.exchange(id, operation, &ask),
+            (_, Answer::Unread(_), Some(Bug::AskForEver)) => self.until_answered(id, operation, &ask),
+            (_, Answer::Tasks(tasks), Some(Bug::BelieveTheList)) if tasks.is_empty() => return self.believe_the_list(id),
             _ => (answer, at_ms),
         };
         if ask.is_mutation() {
@@ -422,6 +454,25 @@ impl<'l> Life<'l> {
         let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.uptime().ms });
         let _ = self.exchange(id, operation, &ask);
         Err(Died)
+    }
+
+    /// No list has its task, so that nothing was carried out, it thinks.
+    fn believe_the_list(&mut self, id: &OperationId) -> Result<(), Died> {
+        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
+        self.oracle.ended(id, &outcome, true, 0);
+        Err(Died)
+    }
+
+    /// Asks until something comes, or nobody can bear it any longer.
+    fn until_answered(&mut self, id: &OperationId, operation: &Operation, ask: &Ask) -> (Answer, u64) {
+        let mut came = self.exchange(id, operation, ask);
+        for _ in 0..1_000 {
+            if !matches!(came.0, Answer::Unread(_)) {
+                break;
+            }
+            came = self.exchange(id, operation, ask);
+        }
+        came
     }
 
     /// One ask, as one request, and what came of it when.
@@ -464,6 +515,7 @@ impl<'l> Life<'l> {
             Some(mutation) => self.oracle.sends(id, &mutation, history.as_ref(), at_work, self.stage.now_ms),
             None => self.oracle.broken_by("S12", format!("{id} sends {}", request.path())),
         }
+        self.oracle.rests_on(id, self.stage.now_ms - self.slept_ms);
     }
 
     /// What is on the disk. A store that has stopped tells nobody, and what it has is there all the same.
@@ -518,7 +570,8 @@ impl<'l> Life<'l> {
             let _ = self.exchange(id, state.operation(), &ask);
         }
         let at_work = if outcome.end() == End::Failed { self.stage.tasks_at_work(state.operation().guest.vmid.get()) } else { 0 };
-        self.oracle.given_up(id, outcome, self.stage.now_ms);
+        let vmid = state.operation().guest.vmid.get();
+        self.oracle.given_up(id, outcome, || self.stage.own_tasks(vmid), self.stage.now_ms);
         self.oracle.ended(id, outcome, state.is_recorded(), at_work);
     }
 }

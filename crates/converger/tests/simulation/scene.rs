@@ -9,7 +9,7 @@ use std::sync::Arc;
 use converger_core::desired::{self, Desired};
 use converger_core::document::Notation;
 use converger_core::guest::RunState;
-use converger_core::policy::Rules;
+use converger_core::policy::{self, Rules};
 use converger_core::testing::Rng;
 use converger_engine::operation::Patience;
 use converger_engine::schedule::{Limits, OnFailure};
@@ -45,6 +45,8 @@ pub(crate) struct Scene {
     pub(crate) rules: Arc<Rules>,
     pub(crate) wanted: BTreeMap<u32, Wanted>,
     pub(crate) limits: Limits,
+    /// How much one run may change.
+    pub(crate) budget: policy::Limits,
     pub(crate) on_failure: OnFailure,
     pub(crate) patience: Patience,
     /// Every step carries an idempotency key, and is asked for again later.
@@ -89,6 +91,7 @@ pub(crate) fn draw(rng: &mut Rng) -> Scene {
         patience: patience(rng),
         is_one_shot: rng.one_in(8),
         is_granted,
+        budget: budget(rng),
     }
 }
 
@@ -100,6 +103,26 @@ fn guests(rng: &mut Rng) -> u32 {
         2 | 3 => 2,
         _ => 1,
     }
+}
+
+/// Mostly more than there can be to do.
+fn budget(rng: &mut Rng) -> policy::Limits {
+    if !rng.one_in(12) {
+        return policy::Limits::default();
+    }
+    let mut below = |max: u64| u32::try_from(rng.below(max)).unwrap_or(0);
+    policy::Limits { guests: 1 + below(2), percent: 50 * (1 + below(2)), stops: below(2) }
+}
+
+/// The same guests, and the opposite of what is wanted of them.
+pub(crate) fn turned_round(scene: &Scene) -> Desired {
+    let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
+    let wish = |guest: &GuestSetting| {
+        let kind = if guest.kind == Kind::Qemu { "qemu" } else { "lxc" };
+        let state = scene.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
+        json!({ "vmid": guest.vmid, "kind": kind, "name": guest.name, "state": state, "stop": "hard" })
+    };
+    declared(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
 }
 
 /// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
@@ -121,9 +144,7 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
     if !matches!(step, "start" | "config.set") {
         (guest.state, guest.uptime_s) = (Some("running".to_owned()), 5_000);
     }
-    let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
-    let mut json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
-    let mut wanted = Wanted { name: "web-100".to_owned(), ..Wanted::default() };
+    let (mut json, mut wanted) = wish_of_one(kind);
     ask_for(step, &mut json, &mut wanted);
     let setting = Setting {
         nodes: BTreeMap::from([("pve1".to_owned(), NodeSetting::default())]),
@@ -138,10 +159,52 @@ pub(crate) fn single(kind: Kind, step: &str) -> Scene {
         rules: Arc::new(Rules::default()),
         wanted: BTreeMap::from([(100, wanted)]),
         limits: Limits::default(),
+        budget: policy::Limits::default(),
         on_failure: OnFailure::GoOn,
         patience: short(),
         is_one_shot: false,
         is_granted: false,
+    }
+}
+
+/// The only guest of a world, of which nothing is wanted yet.
+fn wish_of_one(kind: Kind) -> (Json, Wanted) {
+    let word = if kind == Kind::Qemu { "qemu" } else { "lxc" };
+    let json = json!({ "vmid": 100, "kind": word, "name": "web-100", "stop_timeout": "3s" });
+    (json, Wanted { name: "web-100".to_owned(), ..Wanted::default() })
+}
+
+/// The same guest, of which that is wanted what a plan has published as the way back from its step; none: nothing undoes it.
+pub(crate) fn undone(kind: Kind, step: &str, undo: &Json) -> Option<Scene> {
+    let change = undo.get("change")?.as_str()?;
+    let (mut json, mut wanted) = wish_of_one(kind);
+    match change {
+        "start" => wanted.state = Some(RunState::Running),
+        "shutdown" => wanted.state = Some(RunState::Stopped),
+        "config.set" => {
+            json["config"] = undo["fields"].clone();
+            wanted.config = undo["fields"].as_object()?.iter().map(|(key, value)| (managed(key), raw(value))).collect();
+        }
+        other => panic!("nobody knows how to ask for `{other}`"),
+    }
+    if let Some(state) = wanted.state {
+        json["state"] = json!(state.word());
+    }
+    let (desired, wanted) = (Arc::new(declared(&[json])), BTreeMap::from([(100, wanted)]));
+    Some(Scene { desired, wanted, ..single(kind, step) })
+}
+
+/// The keys that sagas write.
+fn managed(key: &str) -> &'static str {
+    ["cores", "description"].into_iter().find(|own| *own == key).unwrap_or_else(|| panic!("no saga writes `{key}`"))
+}
+
+/// A value as Proxmox has it.
+fn raw(value: &Json) -> Option<String> {
+    match value {
+        Json::Null => None,
+        Json::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
     }
 }
 
@@ -152,9 +215,7 @@ fn ask_for(step: &str, json: &mut Json, wanted: &mut Wanted) {
         wanted.config.insert(key, raw.map(str::to_owned));
     };
     match step {
-        "config.back" => config("cores", json!(1), Some("1")),
         "config.unset" => config("description", Json::Null, None),
-        "config.again" => config("description", json!("old"), Some("old")),
         "config.set" | "reboot" | "restart" => config("cores", json!(2), Some("2")),
         _ => {}
     }

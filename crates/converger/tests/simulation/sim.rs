@@ -17,6 +17,7 @@ mod trace;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use book::found_in_wrong_ones;
 pub(crate) use bugs::Bug;
 pub(crate) use harm::Kind;
+#[cfg(test)]
+pub(crate) use harm::drawn;
 pub(crate) use oracle::Violation;
+#[cfg(test)]
+pub(crate) use saga::finds_wrong_ways_back;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
 pub(crate) use story::{Told, tell};
@@ -82,6 +87,9 @@ impl Tally {
     }
 }
 
+/// The rule that a story ends.
+const PANIC: &str = "panic";
+
 /// States that a long run must have reached.
 const STATES: &[&str] = &[
     "done",
@@ -109,12 +117,29 @@ const STATES: &[&str] = &[
     "a record was not taken",
     "a sync failed",
     "the process died",
+    "the machine slept between the last word and the sending",
     "the plan is refused",
+    "the plan is over its limits",
     "no reading",
     "a guest converged after healing",
     "a ledger played again",
     "a guest is refused after healing",
 ];
+
+/// The story of a seed. One that ends in a panic broke a rule too, and its seed is told.
+pub(crate) fn told(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
+    caught(seed, || tell(seed, bug, keeps_lines))
+}
+
+/// What is left of a story that may end in a panic: nothing of it is used any more, so that it does not matter how it was left.
+pub(crate) fn caught(seed: u64, story: impl FnOnce() -> Told) -> Told {
+    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| {
+        let said = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+        let text = said.unwrap_or("without a word").to_owned();
+        eprintln!("seed {seed} ended in a panic: {text}");
+        Told { violation: Some(Violation { rule: PANIC, text }), ..Told::default() }
+    })
+}
 
 /// Tells the stories of these seeds, on so many threads.
 pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) -> Tally {
@@ -129,7 +154,7 @@ pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) 
                     if seed >= first + schedules {
                         break;
                     }
-                    own.add(seed, tell(seed, bug, false));
+                    own.add(seed, told(seed, bug, false));
                 }
                 if let Ok(mut all) = all.lock() {
                     all.join(own);
@@ -142,6 +167,6 @@ pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) 
 
 /// The first seed whose story shows the bug by a rule that it breaks, within so many.
 pub(crate) fn find(bug: Bug, schedules: u64) -> Option<(u64, Violation)> {
-    let shows = |seed: u64| tell(seed, Some(bug), false).violation.filter(|violation| bug.rules().contains(&violation.rule));
+    let shows = |seed: u64| told(seed, Some(bug), false).violation.filter(|violation| bug.rules().contains(&violation.rule));
     (0..schedules).find_map(|seed| shows(seed).map(|violation| (seed, violation)))
 }

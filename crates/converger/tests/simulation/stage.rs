@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use converger_adapters::proxmox::client::Exchange;
-use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest, Method};
+use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
 use converger_core::apply::{BootId, End, Outcome, Uptime};
-use converger_lab::{Act, Answer, Part, Request, Setting, Truth, World};
+use converger_lab::{Act, Answer, Face, Part, Request, Setting, Truth, World};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::harm::{self, Blow, Harm, Kind, Moment};
@@ -48,12 +48,17 @@ pub(crate) const ENDS: &[&str] = &[
 /// How a guest and its cluster really were when a request was answered.
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot {
+    /// When that was.
+    pub(crate) at_ms: u64,
     pub(crate) quorate: bool,
     /// Whether the node that was asked is there for the entry node.
     pub(crate) online: bool,
     /// The guest; none where it is not there, or hidden.
     pub(crate) truth: Option<Truth>,
 }
+
+/// What can be looked at of a guest and of a node.
+type Shown = (Option<Truth>, Vec<bool>, bool, u64);
 
 /// What came of a request.
 pub(crate) struct Came {
@@ -88,6 +93,10 @@ pub(crate) struct Stage {
     /// Harms that wait for the request or the task that they hit.
     on_wire: Vec<Kind>,
     on_task: Vec<(Kind, u32, usize)>,
+    /// Harms to the world of which nothing was seen yet, and until when they last.
+    unseen: Vec<(Harm, Option<u64>)>,
+    /// What our way into the world shows to those who begin TLS.
+    face: Face,
     /// What took effect.
     pub(crate) struck: BTreeSet<Kind>,
     pub(crate) seen: BTreeSet<&'static str>,
@@ -115,6 +124,8 @@ impl Stage {
             made: 0,
             on_wire: Vec::new(),
             on_task: Vec::new(),
+            unseen: Vec::new(),
+            face: Face::Own,
             struck: BTreeSet::new(),
             seen: BTreeSet::new(),
             trace,
@@ -143,7 +154,7 @@ impl Stage {
             let ((at_ms, _), act) = entry.remove_entry();
             self.now_ms = self.now_ms.max(at_ms);
             self.tell(format_args!("world: {act:?}"));
-            self.world.act(self.now_ms, act);
+            self.act(act);
         }
         self.now_ms = self.now_ms.max(now_ms);
         self.world.advance_to(self.now_ms);
@@ -232,7 +243,7 @@ impl Stage {
                 }
                 Some(Blow::Act(act, good)) => {
                     let before = self.shown(&harm);
-                    self.world.act(self.now_ms, act);
+                    self.act(act);
                     self.count(&harm, &before);
                     if let (Some(act), Some(ms)) = (good, harm.heals_ms) {
                         self.made += 1;
@@ -243,24 +254,56 @@ impl Stage {
         }
     }
 
-    /// What a harm can change and what can be looked at: its guest, the tasks about it, and whether its node is there.
-    fn shown(&self, harm: &Harm) -> (Option<Truth>, Vec<bool>, bool) {
-        let tasks = self.world.tasks_about(harm.vmid).map(|(_, is_over)| is_over).collect();
-        (self.world.truth(harm.vmid), tasks, self.world.sees(&self.entry, &harm.node))
+    fn act(&mut self, act: Act) {
+        if let Act::Show(node, face) = &act
+            && *node == self.entry
+        {
+            self.face = *face;
+        }
+        self.world.act(self.now_ms, act);
     }
 
-    fn count(&mut self, harm: &Harm, before: &(Option<Truth>, Vec<bool>, bool)) {
-        if harm.is_out_of_sight() || self.shown(harm) != *before {
+    /// What a harm can change and what can be looked at: its guest, the tasks about it, whether its node is there, and what its clock says.
+    fn shown(&self, harm: &Harm) -> Shown {
+        let tasks = self.world.tasks_about(harm.vmid).map(|(_, is_over)| is_over).collect();
+        let (sees, wall_s) = (self.world.sees(&self.entry, &harm.node), self.world.wall_s_of(&harm.node));
+        (self.world.truth(harm.vmid), tasks, sees, wall_s)
+    }
+
+    /// It took effect if something is another than before; of what cannot be looked at a later answer tells.
+    fn count(&mut self, harm: &Harm, before: &Shown) {
+        if self.shown(harm) != *before {
             self.struck.insert(harm.kind);
+        } else if !self.struck.contains(&harm.kind) {
+            self.unseen.push((harm.clone(), harm.heals_ms.map(|ms| self.now_ms + ms)));
         }
     }
 
-    /// Harms that hit this answer, or a task that has begun meanwhile.
-    fn count_hits(&mut self, answer: &Answer) {
+    /// Harms that hit this answer, that it shows, or that hit a task that has begun meanwhile.
+    fn count_hits(&mut self, path: &str, answer: &Answer) {
         if let Some(at) = self.on_wire.iter().position(|kind| kind.is_seen_in(answer)) {
             self.struck.insert(self.on_wire.remove(at));
+        } else if !self.unseen.is_empty() {
+            let now_ms = self.now_ms;
+            self.unseen.retain(|(_, until_ms)| until_ms.is_none_or(|until_ms| until_ms > now_ms));
+            if let Some(at) = self.unseen.iter().position(|(harm, _)| harm.is_seen_in(&self.entry, path, answer)) {
+                self.struck.insert(self.unseen.remove(at).0.kind);
+            }
         }
         self.count_tasks();
+    }
+
+    /// Nothing is asked of whoever shows another face, and nothing arrives there.
+    fn turned_away(&mut self) -> Came {
+        self.struck.insert(Kind::OtherFace);
+        let cause = match self.face {
+            Face::Expired => Cause::CertificateExpired,
+            Face::OtherName => Cause::CertificateOtherName,
+            Face::OtherKey => Cause::Untrusted,
+            Face::Own | Face::Noise => Cause::NotTls,
+        };
+        let failure = Failure::lost(Delivery::NotDelivered, cause, format!("{}: {}", self.entry, cause.word()));
+        Came { answer: Err(failure), at_ms: self.now_ms, has_effect: false }
     }
 
     /// Harms that hit a task that has begun meanwhile, whoever began it.
@@ -291,11 +334,14 @@ impl Stage {
             Moment::AfterSend | Moment::Command(_) | Moment::Sending => false,
         });
         self.strike(due);
+        if self.face != Face::Own {
+            return self.turned_away();
+        }
         let before = is_change.then(|| self.footprint(vmid));
-        wire::put(&mut self.request, sent);
+        self.request = wire::request(std::mem::take(&mut self.request), sent);
         let answer = self.world.answer_at(self.now_ms, &self.entry, &self.request);
         wire::verify(self.world.flavour(), &self.request, &answer);
-        self.count_hits(&answer);
+        self.count_hits(sent.path(), &answer);
         let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
         if is_change {
             let due = self.take(|moment| moment == Moment::AfterSend);
@@ -314,7 +360,8 @@ impl Stage {
 
     /// How the cluster really is, without any guest.
     pub(crate) fn membership(&self, node: &str) -> Snapshot {
-        Snapshot { quorate: self.world.quorate(&self.entry), online: self.world.sees(&self.entry, node), truth: None }
+        let (quorate, online) = (self.world.quorate(&self.entry), self.world.sees(&self.entry, node));
+        Snapshot { at_ms: self.now_ms, quorate, online, truth: None }
     }
 
     /// How things really are.
@@ -325,6 +372,11 @@ impl Stage {
     /// How many tasks of ours are at work on a guest, wherever.
     pub(crate) fn tasks_at_work(&self, vmid: u32) -> usize {
         self.world.tasks_about(vmid).filter(|(upid, is_over)| !is_over && upid.contains(TOKEN)).count()
+    }
+
+    /// Our own tasks about a guest.
+    pub(crate) fn own_tasks(&self, vmid: u32) -> Vec<String> {
+        self.world.tasks_about(vmid).filter(|(upid, _)| upid.contains(TOKEN)).map(|(upid, _)| upid.to_owned()).collect()
     }
 
     /// The tasks of others about a guest.
@@ -377,7 +429,10 @@ impl Stage {
         self.healing.clear();
         self.world.clear_faults();
         let nodes: Vec<String> = self.world.node_names().map(str::to_owned).collect();
-        let mut acts = vec![Act::Heal];
+        self.unseen.clear();
+        // It may have hit a task that was listed before it, and waited for another.
+        let has_hung = self.struck.contains(&Kind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == Kind::TaskHangs);
+        let mut acts = vec![Act::Heal, Act::Show(self.entry.clone(), Face::Own)];
         for node in nodes {
             acts.extend([Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part)));
             acts.extend([Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
@@ -386,12 +441,12 @@ impl Stage {
             let is_odd = self.world.truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");
             acts.extend([Act::Reappear(vmid), Act::Relist(vmid), Act::Unlock(vmid)]);
             acts.extend(is_odd.then(|| Act::Say(vmid, "running".to_owned())));
-            if self.struck.contains(&Kind::TaskHangs) {
+            if has_hung {
                 acts.push(Act::KillTask(vmid));
             }
         }
         for act in acts {
-            self.world.act(self.now_ms, act);
+            self.act(act);
         }
         let path = "/api2/json/access/acl";
         let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";

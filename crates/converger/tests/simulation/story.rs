@@ -6,19 +6,24 @@ use std::sync::{Arc, LazyLock};
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
+use converger_core::action::Change;
 use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId, Outcome, Record, Resolution, Run, RunId, Source, Terms};
 use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
-use converger_core::artifact::{Digest, Provenance};
+use converger_core::artifact::{Digest, Provenance, write_plan};
+use converger_core::desired::Desired;
 use converger_core::evidence::Inputs;
 use converger_core::guest::Vmid;
-use converger_core::plan::{self, Plan, Verdict};
-use converger_core::policy::{Circumstances, Limits};
+use converger_core::moment;
+use converger_core::observe::Observation;
+use converger_core::plan::{self, Plan, Step, Verdict};
+use converger_core::policy::Circumstances;
 use converger_core::safety::{self, Judged};
 use converger_core::testing::{Rng, some_inputs};
 use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
+use serde_json::Value as Json;
 
 use super::book;
 use super::bugs::{self, Bug};
@@ -28,10 +33,6 @@ use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
 use super::trace::Trace;
-
-/// Readings are dated with this, and admitted at the same moment: age is not what is simulated here.
-const TAKEN_AT: &str = "2026-11-15T00:00:00Z";
-const TAKEN_SECS: u64 = 1_794_700_800;
 
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
@@ -43,6 +44,7 @@ const AUDITED_ONE_IN: u64 = 16;
 static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
 
 /// What came of a schedule.
+#[derive(Default)]
 pub(crate) struct Told {
     pub(crate) hash: u64,
     pub(crate) violation: Option<Violation>,
@@ -87,8 +89,24 @@ pub(crate) struct Undone {
     pub(crate) commands: u64,
     /// Changes that were sent to do it, to undo it, and to undo it again.
     pub(crate) sends: [u64; 3],
+    /// The words of those that undid it.
+    pub(crate) sent: BTreeSet<String>,
     /// How the guest was before, after it was undone, and after it was undone again: whether it ran, and its config.
     pub(crate) seen: [String; 3],
+}
+
+/// What plan.json publishes as the way back from each step of a scene's plan, in their order.
+pub(crate) fn published_undo(scene: Scene) -> Vec<Json> {
+    let stage = Stage::new(&scene.setting, Vec::new(), Trace::new(false));
+    let mut story = Story::new(scene, stage, Rng::new(0), None);
+    let plan = story.plan().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let mut text = Vec::new();
+    let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
+    let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
+    let json: Json =
+        written.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string())).unwrap_or_else(|error| panic!("{error}"));
+    let guests = json["body"]["guests"].as_array().into_iter().flatten();
+    guests.flat_map(|guest| guest["steps"].as_array().into_iter().flatten()).map(|step| step["undo"].clone()).collect()
 }
 
 /// One guest is brought there and back again, in one world and with one journal. These harms strike on the way back, each at a
@@ -101,6 +119,7 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
     story.stage().pass(30_000);
     let (done, begun) = (story.oracle.sends, story.stage().commands());
+    story.oracle.sent.clear();
     story.oracle.wants(back.wanted.clone());
     story.scene = back;
     let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
@@ -109,9 +128,10 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     let commands = story.stage().commands() - begun;
     story.good_days();
     let (undone, once) = (story.oracle.sends, story.guest());
+    let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
     let _ = story.live();
     let sends = [done, undone - done, story.oracle.sends - undone];
-    Undone { sends, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
+    Undone { sends, sent, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
 }
 
 struct Story {
@@ -128,13 +148,15 @@ struct Story {
     is_audited: bool,
     /// Guests that a planted bug takes for locked.
     locked: BTreeSet<Vmid>,
+    /// The reading of which a planted bug makes all plans.
+    kept: Option<Observation>,
     /// What the last plan decided about each guest.
     verdicts: Vec<(u32, Verdict)>,
 }
 
 impl Story {
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
-        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure));
+        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure).within(scene.limits, scene.budget));
         Self {
             stage: Some(stage),
             store,
@@ -146,6 +168,7 @@ impl Story {
             is_healed: false,
             is_audited: true,
             locked: BTreeSet::new(),
+            kept: None,
             verdicts: Vec::new(),
         }
     }
@@ -236,6 +259,7 @@ impl Story {
             return Ok(());
         };
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
+        self.demand_presence();
         // The plan of a world that has come to rest has nothing to admit.
         if plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             return Ok(());
@@ -249,12 +273,30 @@ impl Story {
         let was_dark = self.stage().was_dark();
         self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
         self.oracle.begins(was_dark);
+        let now_ms = self.stage().now_ms;
+        self.oracle.begins_at(now_ms / 1000);
     }
 
     fn demand_reading(&mut self) {
         if self.is_healed {
             self.oracle.broken_by("L1", "everything has healed, and there is no reading".into());
         }
+    }
+
+    /// S5: whoever is there is not called missing, however badly the lists are read.
+    fn demand_presence(&mut self) {
+        let is_called_missing = |verdict: &Verdict| matches!(verdict, Verdict::Refused(refusals) if refusals.iter().any(|refusal| refusal.code().word() == "guest-missing"));
+        let Some(stage) = self.stage.as_ref().filter(|stage| !stage.struck.contains(&Kind::Vanished)) else { return };
+        let missed = self.verdicts.iter().find(|(vmid, verdict)| is_called_missing(verdict) && stage.world.truth(*vmid).is_some());
+        if let Some((vmid, _)) = missed {
+            self.oracle.missed(*vmid);
+        }
+    }
+
+    /// What is declared.
+    fn declared(&self) -> Arc<Desired> {
+        let is_turned = self.bug == Some(Bug::TurnRound) && !self.runs.is_multiple_of(2);
+        if is_turned { Arc::new(scene::turned_round(&self.scene)) } else { Arc::clone(&self.scene.desired) }
     }
 
     /// What is open, or held until a reading tells, is found out first.
@@ -298,9 +340,10 @@ impl Story {
     /// What is to be done, on a fresh reading; none: there is no reading.
     fn plan(&mut self) -> Option<Plan> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
+        let taken_at = moment::written(stage.now_ms / 1000);
         let way = Way::new(stage);
-        let (environment, scope, needs) =
-            (self.scene.desired.environment().clone(), self.scene.desired.scope(), Needs::of(&self.scene.desired));
+        let desired = self.declared();
+        let (environment, scope, needs) = (desired.environment().clone(), desired.scope(), Needs::of(&desired));
         let question = Question { environment: &environment, cluster: None, token: TOKEN, scope: &scope, needs: &needs };
         let session = Session::new(way.clone());
         let taken = observe::read(&session, &question).now_or_never().unwrap_or_else(|| panic!("nothing here waits"));
@@ -317,20 +360,29 @@ impl Story {
         if self.bug == Some(Bug::LockForever) {
             bugs::locked_for_ever(&mut self.locked, &mut observation);
         }
-        observation.taken_at = Some(TAKEN_AT.into());
+        if self.bug == Some(Bug::AbsentIsMissing) {
+            bugs::absent_is_missing(&mut observation);
+        }
+        observation.taken_at = Some(taken_at.into());
+        if self.bug == Some(Bug::OldPlan) {
+            observation = self.kept.get_or_insert(observation).clone();
+        }
         let scoped = observation.within(&scope);
-        Some(plan::plan(Arc::clone(&self.scene.desired), Arc::new(scoped), Arc::clone(&self.scene.rules)))
+        let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
+        self.oracle.plans_on(plan.observation().taken_at.as_deref().and_then(moment::read));
+        Some(plan)
     }
 
     fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
         let has_steps = plan.guests().any(|(_, verdict)| matches!(verdict, Verdict::Steps(_)));
         let names = plan.guests().filter_map(|(guest, _)| plan.name_of(guest).map(Into::into)).collect();
-        let safe = match safety::judge(plan, Limits::default(), Circumstances::default()) {
+        let is_within = self.is_within_limits();
+        let safe = match safety::judge(plan, bugs::budget(self.bug, self.scene.budget), Circumstances::default()) {
             Judged::Safe(safe) => safe,
             Judged::Refused(_) => {
                 self.stage().tell(format_args!("the plan is refused"));
-                self.stage().sometimes("the plan is refused");
-                if self.is_healed {
+                self.stage().sometimes(if is_within { "the plan is refused" } else { "the plan is over its limits" });
+                if self.is_healed && is_within {
                     self.oracle.broken_by("L2", "the whole plan is refused although everything has healed".into());
                 }
                 return None;
@@ -344,11 +396,13 @@ impl Story {
             provenance: Provenance::Live,
             confirmation: Confirmation::Typed { by: "ann".into(), names },
             refused: Refused::IsLeftOut,
-            now_secs: TAKEN_SECS,
+            now_secs: self.stage().now_ms / 1000,
             age_secs_max: Admission::AGE_SECS_MAX,
         };
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
+            // It was read for so long that nobody knows any more how it is.
+            Err(_) if !self.is_healed => return None,
             other => panic!("everything was typed: {other:?}"),
         };
         self.runs += 1;
@@ -462,12 +516,13 @@ impl Story {
     /// L1 and L2: what is left to do is nothing, for each guest that nothing stands against, and nothing stands against it but what
     /// somebody put there.
     fn rests(&mut self) {
+        let is_within_limits = self.is_within_limits();
         let verdicts = std::mem::take(&mut self.verdicts);
         let is_refused = |verdict: &Verdict| matches!(verdict, Verdict::Refused(_));
         let refused = verdicts.iter().filter(|(_, verdict)| is_refused(verdict)).map(|(vmid, _)| *vmid).collect();
         let world = self.stage.as_ref().map(|stage| &stage.world);
         let real = self.scene.wanted.keys().filter_map(|vmid| Some((*vmid, world?.truth(*vmid)?))).collect();
-        let grounds = Grounds { wanted: &self.scene.wanted, real: &real, refused: &refused };
+        let grounds = Grounds { wanted: &self.scene.wanted, real: &real, refused: &refused, is_within_limits };
         let found = verdicts.iter().find_map(|(vmid, verdict)| self.amiss(*vmid, verdict, &grounds));
         if verdicts.iter().any(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
             self.stage().sometimes("a guest converged after healing");
@@ -478,6 +533,13 @@ impl Story {
         if let Some((rule, text)) = found {
             self.oracle.broken_by(rule, text);
         }
+    }
+
+    /// Whether a run may do all that the last plan has.
+    fn is_within_limits(&self) -> bool {
+        let steps = || self.verdicts.iter().filter_map(|(_, verdict)| if let Verdict::Steps(steps) = verdict { Some(steps) } else { None });
+        let takes_down = |step: &Step| matches!(step.change, Change::Shutdown { .. } | Change::Stop | Change::Reboot { .. });
+        self.oracle.allows(steps().count(), steps().filter(|steps| steps.iter().any(takes_down)).count())
     }
 
     /// What is wrong with the last verdict on a guest.
@@ -491,6 +553,7 @@ impl Story {
                 Some(("L2", format!("{vmid} is refused with `{code}`, and nothing gives cause for that any more: {real:?}")))
             }
             Verdict::Steps(_) if wanted.is_hopeless || self.waits_for_hopeless(vmid) => None,
+            Verdict::Steps(_) if !grounds.is_within_limits => None,
             Verdict::Steps(steps) => {
                 let words: Vec<&str> = steps.iter().map(|step| step.change.word()).collect();
                 Some(("L1", format!("{vmid} still has steps although everything has healed: {words:?}")))

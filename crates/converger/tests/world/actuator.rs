@@ -2,15 +2,18 @@
 //! lab knows it to be.
 
 use converger_adapters::proxmox::codec::{
-    Accepted, Cause, CloneDisks, Command, Delivery, Event, Failure, Read, TaskSource, TaskState, Write,
+    Accepted, Cause, CloneDisks, Command, Delivery, Event, Failure, Migration, Read, TaskState, Write,
 };
+use converger_adapters::proxmox::hand::command;
+use converger_core::action::Change;
 use converger_core::apply::promise::Kept;
+use converger_core::apply::{Answer, Ask, Place};
 use converger_core::guest::Kind;
 use converger_lab::{Act, Flavour, RequestFault, TaskFault, TaskTwist, Twist};
 
 use crate::actions::{Action, clone, is_done, prepared, storage, write};
 use crate::claims::Tally;
-use crate::spine::{Pledge, ask, call, path};
+use crate::spine::{Pledge, ask, block_on, call, hand, node, path};
 use crate::way::{Checked, Way};
 
 const FLAVOURS: [Flavour; 3] = [Flavour::V7, Flavour::V8, Flavour::V9];
@@ -112,6 +115,7 @@ fn carry_out(case: Case) -> (Way<()>, Outcome) {
         way.lab().act(Act::Lock(100, "backup".to_owned()));
     }
     let write = write(&way, kind, action);
+    sent_alike(&way, &write);
     let pledge = Pledge::of(&way, &write);
     assert!(matches!(pledge.kept_before(), Kept::No(_)), "{case:?} holds before it is done: {:?}", pledge.before);
     let old = way.lab().world.clone();
@@ -124,6 +128,25 @@ fn carry_out(case: Case) -> (Way<()>, Outcome) {
     let kept = pledge.kept(&way, &write);
     let is_done = is_done(action, &old, &way.lab().world);
     (way, Outcome { write, accepted, task, kept, is_done })
+}
+
+/// What a plan can ask for is written by the engine's own ask into the very same request.
+fn sent_alike(way: &Way<()>, write: &Write) {
+    let change = match write {
+        Write::Start(_) => Change::Start,
+        Write::Shutdown { timeout_secs, .. } => Change::Shutdown { timeout_secs: *timeout_secs },
+        Write::Stop(_) => Change::Stop,
+        Write::RebootQemu { timeout_secs, .. } => Change::Reboot { timeout_secs: *timeout_secs },
+        Write::ConfigSet(set) => Change::ConfigSet(set.changes().into()),
+        _ => return,
+    };
+    let guest = write.guest();
+    let place = Place { node: guest.node, kind: guest.kind, vmid: guest.vmid };
+    let revision = match block_on(hand(way).ask(&Ask::Config(place.clone()))) {
+        Answer::Config(config) => config.revision,
+        other => panic!("no config: {other:?}"),
+    };
+    assert_eq!(command(&Ask::Send { place, change, revision }), Ok(Command::Write(write.clone())));
 }
 
 fn set_up(way: &Way<()>, fate: Fate) {
@@ -160,8 +183,10 @@ fn task_of(accepted: &Result<Event, Failure>) -> Option<converger_adapters::prox
 /// Where the answer was lost, the node's list of tasks tells whether there is a task; where it was not, the task is in it too.
 fn found(way: &Way<()>, write: &Write, sent_at: u64, case: Case) {
     let guest = write.guest();
-    let read = Read::Tasks { node: guest.node, vmid: guest.vmid, source: TaskSource::All, since_secs: Some(sent_at) };
-    let Ok(Event::Tasks(tasks)) = ask(way, read) else { panic!("{case:?}: no list of tasks") };
+    let Ok(Event::Tasks(mut tasks)) = ask(way, Read::Tasks { node: guest.node, vmid: guest.vmid }) else {
+        panic!("{case:?}: no list of tasks")
+    };
+    tasks.retain(|task| task.upid.started_at() >= sent_at);
     let has_task = case.action.has_task(case.flavour, case.kind);
     match case.fate {
         Fate::LostBefore => assert!(tasks.is_empty(), "{case:?}: {tasks:?}"),
@@ -313,6 +338,31 @@ fn a_copy_that_proxmox_does_not_make_is_promised_by_nobody() {
             );
             assert!(way.lab().world.truth(200).is_none(), "{flavour:?} {kind}: {said}");
         }
+    }
+}
+
+/// A machine that runs on a disk of its node alone, and a container that does not go down in time, stay where they are.
+#[test]
+fn a_move_that_proxmox_does_not_make_is_kept_by_nobody() {
+    for (flavour, kind) in FLAVOURS.into_iter().flat_map(|flavour| Kind::ALL.map(|kind| (flavour, kind))) {
+        let way = prepared(flavour, kind, Action::MigrateRunning);
+        let mode = match kind {
+            Kind::Qemu => Migration::QemuLive,
+            Kind::Lxc => Migration::LxcRestart { timeout_secs: 2 },
+        };
+        if kind == Kind::Qemu {
+            way.lab().act(Act::Set(100, "scsi0".to_owned(), "local:100/vm-100-disk-0.qcow2,size=1G".to_owned()));
+        }
+        let guest = path("pve1", kind, 100);
+        let write = Write::Migrate { node: guest.node, vmid: guest.vmid, target: node("pve3"), mode };
+        let pledge = Pledge::of(&way, &write);
+        let accepted = call(&way, Command::Write(write.clone()));
+        way.lab().pass(60_000);
+        let task = task_of(&accepted).map(|upid| ask(&way, Read::TaskStatus(upid)));
+        assert!(matches!(&task, Some(Ok(Event::Task(TaskState::Failed { .. })))), "{flavour:?} {kind}: {accepted:?} {task:?}");
+        assert!(matches!(pledge.kept(&way, &write), Kept::No(_)), "{flavour:?} {kind}");
+        let truth = way.lab().world.truth(100).unwrap_or_else(|| panic!("it is there"));
+        assert_eq!((truth.node.as_str(), truth.process.is_some(), truth.config.get("lock")), ("pve1", true, None), "{flavour:?} {kind}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use converger_adapters::proxmox::codec::{Accepted, Command, Event, GuestPath, Read, TaskSource, Upid, UserId, Write};
+use converger_adapters::proxmox::codec::{Accepted, Command, Event, GuestPath, Read, Upid, UserId, Write};
 use converger_core::guest::Kind;
 use converger_lab::Flavour;
 
@@ -16,7 +16,6 @@ use crate::way::Checked;
 /// Everything that can be read of a world with one guest, which a task is about.
 fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
     let user = || UserId::new("root@pam").unwrap_or_else(|| panic!("an id"));
-    let tasks = |source, since_secs| Read::Tasks { node: node("pve1"), vmid: vmid(100), source, since_secs };
     vec![
         Read::Version,
         Read::ClusterStatus,
@@ -35,9 +34,7 @@ fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
         Read::NodeVersion(node("pve1")),
         Read::NodeTime(node("pve1")),
         Read::TaskStatus(upid),
-        tasks(TaskSource::Active, Some(1)),
-        tasks(TaskSource::Archive, None),
-        tasks(TaskSource::All, None),
+        Read::Tasks { node: node("pve1"), vmid: vmid(100) },
     ]
 }
 

@@ -80,10 +80,11 @@ fn is_of_every_release(body: &str) -> bool {
 }
 
 /// All that the client does in these is to read or write a text, whoever sent it: they take the texts of all releases.
-const OF_TEXTS: [&str; 8] = [
+const OF_TEXTS: [&str; 9] = [
     "a_balloon_fits_into_memory_that_waits_for_a_restart",
     "a_write_that_answers_500_may_have_been_written",
     "in_version_7_the_reason_phrase_is_all_there_is",
+    "odd_users_are_encoded_and_stay_themselves",
     "parameters_of_a_removal_stand_in_the_query",
     "texts_of_proxmox_and_what_they_amount_to",
     "the_id_of_a_task_is_one_segment",

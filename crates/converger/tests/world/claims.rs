@@ -82,7 +82,7 @@ fn of_guest(observation: &Observation, row: &ObservedGuest, witness: &Witness) -
     claims.extend(run_state(observation, row, witness));
     claims.extend(ha(row, witness));
     claims.extend(match &row.digest {
-        Some(digest) => of_config(row, digest, witness),
+        Some(digest) => of_config(row, digest, witness).into_iter().chain(of_one(row, digest, witness)).collect(),
         None => of_list(row, witness),
     });
     claims
@@ -186,6 +186,21 @@ fn of_config(row: &ObservedGuest, digest: &str, witness: &Witness) -> Vec<Claim>
     claims.extend(values(row, truth));
     claims.extend(waiting(row, truth));
     claims
+}
+
+/// What is told live of a guest and what was read of its config is of one guest: all of it was so at one moment, or of one with these birth
+/// marks. A root disk is no mark of a container by itself: the next one under its id has one of the same name.
+///
+/// A run-state of the list is not held to this: the list knows guests by their ids alone, and says so (`cache`).
+fn of_one(row: &ObservedGuest, digest: &str, witness: &Witness) -> Option<Claim> {
+    let raw = row.run_state.as_deref().filter(|_| row.source.as_deref() == Some("live"))?;
+    let is_marked = |identity: &Identity| match identity {
+        Identity::Qemu { uuid, ctime } => uuid.is_some() || ctime.is_some(),
+        Identity::Lxc { mac, .. } => mac.is_some(),
+    };
+    let has_marks = |truth: &Truth| matches!(&row.identity, Reading::Read(own) if is_marked(own) && **own == identity(truth));
+    let was = |truth: &Truth| truth.process.as_deref().unwrap_or("stopped") == raw && (truth.digest == digest || has_marks(truth));
+    Some(claim("run-state and config", "of one guest", witness.was(row.vmid.get(), was)))
 }
 
 fn said(what: &'static str, claimed: Reading<bool>, is: bool) -> Claim {

@@ -15,7 +15,7 @@ use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
 use converger_lab::{Act, Flavour, GuestSetting, Part, RequestFault, Setting, Twist};
 
 use crate::spine::read as take;
-use crate::spine::{Pledge, ask, call, path, vmid};
+use crate::spine::{Pledge, ask, call, node, path, vmid};
 use crate::way::Way;
 
 /// Three nodes; a virtual machine and a container that run on the second, one of each that does not on the first.
@@ -317,6 +317,19 @@ fn a_guest_that_was_replaced_is_not_taken_for_the_one_that_the_list_remembers() 
 }
 
 #[test]
+fn a_guest_made_anew_under_its_name_is_known_by_its_marks_alone() {
+    in_every_release(LAB, |way| {
+        let before = row(&whole(way, &[100]), 100).identity.clone();
+        way.lab().act(Act::Replace(100));
+        way.lab().pass(20_000);
+        let taken = whole(way, &[100]);
+        let after = row(&taken, 100);
+        assert!(before.is_read() && after.identity.is_read() && before != after.identity);
+        assert_eq!((after.status.clone(), after.name.as_deref()), (Status::Known(RunState::Stopped), Some("web")));
+    });
+}
+
+#[test]
 fn what_the_manager_has_not_looked_at_has_no_word_yet() {
     in_every_release(LAB, |way| {
         assert_eq!(row(&whole(way, &[102]), 102).ha, Reading::Read(None));
@@ -488,6 +501,25 @@ fn a_task_that_nobody_remembers_has_a_cause_of_its_own() {
 }
 
 #[test]
+fn a_token_that_may_not_audit_finds_its_own_tasks_and_no_others() {
+    let acl = "acl: [{ path: /vms, role: PVEVMUser, token: 'root@pam!lab' }]\n";
+    let tokens = "tokens: { root@pam!lab: { secret: lab }, root@pam!other: { secret: other, full: true } }";
+    let limited = LAB.replace("tokens: { root@pam!lab: { secret: lab, full: true } }", tokens) + acl;
+    in_every_release(&limited, |way| {
+        let tasks = |id| match ask(way, Read::Tasks { node: node("pve1"), vmid: vmid(id) }) {
+            Ok(Event::Tasks(tasks)) => tasks.len(),
+            other => panic!("no list: {other:?}"),
+        };
+        let start = call(way, Command::Write(Write::Start(path("pve1", Kind::Qemu, 100))));
+        assert!(start.is_ok(), "{start:?}");
+        let others = converger_lab::Request::new("POST", "/api2/json/nodes/pve1/lxc/101/status/start").token("root@pam!other=other");
+        let now_ms = way.lab().now_ms;
+        assert_eq!(way.lab().world.answer_at(now_ms, "pve1", &others).status, 200);
+        assert_eq!((tasks(100), tasks(101)), (1, 0));
+    });
+}
+
+#[test]
 fn whether_a_task_runs_is_told_by_the_task_and_not_by_a_list() {
     in_every_release(LAB, |way| {
         let start = call(way, Command::Write(Write::Start(path("pve1", Kind::Qemu, 100))));
@@ -495,8 +527,7 @@ fn whether_a_task_runs_is_told_by_the_task_and_not_by_a_list() {
         assert_eq!(ask(way, Read::TaskStatus(upid.clone())), Ok(Event::Task(TaskState::Running)));
         way.lab().pass(5_000);
         assert_eq!(ask(way, Read::TaskStatus(upid.clone())), Ok(Event::Task(TaskState::Ended { warnings: 0 })));
-        let source = converger_adapters::proxmox::codec::TaskSource::All;
-        let list = Read::Tasks { node: upid.node().clone(), vmid: vmid(100), source, since_secs: None };
+        let list = Read::Tasks { node: upid.node().clone(), vmid: vmid(100) };
         let Ok(Event::Tasks(tasks)) = ask(way, list) else { panic!("no list") };
         assert_eq!(tasks.iter().map(|task| &task.upid).collect::<Vec<_>>(), [&upid]);
         assert_eq!((upid.worker(), RunState::Running.word()), ("qmstart", state(&whole(way, &[100]), 100).as_str()));

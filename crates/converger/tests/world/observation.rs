@@ -188,6 +188,7 @@ const REACHED: &[(&str, &[&str])] = &[
     ("tags listed", &["yes", "no"]),
     ("ha", &["none", "managed", "without a word"]),
     ("identity", &["qemu", "lxc"]),
+    ("run-state and config", &["of one guest"]),
     ("config", &["understood", "not read and not claimed", "digest", "whole"]),
     ("pending", &["none", "value", "removal", "other", "all of it"]),
     (
@@ -202,6 +203,7 @@ const REACHED: &[(&str, &[&str])] = &[
             "moved-while-read",
             "gone-while-read",
             "renamed-while-read",
+            "replaced-while-read",
             "config-not-understood",
             "answer-malformed",
             "unreadable",
@@ -310,6 +312,36 @@ fn a_claim_that_was_never_so_is_found() {
                 assert!(!found(&spoilt).is_empty(), "{what} of {row:?}");
             }
         }
+    }
+}
+
+/// One guest's run-state beside the config of the one that was made anew under its id and name: each was so, and not of one guest.
+#[test]
+fn a_run_state_and_a_config_of_two_guests_are_found() {
+    let yaml = "
+nodes: { pve1: {} }
+tokens: { root@pam!lab: { secret: lab, full: true } }
+guests:
+  - { vmid: 100, kind: qemu, node: pve1, name: web, state: running }
+  - { vmid: 101, kind: lxc, node: pve1, name: dns, state: running, config: { net0: 'name=eth0,bridge=vmbr0' } }
+";
+    let setting = converger_lab::Setting::from_yaml(yaml).unwrap_or_else(|error| panic!("{error}"));
+    let way = Way::new(&setting, "pve1", Trouble::new(Rng::new(1), 0, vec!["pve1".to_owned()]));
+    arrive(&way, setting.start_ms + 20_000);
+    let scope: Vec<Vmid> = [100, 101].map(spine::vmid).into();
+    let read = || spine::read(&way, &Scope::new(scope.clone()), &Needs::Everything, None).expect("a reading").observation;
+    let before = read();
+    [100, 101].into_iter().for_each(|vmid| way.lab().act(converger_lab::Act::Replace(vmid)));
+    let after = read();
+    let lab = way.lab();
+    let found = |observation: &Observation| check(observation, &scope, &lab.bystander.witness, &mut Tally::default());
+    assert_eq!((found(&before), found(&after)), (vec![], vec![]));
+    for index in 0..scope.len() {
+        let mut mixed = after.clone();
+        let (old, row) = (&before.guests[index], &mut mixed.guests[index]);
+        (row.status, row.run_state) = (old.status.clone(), old.run_state.clone());
+        let found = found(&mixed);
+        assert!(found.len() == 1 && found[0].contains("run-state and config of one guest was never so"), "{found:?}");
     }
 }
 

@@ -55,7 +55,7 @@ impl Trouble {
 
     fn guest(&mut self) -> Act {
         let (vmid, node) = (self.vmid(), self.node());
-        match self.rng.below(16) {
+        match self.rng.below(18) {
             0 => Act::Vanish(vmid),
             1 => Act::Reappear(vmid),
             2 => Act::Unlist(vmid),
@@ -69,6 +69,7 @@ impl Trouble {
             10 | 11 => Act::Move(vmid, node),
             12 => Act::PrepareSnapshot(vmid, "half".to_owned()),
             13 => Act::KillTask(vmid),
+            14 | 15 => Act::Replace(vmid),
             _ => Act::Set(vmid, self.rng.word(&["name", "hostname", "protection", "template"]).to_owned(), "1".to_owned()),
         }
     }

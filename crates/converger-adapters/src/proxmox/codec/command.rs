@@ -56,22 +56,11 @@ pub enum Read {
     NodeTime(NodeName),
     /// Whether a task runs, and how it ended.
     TaskStatus(Upid),
-    /// The tasks of a guest on a node, since a time.
+    /// The tasks of a guest on a node, those that run and those that have ended.
     Tasks {
         node: NodeName,
         vmid: Vmid,
-        source: TaskSource,
-        since_secs: Option<u64>,
     },
-}
-
-/// Which tasks a list is about. By default Proxmox lists only those that have ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum TaskSource {
-    Active,
-    Archive,
-    All,
 }
 
 /// What can be changed.
@@ -264,10 +253,8 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
         Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
-        Read::Tasks { node, vmid, source, since_secs } => {
-            let parameters = none.with("vmid", vmid).with("source", source.word()).with_some("since", *since_secs);
-            get(&["nodes", node.as_str(), "tasks"], parameters)
-        }
+        // By default only those that have ended are listed.
+        Read::Tasks { node, vmid } => get(&["nodes", node.as_str(), "tasks"], none.with("vmid", vmid).with("source", "all")),
     }
 }
 
@@ -335,16 +322,6 @@ fn clone_parameters(kind: Kind, to: Vmid, name: &GuestName, target: Option<&Node
     match disks {
         CloneDisks::Linked => parameters.with("full", 0),
         CloneDisks::Full(storage) => parameters.with("full", 1).with_some("storage", storage.as_ref().map(StorageName::as_str)),
-    }
-}
-
-impl TaskSource {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Archive => "archive",
-            Self::All => "all",
-        }
     }
 }
 

@@ -13,12 +13,11 @@ use crate::proxmox::codec::{Cause, Cluster};
 pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
     let mut findings = Vec::new();
     let cluster = match &answers.cluster {
-        Some(Ok(cluster)) => cluster,
-        Some(Err(failure)) => {
+        Ok(cluster) => cluster,
+        Err(failure) => {
             findings.push(untold("cluster", "the state of the cluster", failure).remedy("see `may-read`"));
             return findings;
         }
-        None => return findings,
     };
     findings.extend(doubles(gathered));
     findings.push(name(gathered, cluster));

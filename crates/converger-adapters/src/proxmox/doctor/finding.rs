@@ -148,11 +148,6 @@ impl Finding {
     }
 }
 
-/// A text as one word of a shell.
-pub(in crate::proxmox) fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 /// Some of many, so that a line stays a line.
 pub(super) fn listed<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
     const SHOWN_MAX: usize = 12;
@@ -171,12 +166,6 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_word_of_a_shell_cannot_end_early() {
-        assert_eq!(quoted("svc@pve!probe"), "'svc@pve!probe'");
-        assert_eq!(quoted("o'neill@pve!x; rm -rf /"), r"'o'\''neill@pve!x; rm -rf /'");
-    }
 
     #[test]
     fn many_things_are_counted_and_not_listed() {

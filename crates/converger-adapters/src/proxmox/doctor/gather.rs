@@ -1,4 +1,5 @@
-//! Asks an environment everything that the findings rest on: each thing once, and nothing is written (G4, G5).
+//! Asks an environment everything that the findings rest on: each thing once, and nothing is written (G4, G5). Only the state of the
+//! cluster is asked for again at the end, as every reading does.
 //!
 //! Every endpoint is asked who it is; the rest is asked of the first one that answers to the token and is in the right cluster.
 //! What never enters: what an answer means (`doctor`).
@@ -12,8 +13,10 @@ use futures_util::future::join_all;
 
 use super::need::Wants;
 use crate::proxmox::client::{Distrust, Exchange, Fingerprint, REQUESTS_PER_NODE_MAX, Session, TokenId, Trust, Validity};
-use crate::proxmox::codec::{Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Roles, User, UserId, Version};
-use crate::proxmox::observe::{self, Needs, Question, Taken, Unread};
+use crate::proxmox::codec::{
+    Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Resource, Roles, User, UserId, Version,
+};
+use crate::proxmox::observe::{self, BegunWith, Need, Needs, Question, Taken, Unread};
 use crate::proxmox::time;
 
 /// So many guests are read one by one for what waits in their configs; of more, only what the list says.
@@ -90,7 +93,7 @@ pub(super) enum Unasked {
 pub(super) struct Answers {
     pub(super) place: String,
     pub(super) version: Version,
-    pub(super) cluster: Option<Result<Cluster, Failure>>,
+    pub(super) cluster: Result<Cluster, Failure>,
     pub(super) permissions: Result<Permissions, Failure>,
     /// What the token's user may do.
     pub(super) owner: Result<Permissions, Failure>,
@@ -119,7 +122,7 @@ pub async fn gather<E: Exchange>(asked: &Asked<'_>, ways: &[Way<E>], clock: &dyn
     let endpoints = join_all(ways.iter().map(|way| endpoint(way, clock))).await;
     let answering = endpoints.iter().zip(ways).find_map(|(seen, way)| {
         let version = seen.version.as_ref().ok().filter(|_| is_right(seen, asked.cluster))?;
-        Some((way.session.as_ref().ok()?, version.clone(), seen.cluster.clone()))
+        Some((way.session.as_ref().ok()?, version.clone(), seen.cluster.clone()?))
     });
     let answers = match answering {
         Some((session, version, cluster)) => Some(answers(asked, session, (version, cluster), clock, say).await),
@@ -164,7 +167,7 @@ async fn endpoint<E: Exchange>(way: &Way<E>, clock: &dyn Fn() -> SystemTime) -> 
     let now = clock();
     let watch = session.watch();
     let cluster = match version {
-        Ok(_) => Some(cluster(session).await),
+        Ok(_) => Some(observe::cluster(session).await),
         Err(_) => None,
     };
     EndpointSeen {
@@ -186,17 +189,10 @@ async fn version<E: Exchange>(session: &Session<E>, read: Read) -> Result<Versio
     }
 }
 
-async fn cluster<E: Exchange>(session: &Session<E>) -> Result<Cluster, Failure> {
-    match session.call(&Command::Read(Read::ClusterStatus)).await? {
-        Event::Cluster(cluster) => Ok(cluster),
-        other => Err(other.unexpected()),
-    }
-}
-
 async fn answers<E: Exchange>(
     asked: &Asked<'_>,
     session: &Session<E>,
-    (version, cluster): (Version, Option<Result<Cluster, Failure>>),
+    (version, cluster): (Version, Result<Cluster, Failure>),
     clock: &dyn Fn() -> SystemTime,
     say: &dyn Fn(&str),
 ) -> Answers {
@@ -206,8 +202,8 @@ async fn answers<E: Exchange>(
     let roles = roles(session).await;
     say("high availability and nodes");
     let ha = ha(session).await;
-    let nodes = nodes(session, cluster.as_ref().and_then(|cluster| cluster.as_ref().ok()), clock).await;
-    let (guests, reading) = guests(asked, session, say).await;
+    let nodes = nodes(session, cluster.as_ref().ok(), clock).await;
+    let (guests, reading) = guests(asked, session, cluster.clone(), say).await;
     let asked = hidden(session, &guests, &reading, permissions.as_ref().ok()).await;
     let place = session.place().to_owned();
     Answers { place, version, cluster, permissions, owner, user, roles, ha, nodes, reading, guests, asked }
@@ -270,22 +266,29 @@ async fn nodes<E: Exchange>(
     join_all(seen).await.into_iter().collect()
 }
 
-/// One reading of the guests: in full of a few, from the list of many.
-async fn guests<E: Exchange>(asked: &Asked<'_>, session: &Session<E>, say: &dyn Fn(&str)) -> (Scope, Result<Taken, Unread>) {
-    let scope = match asked.scope {
-        Some(scope) => scope.clone(),
-        None => match session.call(&Command::Read(Read::Resources)).await {
-            Ok(Event::Resources(listed)) => Scope::new(listed.into_iter().map(|row| row.vmid).collect()),
-            _ => Scope::new(Vec::new()),
-        },
-    };
+/// One reading of the guests: with their configs of a few, from the list of many.
+async fn guests<E: Exchange>(
+    asked: &Asked<'_>,
+    session: &Session<E>,
+    cluster: Result<Cluster, Failure>,
+    say: &dyn Fn(&str),
+) -> (Scope, Result<Taken, Unread>) {
+    let list = observe::list(session).await;
+    let listed = list.as_deref().unwrap_or_default();
+    let scope = asked.scope.cloned().unwrap_or_else(|| Scope::new(listed.iter().map(|row| row.vmid).collect()));
     let count = scope.ids().len();
     say(&format!("{count} guests"));
-    let needs = if asked.scope.is_some() && count <= DETAILS_MAX { Needs::Everything } else { Needs::Declared(BTreeMap::new()) };
+    let is_read = |row: &&Resource| asked.scope.is_some() && count <= DETAILS_MAX && scope.has(row.vmid);
+    let needs = Needs::Declared(listed.iter().filter(is_read).map(|row| (row.vmid, config_of(row))).collect());
     let token = asked.token.as_str();
     let question = Question { environment: asked.environment, cluster: asked.cluster, token, scope: &scope, needs: &needs };
-    let reading = observe::read(session, &question).await;
+    let reading = observe::read_on(session, &question, BegunWith { cluster, list }).await;
     (scope, reading)
+}
+
+/// What is looked at of a guest: what its config holds, and what waits in it.
+fn config_of(row: &Resource) -> Need {
+    Need { kind: row.kind, state: None, config: true, afresh: false }
 }
 
 /// What the token may do on guests of which neither the dump nor the list says anything.

@@ -6,11 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::finding::{Line, Where, quoted};
+use super::finding::{Line, Where};
 use super::held::{Held, Lack};
 use super::need::{Need, On, Verb, privileges_of};
 use crate::proxmox::client::TokenId;
 use crate::proxmox::codec::Roles;
+use crate::proxmox::shell::quoted;
 
 /// The user who needs no entry.
 const ROOT: &str = "root@pam";

@@ -1,10 +1,11 @@
 //! Findings about the token itself: whether it is accepted, until when, and whose privileges it has.
 
-use super::finding::{Finding, Level, Where, quoted};
+use super::finding::{Finding, Level, Where};
 use super::gather::{Answers, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::TokenId;
 use crate::proxmox::codec::{Cause, Expiry, Permissions, TokenState, User};
+use crate::proxmox::shell::quoted;
 use converger_core::moment;
 
 /// A token or user that ends sooner is worth a word.

@@ -101,13 +101,13 @@ fn membership(caller: &Caller, cluster: Cluster) -> Answer {
     Answer::Cluster(Membership { quorate: cluster.quorate, nodes: cluster.nodes })
 }
 
-pub(super) fn live(status: GuestStatus) -> Live {
+fn live(status: GuestStatus) -> Live {
     let word = status.qmp_status.unwrap_or(status.status);
     let ha = status.ha.map(|state| Ha { state });
     Live { status: Status::of_word(&word), word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
 }
 
-pub(super) fn config_read(place: &Place, config: GuestConfig) -> Answer {
+fn config_read(place: &Place, config: GuestConfig) -> Answer {
     // Every release gives the digest among the rest; what has none is cut off, or is no config.
     if config.digest.is_none() {
         return unread_because(Reason::Malformed, "the answer has no digest");
@@ -187,8 +187,8 @@ fn workers(kind: Kind, change: &Change) -> &'static [&'static str] {
         (Kind::Lxc, Change::Start) => &["vzstart", "hastart"],
         (Kind::Lxc, Change::Shutdown { .. }) => &["vzshutdown", "hastop"],
         (Kind::Lxc, Change::Stop) => &["vzstop", "hastop"],
-        (Kind::Lxc, Change::Reboot { .. }) => &["vzreboot"],
-        (_, Change::ConfigSet(_)) => &[],
+        // A container is never rebooted: nothing is sent for it.
+        (Kind::Lxc, Change::Reboot { .. }) | (_, Change::ConfigSet(_)) => &[],
     }
 }
 

@@ -5,7 +5,7 @@ use converger_core::apply::{Answer, Ask, Cause, Place, Revision, Sent, TaskId, T
 use converger_core::guest::Kind;
 
 use super::revision;
-use crate::proxmox::codec::{Command, ConfigSet, GuestPath, Read, Shown, TaskSource, Unwritable, Upid, Write};
+use crate::proxmox::codec::{Command, ConfigSet, GuestPath, Read, Shown, Unwritable, Upid, Write};
 
 /// The one command for an ask.
 ///
@@ -23,7 +23,7 @@ pub fn command(ask: &Ask) -> Result<Command, Box<Answer>> {
         // Without a time: what is at work leads the list, whatever the node's clock was when it began.
         Ask::Tasks { place, .. } => {
             let (node, vmid) = (place.node.clone(), place.vmid);
-            Ok(Command::Read(Read::Tasks { node, vmid, source: TaskSource::All, since_secs: None }))
+            Ok(Command::Read(Read::Tasks { node, vmid }))
         }
     }
 }

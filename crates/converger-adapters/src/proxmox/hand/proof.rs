@@ -5,14 +5,15 @@
 //!
 //! What never enters: sending a change, and how often to read.
 
+use converger_core::action::Change;
 use converger_core::apply::promise::{Promise, Reading, Snapshot, Snapshots};
 use converger_core::apply::{Answer, Ask, Cause, Membership, Place, Trouble};
-use converger_core::guest::{NodeName, RunState, Vmid};
+use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::observe::Node;
 
 use super::{Hand, answer};
 use crate::proxmox::client::Exchange;
-use crate::proxmox::codec::{self, Command, DiskKey, Event, Failure, GuestConfig, GuestPath, Read, Write};
+use crate::proxmox::codec::{self, Command, DiskKey, Event, Failure, GuestPath, Read, Write};
 use crate::proxmox::observe::Reason;
 use crate::proxmox::observe::absence::{self, Found};
 
@@ -21,10 +22,11 @@ impl Write {
     #[must_use]
     pub fn promise(&self, before: &Reading) -> Promise {
         match self {
-            Self::Start(_) => Promise::RunsAs(RunState::Running),
-            Self::RebootQemu { .. } => Promise::of_reboot(before),
-            Self::Shutdown { .. } | Self::Stop(_) => Promise::RunsAs(RunState::Stopped),
-            Self::ConfigSet(set) => Promise::Holds { kind: set.guest().kind, fields: set.changes().into() },
+            Self::Start(guest) => Promise::of_change(guest.kind, Change::Start),
+            Self::RebootQemu { timeout_secs, .. } => Promise::of_reboot(Kind::Qemu, Change::Reboot { timeout_secs: *timeout_secs }, before),
+            Self::Shutdown { guest, timeout_secs } => Promise::of_change(guest.kind, Change::Shutdown { timeout_secs: *timeout_secs }),
+            Self::Stop(guest) => Promise::of_change(guest.kind, Change::Stop),
+            Self::ConfigSet(set) => Promise::of_change(set.guest().kind, Change::ConfigSet(set.changes().into())),
             Self::SnapshotCreate { name, .. } => Promise::of_snapshot(name.as_str(), before),
             Self::SnapshotDelete { name, .. } => Promise::HasNoSnapshot(name.as_str().into()),
             Self::SnapshotRollback { name, .. } => Promise::of_rollback(name.as_str(), before),
@@ -59,43 +61,38 @@ fn copy_of(guest: GuestPath, to: Vmid, target: Option<&NodeName>) -> GuestPath {
     GuestPath { node: target.cloned().unwrap_or(guest.node), kind: guest.kind, vmid: to }
 }
 
+/// The run-state, asked for as the engine asks for it.
 async fn status<E: Exchange>(hand: &Hand<E>, guest: GuestPath) -> Reading {
-    match call(hand, Read::GuestStatus(guest)).await {
-        Ok(Event::GuestStatus(status)) => Reading::Live(answer::live(status)),
-        other => nothing(other),
+    match hand.ask(&Ask::Status(place(guest))).await {
+        Answer::Status(live) => Reading::Live(live),
+        other => unanswered(other),
     }
 }
 
 async fn there<E: Exchange>(hand: &Hand<E>, guest: GuestPath) -> Reading {
     let node = guest.node.clone();
-    match call(hand, Read::GuestStatus(guest)).await {
-        Ok(Event::GuestStatus(_)) => Reading::There(node),
-        other => nothing(other),
+    match status(hand, guest).await {
+        Reading::Live(_) => Reading::There(node),
+        other => other,
     }
 }
 
+/// The config, asked for as the engine asks for it.
 async fn config<E: Exchange>(hand: &Hand<E>, guest: GuestPath) -> Reading {
-    let place = Place { node: guest.node.clone(), kind: guest.kind, vmid: guest.vmid };
-    match own_config(hand, guest).await {
-        Ok(config) => match answer::config_read(&place, *config) {
-            Answer::Config(config) => Reading::Config(config),
-            other => Reading::Unread(unread(other)),
-        },
-        Err(reading) => reading,
+    match hand.ask(&Ask::Config(place(guest))).await {
+        Answer::Config(config) => Reading::Config(config),
+        other => unanswered(other),
     }
+}
+
+fn place(guest: GuestPath) -> Place {
+    Place { node: guest.node, kind: guest.kind, vmid: guest.vmid }
 }
 
 async fn disk_of<E: Exchange>(hand: &Hand<E>, guest: GuestPath, disk: &DiskKey) -> Reading {
-    match own_config(hand, guest).await {
-        Ok(config) => Reading::Disk(config.disks.get(disk).map(|size| size.kib())),
-        Err(reading) => reading,
-    }
-}
-
-async fn own_config<E: Exchange>(hand: &Hand<E>, guest: GuestPath) -> Result<Box<GuestConfig>, Reading> {
     match call(hand, Read::GuestPending(guest)).await {
-        Ok(Event::Config(config)) => Ok(config),
-        other => Err(nothing(other)),
+        Ok(Event::Config(config)) => Reading::Disk(config.disks.get(disk).map(|size| size.kib())),
+        other => nothing(other),
     }
 }
 
@@ -149,6 +146,14 @@ fn nothing(came: Result<Event, Failure>) -> Reading {
         Err(failure) if failure.cause == codec::Cause::NoSuchGuest => Reading::NotThere(answer::cause(&failure)),
         Err(failure) => Reading::Unread(answer::unread(&failure)),
         Ok(other) => Reading::Unread(answer::unread(&other.unexpected())),
+    }
+}
+
+/// The same where the engine's own ask gave nothing.
+fn unanswered(came: Answer) -> Reading {
+    match came {
+        Answer::NotThere(cause) => Reading::NotThere(cause),
+        other => Reading::Unread(unread(other)),
     }
 }
 

@@ -4,7 +4,7 @@ use converger_core::guest::Vmid;
 use converger_core::observe;
 
 use crate::proxmox::codec::{Cause, Failure, shortened};
-use crate::proxmox::doctor::quoted;
+use crate::proxmox::shell::quoted;
 
 /// Why a guest, or the reading as a whole, is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +27,8 @@ pub enum Reason {
     Gone,
     /// It has another name than the list said a moment ago.
     Renamed,
+    /// Another guest has its id than a moment ago.
+    Replaced,
     /// A value in its config is not understood.
     NotUnderstood,
     /// The answer about it makes no sense.
@@ -47,7 +49,7 @@ pub enum Reason {
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NoAnswer,
@@ -57,6 +59,7 @@ impl Reason {
         Self::Moved,
         Self::Gone,
         Self::Renamed,
+        Self::Replaced,
         Self::NotUnderstood,
         Self::Malformed,
         Self::Unreadable,
@@ -80,6 +83,7 @@ impl Reason {
             Self::Moved => "moved-while-read",
             Self::Gone => "gone-while-read",
             Self::Renamed => "renamed-while-read",
+            Self::Replaced => "replaced-while-read",
             Self::NotUnderstood => "config-not-understood",
             Self::Malformed => "answer-malformed",
             Self::Unreadable => "unreadable",
@@ -108,6 +112,7 @@ impl Reason {
             Self::Moved => "it was moved or replaced while it was read; take a new reading",
             Self::Gone => "it was removed while it was read; take a new reading",
             Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading then",
+            Self::Replaced => "it was deleted and made anew, or its marks were changed, while it was read; take a new reading",
             Self::NotUnderstood => "its config holds a value that this version does not know; look at the key that is named",
             Self::Malformed => "look at what is between here and the node",
             Self::Unreadable => "read what Proxmox said, and look at the guest there",

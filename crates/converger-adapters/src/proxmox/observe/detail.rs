@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use converger_core::guest::{NodeName, Vmid};
+use converger_core::guest::{Identity, NodeName, Vmid};
 use converger_core::observe::Detail;
 use futures_util::future::join_all;
 
 use super::causes::{Note, Reason};
-use super::rows::Detailed;
+use super::rows::{Detailed, Told};
 use crate::proxmox::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
 use crate::proxmox::codec::{Cause, Command, Event, Failure, GuestConfig, GuestPath, GuestStatus, NextId, Read};
 
@@ -120,25 +120,36 @@ async fn work<E: Exchange>(session: &Session<E>, lane: &Lane) {
     }
 }
 
-/// The run-state first: what is read of the config after it is then not older.
 async fn one<E: Exchange>(session: &Session<E>, lane: &Lane, guest: GuestPath, detail: Detail) -> Outcome {
-    let status = match detail {
-        Detail::ConfigAndStatus => match status(session, guest.clone()).await {
-            Ok(status) => Some(status),
-            Err(failure) => return Err(note(session, &guest, failure).await),
-        },
-        Detail::Config | Detail::None => None,
-    };
-    if status.is_some() {
-        lane.answered();
-    }
-    match config(session, guest.clone()).await {
-        Ok(config) => {
-            lane.answered();
-            Ok(Detailed { config, status })
-        }
+    match both(session, lane, &guest, detail).await {
+        Ok(detailed) => Ok(detailed),
         Err(failure) => Err(note(session, &guest, failure).await),
     }
+}
+
+/// A run-state does not say whose it is: it is read between two readings of the config, of which the second one counts. Who is there
+/// before and after it is there while it is told. A config alone is of one answer, and is read once.
+async fn both<E: Exchange>(session: &Session<E>, lane: &Lane, guest: &GuestPath, detail: Detail) -> Result<Detailed, Failure> {
+    let first = config(session, guest.clone()).await.inspect(|_| lane.answered())?;
+    match detail {
+        Detail::ConfigAndStatus => {
+            let status = status(session, guest.clone()).await.inspect(|_| lane.answered())?;
+            let config = config(session, guest.clone()).await.inspect(|_| lane.answered())?;
+            Ok(Detailed { status: Some(Told { is_its_own: is_one_guest(&first, &config), status }), config })
+        }
+        Detail::Config | Detail::None => Ok(Detailed { config: first, status: None }),
+    }
+}
+
+/// Whether two readings of a config are of one guest: nothing changed, or the birth marks did not. Of a guest without marks that was
+/// changed nobody can say so, nor of a container by its root disk alone: the next one under its id has one of the same name.
+fn is_one_guest(before: &GuestConfig, after: &GuestConfig) -> bool {
+    let is_unchanged = before.digest.is_some() && before.digest == after.digest;
+    let is_marked = match &before.identity {
+        Identity::Qemu { uuid, ctime } => uuid.is_some() || ctime.is_some(),
+        Identity::Lxc { mac, .. } => mac.is_some(),
+    };
+    is_unchanged || before == after || is_marked && before.identity == after.identity
 }
 
 async fn status<E: Exchange>(session: &Session<E>, guest: GuestPath) -> Result<GuestStatus, Failure> {

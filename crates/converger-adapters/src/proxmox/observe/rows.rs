@@ -13,7 +13,15 @@ use crate::proxmox::codec::{GuestConfig, GuestStatus, Resource};
 #[derive(Debug)]
 pub(super) struct Detailed {
     pub(super) config: Box<GuestConfig>,
-    pub(super) status: Option<GuestStatus>,
+    pub(super) status: Option<Told>,
+}
+
+/// A run-state as a guest's own node told it.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) status: GuestStatus,
+    /// Whether it is that of the guest whose config was read.
+    pub(super) is_its_own: bool,
 }
 
 /// A guest as the list shows it. `node` is the index of its node, which answers or does not.
@@ -67,14 +75,16 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     let Detailed { config, status } = detailed;
     let config = *config;
     let name = config.name.clone().unwrap_or_else(|| fallback_name(row.kind, row.vmid));
-    let names = [row.name.as_deref(), status.as_ref().and_then(|status| status.name.as_deref())];
+    let names = [row.name.as_deref(), status.as_ref().and_then(|told| told.status.name.as_deref())];
     let is_renamed = names.into_iter().flatten().any(|other| other != &*name);
     row.name = Some(name);
-    if let Some(status) = status {
-        take_status(row, status);
+    let is_another = status.as_ref().is_some_and(|told| !told.is_its_own);
+    if let Some(told) = status {
+        take_status(row, told.status);
     }
     let values = match config.config {
         _ if is_renamed => return Some(doubt(row, Reason::Renamed)),
+        _ if is_another => return Some(doubt(row, Reason::Replaced)),
         Ok(values) => values,
         Err(_) => return Some(doubt(row, Reason::NotUnderstood)),
     };

@@ -1,4 +1,5 @@
-//! What each change promises, in the words of the core, and whether one reading keeps it.
+//! What each change promises that can be asked for by name, in the words of the core, and whether one reading keeps it. What a plan can ask
+//! for too is judged as the engine judges it; the other verbs have promises of their own.
 //!
 //! An adapter reads and says in these words what it saw; whether that is what was promised is decided here and nowhere else. Some
 //! changes end in a state in which the guest may have been before (a reboot, a second snapshot of one name): what they promise
@@ -8,27 +9,22 @@
 
 use super::super::ask::{Cause, ConfigRead, Live};
 use super::super::outcome::Evidence;
-use super::{Kept, fresh, runs_as, written};
-use crate::action::FieldChange;
+use super::{After, Kept, of_change, runs_as};
+use crate::action::Change;
 use crate::guest::{GuestName, Kind, NodeName, RunState};
 use crate::observe::Status;
 
 /// What must hold once a change is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// It runs, or it is stopped.
-    RunsAs(RunState),
-    /// It runs, and was started since it was up for this long.
-    RunsAnew {
-        /// Its uptime before.
-        before_secs: Option<u64>,
-    },
-    /// These fields have these values, in effect or waiting for the next start.
-    Holds {
+    /// What a change promises that a plan can ask for.
+    Planned {
         /// The kind of guest, whose table of fields counts.
         kind: Kind,
-        /// The fields.
-        fields: Box<[FieldChange]>,
+        /// The change.
+        change: Change,
+        /// The guest's uptime before, where that tells.
+        uptime_before_secs: Option<u64>,
     },
     /// It has this snapshot, and not the one of the same name that was there before, made then.
     HasSnapshot {
@@ -111,11 +107,19 @@ impl Snapshots {
 }
 
 impl Promise {
+    /// What a change promises that leads to a state of its own, whatever was before it.
+    #[must_use]
+    pub fn of_change(kind: Kind, change: Change) -> Self {
+        Self::Planned { kind, change, uptime_before_secs: None }
+    }
+
     /// What a restart promises where this was read before it.
     #[must_use]
-    pub fn of_reboot(before: &Reading) -> Self {
+    pub fn of_reboot(kind: Kind, change: Change, before: &Reading) -> Self {
         match before {
-            Reading::Live(live) if live.status == Status::Known(RunState::Running) => Self::RunsAnew { before_secs: live.uptime_secs },
+            Reading::Live(live) if live.status == Status::Known(RunState::Running) => {
+                Self::Planned { kind, change, uptime_before_secs: live.uptime_secs }
+            }
             Reading::Live(_) => Self::CannotBeShown("it did not run before, so that its uptime shows nothing"),
             _ => Self::CannotBeShown("its uptime was not read before"),
         }
@@ -166,11 +170,13 @@ impl Promise {
             }
             (Self::IsOn { .. }, Reading::At(found, _)) | (Self::IsGone, Reading::There(found)) => Kept::No(seen("node", found.as_str())),
             (Self::IsGone, Reading::Absent) => Kept::Yes(seen("absent", "no node has it")),
-            (Self::RunsAs(state), Reading::Live(live)) => runs_as(live, Some(*state)),
-            (Self::RunsAnew { before_secs }, Reading::Live(live)) => {
-                runs_as(live, Some(RunState::Running)).and(|| fresh(live, *before_secs, passed_secs))
+            (Self::Planned { kind, change, uptime_before_secs }, Reading::Live(live)) => {
+                let uptime_before_secs = *uptime_before_secs;
+                of_change(*kind, change, After { live: Some(live), uptime_before_secs, passed_secs, ..After::default() })
             }
-            (Self::Holds { kind, fields }, Reading::Config(config)) => written(*kind, fields, config),
+            (Self::Planned { kind, change, .. }, Reading::Config(config)) => {
+                of_change(*kind, change, After { config: Some(config), ..After::default() })
+            }
             (Self::HasSnapshot { name, old }, Reading::Snapshots(snapshots)) => has_snapshot(snapshots.find(name), *old),
             (Self::HasNoSnapshot(name), Reading::Snapshots(snapshots)) => match snapshots.find(name) {
                 Some(_) => Kept::No(seen("snapshot", name)),

@@ -1,5 +1,6 @@
 //! After a lost answer or a crash: what became of it is found out by reading, and the change is never sent again.
 
+use converger_core::action::Change;
 use converger_core::apply::{BootId, End, OperationId, TaskSeen};
 use converger_core::guest::Identity;
 
@@ -287,6 +288,52 @@ fn a_reboot_that_nothing_proves_is_still_for_a_person() {
     assert_eq!(end(&play(state, &taken_back).0), "failed promise-broken", "what the restart was for waits no more and is not in effect");
 }
 
+/// A guest takes a minute to come up. Who finds its reboot in the journal does not wait for that, and says nothing about how it ends; the
+/// next reading finds it up, for less time than its task is old by then.
+#[test]
+fn l4_who_comes_back_waits_for_no_guest_that_is_on_its_way_up() {
+    let down = || [status("stopped"), config(2)];
+    let mut story = vec![ended_of_age(2)];
+    story.extend(std::iter::repeat_with(down).take(200).flatten());
+    let brief = |history| State::recover(history, Patience::default().brief(), Some(&started_since())).expect("open");
+    let (ms, ends) = waited_for(brief(open("reboot", Some("T1"))), &story);
+    assert!((1_000..2_000).contains(&ms) && ends == "held task-at-work (reading)", "{ms} {ends}");
+    let (ms, ends) = waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &story);
+    assert_eq!((ms, ends.as_str()), (0, "held task-at-work (reading)"), "nobody waits a second time");
+    let up = [ended_of_age(64), Answer::Status(live("running", 2)), config(4)];
+    let told = "task, status, config, commit resolved, -";
+    check_recovery(held("reboot", Some("T1"), Release::Reading), &up, told, "done");
+    // The time that the guest was given to go down, a minute, and what it may take to come up: after that it comes no more.
+    let Change::Reboot { timeout_secs } = step_of("reboot").0.step.change else { panic!("a reboot") };
+    let late_secs = u64::from(timeout_secs) + (Patience::default().slack_ms + Patience::default().reboot_ms) / 1000;
+    for (age, ends) in [(late_secs - 1, "held task-at-work (reading)"), (late_secs, "failed promise-broken")] {
+        let (_, found) =
+            waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &[vec![ended_of_age(age)], down().into()].concat());
+        assert_eq!(found, ends, "{age}");
+    }
+    let (_, ends) = waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &[vec![ended()], down().into()].concat());
+    assert_eq!(ends, "held task-at-work (reading)", "without the environment's time nobody knows how late it is");
+}
+
+/// The age of the task was read before the guest came up: what was waited since belongs to it.
+#[test]
+fn a_task_grows_older_while_its_guest_comes_up() {
+    let mut story = vec![ended_of_age(2)];
+    story.extend(std::iter::repeat_with(|| [status("stopped"), config(2)]).take(20).flatten());
+    story.extend([Answer::Status(live("running", 2)), config(4)]);
+    let state = State::recover(open("reboot", Some("T1")), Patience::default(), Some(&started_since())).expect("open");
+    let (state, _) = play(state, &story);
+    let observed = &state.ended().expect("ended").findings().observed;
+    assert_eq!(
+        (end(&state).as_str(), observed.get("task_age_secs")),
+        ("done", Some(&Fact::from(7))),
+        "twenty waits of a quarter of a second"
+    );
+    let unread = [ended_of_age(2), Answer::Unread(cause(Trouble::Other)), Answer::Status(live("running", 2)), config(4)];
+    let state = State::recover(open("reboot", Some("T1")), Patience::default(), Some(&started_since())).expect("open");
+    assert_eq!(end(&play(state, &unread).0), "held outcome-unclear (person)", "a quarter of a second is none");
+}
+
 #[test]
 fn another_guest_under_the_same_id_says_nothing_about_ours() {
     let other = changed(|config| config.identity = Identity::Qemu { uuid: Some("other".into()), ctime: None });
@@ -318,14 +365,19 @@ fn what_is_still_not_known_stays_held_and_nothing_is_written() {
 }
 
 /// What is waited in all until it ends, where every answer is the same.
-fn waited_ms(mut state: State, answer: &Answer) -> (u64, String) {
-    let mut waited = 0;
+fn waited_ms(state: State, answer: &Answer) -> (u64, String) {
+    waited_for(state, &vec![answer.clone(); 10_000])
+}
+
+/// What is waited in all until it ends, with these answers.
+fn waited_for(mut state: State, answers: &[Answer]) -> (u64, String) {
+    let (mut waited, mut answers) = (0, answers.iter());
     let mut event = Event::Begin;
     loop {
         let (next, command) = step(state, event, NOW_MS + waited);
         state = next;
         event = match command {
-            Some(Command::Ask(_)) => Event::Answered(answer.clone()),
+            Some(Command::Ask(_)) => Event::Answered(answers.next().expect("there are enough").clone()),
             Some(Command::Commit(_)) => Event::Committed,
             Some(Command::Whose(_)) => Event::Taken(Vec::new()),
             Some(Command::Mark | Command::Clear) => panic!("what was found in the journal is never sent"),

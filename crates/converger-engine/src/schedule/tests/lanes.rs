@@ -2,7 +2,7 @@
 //! happen to it, and what must hold in each of them.
 //!
 //! What is around the schedule is as little as it needs: an operation that was begun makes its intent durable or is turned
-//! down by the journal, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost;
+//! down by the journal, finds its guest on another node or not, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost;
 //! the process dies and another one begins with what the journal has. Nothing here decides what comes next.
 //!
 //! What never enters: what an operation does between its intent and its end (`operation`), and time.
@@ -23,6 +23,8 @@ pub(super) struct Setup {
     pub(super) may_drain: bool,
     /// The guest that a person may hold, and release again.
     pub(super) may_hold: Option<u32>,
+    /// The guest that may be found on another node, by any of its operations and before that has sent anything.
+    pub(super) may_move: Option<(u32, &'static str)>,
     pub(super) may_lose_journal: bool,
     pub(super) crashes_max: usize,
     /// What is wrong with the schedule or with whoever drives it.
@@ -39,6 +41,8 @@ enum Life {
     Begun,
     /// Its intent is durable.
     Open,
+    /// It found its guest on another node, and waits for room there.
+    Parked,
     /// Found in the journal, and waits to be read.
     Unsettled,
     /// Found in the journal, and being read.
@@ -53,7 +57,12 @@ enum Life {
 
 impl Life {
     fn is_under_way(self) -> bool {
-        matches!(self, Self::Begun | Self::Open | Self::Reading)
+        matches!(self, Self::Begun | Self::Open | Self::Parked | Self::Reading)
+    }
+
+    /// It takes room on a node and in all.
+    fn takes_room(self) -> bool {
+        self.is_under_way() && self != Self::Parked
     }
 
     fn waits(self) -> bool {
@@ -62,18 +71,18 @@ impl Life {
 
     /// Nobody knows yet what became of it.
     fn is_open_in_the_journal(self) -> bool {
-        matches!(self, Self::Open | Self::Unsettled | Self::Reading | Self::Left)
+        matches!(self, Self::Open | Self::Parked | Self::Unsettled | Self::Reading | Self::Left)
     }
 
     fn is_over_and_not_done(self) -> bool {
         matches!(self, Self::Ended(end) if end != End::Done) || matches!(self, Self::NotRun(_) | Self::Left | Self::Gone)
     }
 
-    /// Only ever larger while a process lives.
+    /// Only ever larger while a process lives, but where a guest moves: that counts for itself.
     fn rank(self) -> u64 {
         match self {
             Self::Absent => 0,
-            Self::Waiting | Self::Unsettled => 1,
+            Self::Waiting | Self::Unsettled | Self::Parked => 1,
             Self::Begun | Self::Reading => 2,
             Self::Open => 3,
             Self::Left | Self::Ended(_) | Self::NotRun(_) | Self::Gone => 4,
@@ -95,6 +104,8 @@ enum Hand {
 pub(super) struct World {
     /// By place in the table of all items.
     lives: Vec<Life>,
+    /// Which of them are counted on the node that the guest moved to.
+    elsewhere: Vec<bool>,
     /// What was submitted to this process, in order.
     order: Vec<usize>,
     /// How many plans were submitted to this process.
@@ -115,6 +126,8 @@ pub(super) enum Action {
     /// The journal cannot be written, and this intent is the first to meet it.
     LoseJournal(usize),
     End(usize, End),
+    /// An operation finds its guest on the other node.
+    Moved(usize),
     Drain,
     Hold,
     Release,
@@ -164,7 +177,7 @@ impl Lanes {
         for command in commands {
             match command {
                 Command::Begin(id) => self.begin(&mut world, &id)?,
-                Command::Resume(id) => return Err(format!("{id} goes on, and its guest did not move")),
+                Command::Resume(id) => self.resume(&mut world, &id)?,
                 Command::NotRun { id, code, .. } => self.not_run(&mut world, &id, code)?,
             }
         }
@@ -182,14 +195,24 @@ impl Lanes {
         self.within_limits(world, place)
     }
 
+    /// It takes room again, where its guest is now.
+    fn resume(&self, world: &mut World, id: &OperationId) -> Result<(), String> {
+        let place = self.place_of(id)?;
+        if world.lives[place] != Life::Parked {
+            return Err(format!("{id} goes on while it is {:?}", world.lives[place]));
+        }
+        world.lives[place] = Life::Open;
+        self.within_limits(world, place)
+    }
+
     /// What must be so for an operation to begin. It looks at lives only, never at what the schedule thinks.
     fn may_begin(&self, world: &World, place: usize) -> Result<(), String> {
         let life = world.lives[place];
         if !life.waits() {
             return Err(format!("while it is {life:?}"));
         }
-        // What was found in the journal only reads, and is found out after a stop too.
-        if world.stopped && life == Life::Waiting {
+        // What was found in the journal only reads, and is found out after a stop too; a guest that was taken down is not left down.
+        if world.stopped && life == Life::Waiting && !self.completes(world, place) {
             return Err("after the stop".into());
         }
         for (other, other_life) in self.of_guest(world, place) {
@@ -214,6 +237,12 @@ impl Lanes {
         }
     }
 
+    /// Whether it brings a guest up again that was taken down: the first half of the restart was begun.
+    fn completes(&self, world: &World, place: usize) -> bool {
+        let is_begun = |other: usize| matches!(world.lives[other], Life::Begun | Life::Open | Life::Parked | Life::Ended(End::Done));
+        self.items[place].completes && self.before_in_run(world, place).last().is_some_and(is_begun)
+    }
+
     fn within_limits(&self, world: &World, place: usize) -> Result<(), String> {
         let Limits { per_node, overall } = self.setup.limits;
         let (here, all) = self.under_way(world, place);
@@ -225,9 +254,23 @@ impl Lanes {
 
     /// How many are under way on the node of this one, and in all.
     fn under_way(&self, world: &World, place: usize) -> (usize, usize) {
-        let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.lives[*other].is_under_way()).collect();
-        let here = under_way.iter().filter(|other| self.items[**other].node == self.items[place].node).count();
+        let under_way: Vec<usize> = (0..self.items.len()).filter(|other| world.lives[*other].takes_room()).collect();
+        let here = under_way.iter().filter(|other| self.node_of(world, **other) == self.node_of(world, place)).count();
         (here, under_way.len())
+    }
+
+    /// The node that it is counted on: the planned one, until somebody found its guest on another.
+    fn node_of<'w>(&'w self, world: &World, place: usize) -> &'w str {
+        match self.setup.may_move {
+            Some((_, node)) if world.elsewhere[place] => node,
+            _ => self.items[place].node.as_str(),
+        }
+    }
+
+    /// Whether an operation may find its guest on another node than it is counted on.
+    fn may_move(&self, world: &World, place: usize) -> bool {
+        let (item, is_counted_there) = (&self.items[place], world.elsewhere[place]);
+        self.setup.may_move.is_some_and(|(guest, node)| item.vmid.get() == guest && item.node.as_str() != node && !is_counted_there)
     }
 
     fn of_guest<'w>(&'w self, world: &'w World, place: usize) -> impl Iterator<Item = (usize, Life)> + 'w {
@@ -279,8 +322,8 @@ impl Lanes {
     fn has_reason(&self, world: &World, place: usize, code: Code) -> bool {
         let is_over = |other: usize| world.lives[other].is_over_and_not_done();
         match code {
-            Code::RunStopped => world.stopped,
-            Code::JournalUnwritable => world.journal_lost,
+            Code::RunStopped => world.stopped && !self.completes(world, place),
+            Code::JournalUnwritable => world.journal_lost && !self.completes(world, place),
             Code::LaneHalted => self.before_in_run(world, place).any(is_over),
             Code::DependencyNotDone => self.items[place].wait.iter().any(|guest| {
                 let mut powers = self.powers(world, place, *guest).peekable();
@@ -305,7 +348,10 @@ impl Lanes {
         for place in &fresh {
             world.lives[*place] = Life::Waiting;
         }
-        let items = fresh.iter().map(|place| self.items[*place].clone()).collect();
+        // A guest that was found down is planned to start, and not as the second half of a restart.
+        let is_second = |place: &usize| place.checked_sub(1).is_some_and(|first| fresh.contains(&first));
+        let planned = |place: &usize| Item { completes: self.items[*place].completes && is_second(place), ..self.items[*place].clone() };
+        let items = fresh.iter().map(planned).collect();
         world.order.extend(fresh);
         self.feed(world, Event::Submit(items))
     }
@@ -324,6 +370,17 @@ impl Lanes {
         }
     }
 
+    /// It gives its room back; what waits behind it is counted where the guest is from here on.
+    fn moved(&self, mut world: World, place: usize) -> Result<World, String> {
+        let (_, node) = self.setup.may_move.ok_or("nothing moves")?;
+        world.lives[place] = Life::Parked;
+        let behind = world.order.iter().copied().filter(|other| world.lives[*other].waits() && self.may_move(&world, *other));
+        for own in std::iter::once(place).chain(behind.collect::<Vec<_>>()) {
+            world.elsewhere[own] = true;
+        }
+        self.feed(world, Event::Moved { id: self.items[place].id.clone(), node: NodeName::new(node).expect("a node") })
+    }
+
     /// As the driver does: the schedule is stopped first, and then told of the end.
     fn lose_journal(&self, mut world: World, place: usize) -> Result<World, String> {
         world.journal_lost = true;
@@ -337,6 +394,8 @@ impl Lanes {
         world.stopped |= end != End::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop;
         let is_known = !world.journal_lost || world.lives[place] == Life::Begun;
         world.lives[place] = if is_known { Life::Ended(end) } else { Life::Left };
+        // Nobody is told of an end that the journal does not take: it is held.
+        let end = if is_known { end } else { End::Held };
         self.feed(world, Event::Ended { id: self.items[place].id.clone(), end })
     }
 
@@ -346,12 +405,13 @@ impl Lanes {
         for (place, life) in world.lives.iter_mut().enumerate() {
             *life = match *life {
                 Life::Waiting | Life::Begun => Life::Gone,
-                Life::Open | Life::Unsettled | Life::Reading | Life::Left | Life::Ended(End::Held) => Life::Unsettled,
+                Life::Open | Life::Parked | Life::Unsettled | Life::Reading | Life::Left | Life::Ended(End::Held) => Life::Unsettled,
                 other => other,
             };
             found.extend((*life == Life::Unsettled).then_some(place));
         }
         world.crashes += 1;
+        world.elsewhere.fill(false);
         (world.submitted, world.stopped, world.journal_lost, world.order) = (0, false, false, found.clone());
         world.schedule = self.schedule();
         let recovered = Event::Submit(found.iter().map(|place| self.items[*place].clone().recovered()).collect());
@@ -369,17 +429,18 @@ impl Lanes {
 
     /// Something waits, and nothing that could change that is under way, or there is room and it is its turn.
     fn nothing_is_forgotten(&self, world: &World) -> Result<(), String> {
-        let is_busy = world.lives.iter().any(|life| life.is_under_way());
+        let is_busy = world.lives.iter().any(|life| life.takes_room());
         if !is_busy && !world.schedule.is_idle() {
             return Err("the schedule waits for ever".into());
         }
-        for place in (0..self.items.len()).filter(|place| world.lives[*place].waits()) {
+        let waits = |life: Life| life.waits() || life == Life::Parked;
+        for place in (0..self.items.len()).filter(|place| waits(world.lives[*place])) {
             if !is_busy {
                 return Err(format!("{} is forgotten", self.items[place].id));
             }
             let (here, all) = self.under_way(world, place);
             let has_room = here < self.setup.limits.per_node as usize && all < self.setup.limits.overall as usize;
-            if has_room && self.may_begin(world, place).is_ok() {
+            if has_room && (world.lives[place] == Life::Parked || self.may_begin(world, place).is_ok()) {
                 return Err(format!("{} waits although its turn has come", self.items[place].id));
             }
         }
@@ -388,11 +449,21 @@ impl Lanes {
 
     /// Events about what is not under way change nothing.
     fn strangers_change_nothing(&self, world: &World) -> Result<(), String> {
+        let is_believed = |event: Event| {
+            let (after, commands) = step(world.schedule.clone(), event);
+            after != world.schedule || !commands.is_empty()
+        };
+        let elsewhere = NodeName::new("pve9").expect("a node");
+        let moved = |place: usize| Event::Moved { id: self.items[place].id.clone(), node: elsewhere.clone() };
+        if let Some(place) =
+            world.order.iter().copied().find(|place| world.lives[*place] == Life::Parked).filter(|own| is_believed(moved(*own)))
+        {
+            return Err(format!("{} moved while it waited for room, and that was believed", self.items[place].id));
+        }
         let Some(place) = world.order.iter().copied().find(|place| !world.lives[*place].is_under_way()) else { return Ok(()) };
         let id = self.items[place].id.clone();
-        let (after, commands) = step(world.schedule.clone(), Event::Ended { id: id.clone(), end: End::Failed });
-        if after != world.schedule || !commands.is_empty() {
-            return Err(format!("{id} ended while it was {:?}, and that was believed", world.lives[place]));
+        if is_believed(Event::Ended { id: id.clone(), end: End::Failed }) || is_believed(moved(place)) {
+            return Err(format!("{id} ended or moved while it was {:?}, and that was believed", world.lives[place]));
         }
         Ok(())
     }
@@ -410,6 +481,7 @@ impl Model for Lanes {
     fn first(&self) -> World {
         World {
             lives: vec![Life::Absent; self.items.len()],
+            elsewhere: vec![false; self.items.len()],
             order: Vec::new(),
             submitted: 0,
             crashes: 0,
@@ -432,7 +504,10 @@ impl Model for Lanes {
                     actions.push(Action::Intent(place));
                     actions.extend((*may_lose_journal && !world.journal_lost).then_some(Action::LoseJournal(place)));
                 }
-                Life::Open | Life::Reading => actions.extend(ends.iter().map(|end| Action::End(place, *end))),
+                Life::Open | Life::Reading => {
+                    actions.extend(ends.iter().map(|end| Action::End(place, *end)));
+                    actions.extend((*life == Life::Open && self.may_move(world, place)).then_some(Action::Moved(place)));
+                }
                 _ => {}
             }
         }
@@ -454,6 +529,7 @@ impl Model for Lanes {
             Action::Intent(place) => self.intent(world, place),
             Action::LoseJournal(place) => self.lose_journal(world, place),
             Action::End(place, end) => self.ended(world, place, end),
+            Action::Moved(place) => self.moved(world, place),
             Action::Drain => {
                 world.stopped = true;
                 self.feed(world, Event::Stop(Code::RunStopped))
@@ -471,8 +547,10 @@ impl Model for Lanes {
 
     fn further(&self, world: &World) -> (u64, u64) {
         let lives: u64 = world.lives.iter().map(|life| life.rank()).sum();
+        // More than what an operation falls back by when it waits for room.
+        let moves = 3 * world.elsewhere.iter().filter(|is_elsewhere| **is_elsewhere).count() as u64;
         let flags = world.submitted as u64 + u64::from(world.stopped) + u64::from(world.journal_lost) + world.held as u64;
-        (world.crashes as u64, lives + flags)
+        (world.crashes as u64, lives + moves + flags)
     }
 }
 
@@ -486,6 +564,7 @@ impl Setup {
             ends: &End::ALL,
             may_drain: true,
             may_hold: Some(100),
+            may_move: None,
             may_lose_journal: true,
             crashes_max: 1,
             planted: None,
@@ -543,6 +622,37 @@ impl Setup {
         }
     }
 
+    /// A guest is found on another node, where there is little room, with more steps behind and somebody waiting for it.
+    pub(super) fn moved() -> Self {
+        let plan = vec![
+            item("r", 100, 0),
+            item("r", 100, 1),
+            on("pve2", item("r", 101, 0)),
+            on("pve2", item("r", 102, 0)),
+            after(&[100], item("r", 103, 0)),
+        ];
+        let (limits, ends): (_, &'static [End]) = (Limits { per_node: 1, overall: 2 }, &[End::Done, End::Failed]);
+        let may_move = Some((100, "pve2"));
+        Self { limits, ends, plans: vec![plan], may_hold: None, may_move, may_lose_journal: false, crashes_max: 0, ..Self::everything() }
+    }
+
+    /// A guest is taken down and comes up again, while everything else may stop or be lost.
+    pub(super) fn restart() -> Self {
+        let up = Item { completes: true, ..item("r", 100, 2) };
+        let config = Item { is_power: false, ..item("r", 100, 0) };
+        let plan = vec![config, item("r", 100, 1), up, item("r", 101, 0), after(&[100], item("r", 102, 0))];
+        let (limits, ends): (_, &'static [End]) = (Limits { per_node: 1, overall: 1 }, &[End::Done, End::Failed]);
+        Self {
+            limits,
+            ends,
+            on_failure: OnFailure::Stop,
+            plans: vec![plan],
+            may_hold: None,
+            may_move: Some((100, "pve2")),
+            ..Self::everything()
+        }
+    }
+
     /// Two crashes, the second of which may meet the recovery after the first.
     pub(super) fn crashes() -> Self {
         let plan = vec![item("r", 100, 0), item("r", 100, 1), item("r", 101, 0), after(&[100], item("r", 102, 0))];
@@ -566,9 +676,10 @@ impl Setup {
     }
 
     /// Those that take no time to search.
-    pub(super) fn small() -> [(&'static str, Self); 5] {
+    pub(super) fn small() -> [(&'static str, Self); 7] {
         let (everything, limited) = (("everything", Self::everything()), ("limited", Self::limited()));
-        [everything, limited, ("newer", Self::newer()), ("wave", Self::wave()), ("recovery", Self::recovery())]
+        let (moved, restart) = (("moved", Self::moved()), ("restart", Self::restart()));
+        [everything, limited, ("newer", Self::newer()), ("wave", Self::wave()), ("recovery", Self::recovery()), moved, restart]
     }
 
     pub(super) fn explore(self) -> Result<Explored, Broken> {
@@ -611,6 +722,16 @@ fn s16_no_order_begins_anything_after_the_failure_that_ends_a_wave() {
 #[test]
 fn no_order_leaves_what_the_journal_has_without_finding_it_out() {
     check("recovery", Setup::recovery(), 1_000);
+}
+
+#[test]
+fn g12_no_order_of_a_guest_that_moves_breaks_a_lane_or_a_limit() {
+    check("moved", Setup::moved(), 500);
+}
+
+#[test]
+fn no_order_of_a_stop_leaves_a_guest_down_that_was_taken_down_to_come_up_again() {
+    check("restart", Setup::restart(), 1_000);
 }
 
 #[test]

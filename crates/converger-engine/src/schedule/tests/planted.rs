@@ -45,11 +45,23 @@ pub(super) enum Planted {
     RecoversLast,
     /// A stop gives up what was found in the journal too.
     GivesUpTheRecovered,
+    /// What waits for room on another node keeps what it had on the first.
+    KeepsRoomWhenItMoves,
+    /// It goes on at once, whether there is room on the other node or not.
+    ResumesAtOnce,
+    /// That it may go on is never said.
+    NeverResumes,
+    /// A stop gives up what waits for room on another node.
+    GivesUpWhatMoved,
+    /// What comes behind it is still counted on the first node.
+    LeavesTheRestBehind,
+    /// A stop leaves a guest down that was taken down to come up again.
+    LeavesItDown,
 }
 
 impl Planted {
     /// Each of them, and what is to be said of the rule that it breaks.
-    const ALL: [(Self, &str); 22] = [
+    const ALL: [(Self, &str); 28] = [
         (Self::ForgetsBusy, "is under way on its guest"),
         (Self::OneTooManyOnANode, "beyond the limits"),
         (Self::OneTooManyInAll, "beyond the limits"),
@@ -72,6 +84,12 @@ impl Planted {
         (Self::RecoversNothing, "before it is known what became of"),
         (Self::RecoversLast, "before it is known what became of"),
         (Self::GivesUpTheRecovered, "is not found out"),
+        (Self::KeepsRoomWhenItMoves, "although its turn has come"),
+        (Self::ResumesAtOnce, "beyond the limits"),
+        (Self::NeverResumes, "waits for ever"),
+        (Self::GivesUpWhatMoved, "is said not to run while it is Parked"),
+        (Self::LeavesTheRestBehind, "beyond the limits"),
+        (Self::LeavesItDown, "without a reason"),
     ];
 
     pub(super) fn new_state(self, limits: Limits, on_failure: OnFailure) -> State {
@@ -88,8 +106,33 @@ impl Planted {
     pub(super) fn step(self, mut state: State, event: Event) -> (State, Vec<Command>) {
         let Some(event) = self.heard(event) else { return (state, Vec::new()) };
         self.spoil(&mut state, &event);
-        let (state, commands) = step(state, event);
+        let moved = if let Event::Moved { id, .. } = &event { state.places.get(id).copied() } else { None };
+        let (mut state, mut commands) = step(state, event);
+        if let Some(place) = moved {
+            self.spoil_the_moved(&mut state, place, &mut commands);
+        }
         self.said(state, commands)
+    }
+
+    /// What it does wrongly about an operation whose guest moved.
+    fn spoil_the_moved(self, state: &mut State, place: u64, commands: &mut Vec<Command>) {
+        let Some(entry) = state.entries.get_mut(&place) else { return };
+        match self {
+            Self::ResumesAtOnce if entry.is_parked => {
+                entry.is_parked = false;
+                let (node, id) = (entry.item.node.clone(), entry.item.id.clone());
+                state.ready.values_mut().for_each(|ready| ready.retain(|own| *own != place));
+                state.busy_overall += 1;
+                *state.busy.entry(node).or_default() += 1;
+                commands.push(Command::Resume(id));
+            }
+            Self::LeavesTheRestBehind => {
+                let (vmid, first) = (entry.item.vmid, NodeName::new("pve1").expect("a node"));
+                let behind = state.entries.values_mut().filter(|entry| entry.item.vmid == vmid && !entry.is_begun);
+                behind.for_each(|entry| entry.item.node = first.clone());
+            }
+            _ => {}
+        }
     }
 
     /// What arrives of an event.
@@ -127,6 +170,11 @@ impl Planted {
             }
             (Self::ForgetsWhoWaits, Event::Ended { end, .. }) if *end != End::Done => state.waiters.clear(),
             (Self::ForgetsTheDrainWhenAPlanComes, Event::Submit(_)) => state.stopped = None,
+            (Self::KeepsRoomWhenItMoves, Event::Moved { .. }) => state.busy_overall += 1,
+            (Self::GivesUpWhatMoved, Event::Stop(_)) => {
+                state.entries.values_mut().filter(|entry| entry.is_parked).for_each(|entry| entry.is_begun = false);
+            }
+            (Self::LeavesItDown, Event::Stop(_)) => state.entries.values_mut().for_each(|entry| entry.item.completes = false),
             (Self::GivesUpTheRecovered, Event::Stop(_)) => state.entries.values_mut().for_each(|entry| entry.item.is_recovered = false),
             _ => {}
         }
@@ -135,7 +183,8 @@ impl Planted {
     /// What is heard of what it commands.
     fn said(self, mut state: State, mut commands: Vec<Command>) -> (State, Vec<Command>) {
         match self {
-            Self::SaysNothingOfWhatIsNotRun => commands.retain(|command| matches!(command, Command::Begin(_))),
+            Self::SaysNothingOfWhatIsNotRun => commands.retain(|command| !matches!(command, Command::NotRun { .. })),
+            Self::NeverResumes => commands.retain(|command| !matches!(command, Command::Resume(_))),
             Self::BeginsTwice => {
                 let again = commands.iter().rev().find(|command| matches!(command, Command::Begin(_))).cloned();
                 commands.extend(again);

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::api::{Call, need_quorum};
 use crate::engine::Fork;
-use crate::guest::drive::{Drive, drives};
+use crate::guest::drive::Drive;
 use crate::guest::{Guest, Kind};
 use crate::respond::{Data, Fail};
-use crate::work::{Migration, Work};
+use crate::work::{self, Down, Migration, Work};
 use crate::world::World;
 
 /// What a migration would meet.
@@ -30,9 +30,7 @@ pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
 }
 
 fn local_disks(world: &World, guest: &Guest) -> Vec<Value> {
-    let shared = |drive: &Drive| drive.storage().and_then(|name| world.storages.all.get(name)).is_some_and(|storage| storage.shared);
-    let disks = drives(guest.kind, &guest.main).filter(|(_, drive)| !drive.is_cdrom() && !shared(drive));
-    disks.map(|(key, drive)| local_disk(key, &drive)).collect()
+    work::local_disks(world, guest).map(|(key, drive)| local_disk(key, &drive)).collect()
 }
 
 fn local_disk(key: &str, drive: &Drive) -> Value {
@@ -63,12 +61,19 @@ pub(super) fn migrate(world: &mut World, call: &Call) -> Result<Data, Fail> {
         }
         _ => {}
     }
+    // Of a container the task looks after this.
+    if kind == Kind::Qemu && call.text("targetstorage").is_none() {
+        work::lacks_storage(world, guest, &target).map_or(Ok(()), |lacks| Err(Fail::died(lacks)))?;
+    }
     let service = guest.service();
     if world.ha.is_managed(&service) {
         let work = Work::Manage { kind, sid: service, state: format!("migrate {target}") };
         return Ok(world.fork(Fork::beside(&call.node, &call.who, "hamigrate", vmid, work)).into());
     }
     let name = if kind == Kind::Qemu { "qmigrate" } else { "vzmigrate" };
-    let work = Work::Migrate(Migration { vmid, kind, target, online, restart });
+    let timeout_ms = call.number("timeout").map_or(work::RESTART_TIMEOUT_MS, |seconds| seconds.saturating_mul(1_000));
+    let down = (restart && running && kind == Kind::Lxc).then_some(Down { timeout_ms, force: false });
+    let (online, comes_up, local_disks) = (online && running, down.is_some(), call.flag("with-local-disks"));
+    let work = Work::Migrate(Migration { vmid, kind, target, online, down, comes_up, local_disks });
     Ok(world.fork(Fork::holding(&call.node, &call.who, name, vmid, work)).into())
 }

@@ -72,7 +72,9 @@ fn put_before(world: &World, guest: &Guest, row: &mut Object<'_>) {
 }
 
 fn put_after(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
-    for key in ["cpu", "mem", "disk", "netin", "netout"] {
+    let load = guest.load();
+    row.put("cpu", load.cpu()).put("mem", load.memory);
+    for key in ["disk", "netin", "netout"] {
         row.put(key, 0);
     }
     row.put_some("lock", guest.get("lock")).put_some("tags", guest.get("tags"));
@@ -85,7 +87,7 @@ fn put_after(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
 
 fn put_qemu(guest: &Guest, row: &mut Object<'_>, full: bool, flavour: Flavour) {
     if flavour >= Flavour::V9 {
-        row.put("memhost", 0);
+        row.put("memhost", guest.load().memory_of_host);
     } else {
         row.put("diskread", 0).put("diskwrite", 0);
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use converger_core::guest::Vmid;
 use converger_core::moment;
@@ -11,9 +12,9 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use serde_json::{Value as Json, json};
 
-use super::super::ledger::Book;
+use super::super::ledger::{Book, Shelf};
 use super::super::{Stop, shown, spine};
-use super::{Made, again, all};
+use super::{Decided, Made};
 use crate::cli::Backtesting;
 use crate::exit::End;
 use crate::output;
@@ -27,29 +28,57 @@ struct Changed {
     guests: BTreeMap<Vmid, (String, String)>,
 }
 
-pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
-    let book = Book::open(arguments.state.as_deref())?;
-    let (mut count, mut unread, mut changed) = (0_u64, Vec::new(), Vec::new());
-    for made in all(&book)? {
-        let recalled = match again(&book, &made) {
+/// Every decision, weighed.
+#[derive(Default)]
+struct Weighed {
+    count: u64,
+    /// Runs that cannot be weighed, and why.
+    unread: Vec<(String, String)>,
+    changed: Vec<Changed>,
+    /// The first of those whose evidence is broken.
+    broken: Option<Stop>,
+}
+
+fn weighed(book: &Book, candidate: &Path) -> Result<Weighed, Stop> {
+    let (mut weighed, decided) = (Weighed::default(), Decided::all(book)?);
+    for made in &decided.made {
+        let recalled = match decided.again(book, made) {
             Ok(recalled) => recalled,
             // What was pruned or made by another planner cannot be weighed; that is said, and never counted as unchanged.
             Err(stop) => {
-                unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
+                weighed.unread.push((made.run.id.as_str().to_owned(), stop.sentence()));
+                if stop.is_broken() && weighed.broken.is_none() {
+                    weighed.broken = Some(stop);
+                }
                 continue;
             }
         };
-        count += 1;
-        let candidate = spine::load(Some(&arguments.config), &made.run.environment)?;
+        weighed.count += 1;
+        let candidate = spine::load(Some(candidate), &made.run.environment)?;
         let (then, now) = (recalled.decide(), recalled.under(&candidate.rules, candidate.limits).decide());
-        changed.extend(compared(made, &then, &now));
+        weighed.changed.extend(compared(made.clone(), &then, &now));
     }
+    Ok(weighed)
+}
+
+pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
+    // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
+    spine::candidate(&arguments.config)?;
+    let Weighed { count, unread, changed, broken } =
+        Shelf::of(arguments.state.as_deref())?.read(|book| weighed(book, &arguments.config))?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {
         write!(anstream::stdout(), "{}", text(count, &changed, &unread))
     };
-    shown(written, if changed.is_empty() { End::Done } else { End::ChangesPending })
+    // What cannot be weighed is not unchanged: evidence that is broken is told by its code, whatever else was found.
+    shown(written, End::Done)?;
+    match broken {
+        Some(stop) => Err(stop),
+        None if !changed.is_empty() => Ok(End::ChangesPending),
+        None if !unread.is_empty() => Ok(End::Failed),
+        None => Ok(End::Done),
+    }
 }
 
 fn compared(made: Made, then: &Judged, now: &Judged) -> Option<Changed> {

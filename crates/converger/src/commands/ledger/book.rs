@@ -1,21 +1,78 @@
-//! The ledger of a state directory, as commands read it: page by page, each entry as it is kept.
+//! The ledger of a state directory with the journal beside it, as commands read them: page by page, and without touching anything.
 //!
-//! What never enters: making a store. Whoever only looks leaves nothing behind.
+//! What never enters: making or opening a store for writing. A copy on a disk that cannot be written to, or a store that an apply has open at
+//! this moment, is read like any other.
 
 use std::path::{Path, PathBuf};
 
+use converger_core::apply::{History, OperationId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, parse_entry};
 use converger_core::failure::Code;
-use converger_ledger::{Hash, Hashes, Tile, TiledHashes};
-use converger_store::{Heads, LIST_MAX, Store as _, StoreError};
+use converger_ledger::{Hash, Hashes, Tile, TiledHashes, Tree};
+use converger_store::{Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
 
-use super::super::memory::{self, Memory};
-use super::super::{Stop, spine};
+use super::super::{Stop, memory, spine};
 use crate::{config, files, state};
 
+/// Where a ledger is.
+pub(in super::super) struct Shelf {
+    pub(in super::super) directory: PathBuf,
+    /// The file on other storage that keeps the last checkpoint, where one is named.
+    pub(in super::super) witness: Option<PathBuf>,
+}
+
+/// How often it is looked again where somebody writes at the same time.
+const LOOKS_MAX: usize = 8;
+
+impl Shelf {
+    /// The one that converger.toml leads to.
+    pub(in super::super) fn of(config: Option<&Path>) -> Result<Self, Stop> {
+        let survey = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
+        let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
+        let directory = state::directory(configured.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?;
+        Ok(Self { directory, witness })
+    }
+
+    /// A directory that was named.
+    pub(in super::super) fn at(directory: &Path) -> Self {
+        Self { directory: directory.to_owned(), witness: None }
+    }
+
+    /// There is a ledger. Whoever opens one for writing asks this first: none is made for whoever looks for one.
+    pub(in super::super) fn must_be_there(&self) -> Result<(), Stop> {
+        Book::open(&self.directory)?.map(drop).ok_or_else(|| nothing(&self.directory))
+    }
+
+    /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
+    pub(in super::super) fn read<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<T, Stop> {
+        self.read_if_there(told)?.ok_or_else(|| nothing(&self.directory))
+    }
+
+    /// The same where there may be nothing at all.
+    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
+        for _ in 0..LOOKS_MAX {
+            let Some(book) = Book::open(&self.directory)? else { return Ok(None) };
+            let told = told(&book);
+            if book.looked.is_of_one_moment() {
+                return told.map(Some);
+            }
+        }
+        let text = format!("{} is written to all the time", files::shown(&self.directory));
+        Err(Stop::failed(text).code(Code::JournalUnreadable).help("wait until whoever writes to it ends, or look at a copy of it"))
+    }
+}
+
+fn nothing(directory: &Path) -> Stop {
+    let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
+    let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
+    Stop::input(text).code(Code::UsageWrong).help(help)
+}
+
+/// The ledger and the journal as they were when they were opened.
 pub(in super::super) struct Book {
-    memory: Memory,
+    looked: Looked,
+    directory: PathBuf,
 }
 
 /// What is kept is not what was recorded.
@@ -24,35 +81,22 @@ pub(in super::super) fn broken(what: impl Into<String>) -> Stop {
 }
 
 impl Book {
-    /// The ledger that converger.toml leads to.
-    pub(in super::super) fn open(config: Option<&Path>) -> Result<Self, Stop> {
-        let configured = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
-        let directory = state::directory(configured.and_then(|configured| configured.state).as_deref())
-            .map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?;
-        Self::at(&directory)
+    fn open(directory: &Path) -> Result<Option<Self>, Stop> {
+        let looked = Looked::open(directory).map_err(|error| unopened(&error))?;
+        Ok(looked.map(|looked| Self { looked, directory: directory.to_owned() }))
     }
 
-    /// The ledger in a directory.
-    pub(in super::super) fn at(directory: &Path) -> Result<Self, Stop> {
-        if !converger_store::is_used(directory) {
-            let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
-            return Err(Stop::input(text)
-                .code(Code::UsageWrong)
-                .help("`converger apply`, `hold` and `freeze` begin one; --config names another state directory"));
-        }
-        Ok(Self { memory: memory::at(directory)? })
+    pub(in super::super) fn directory(&self) -> &Path {
+        &self.directory
     }
 
-    pub(in super::super) fn directory(&self) -> &PathBuf {
-        &self.memory.directory
-    }
-
-    pub(in super::super) fn memory(&self) -> &Memory {
-        &self.memory
+    /// The journal and all else that is kept.
+    pub(in super::super) fn looked(&self) -> &Looked {
+        &self.looked
     }
 
     pub(in super::super) fn heads(&self) -> Result<Heads, Stop> {
-        self.memory.wait(self.memory.store.heads()).map_err(|error| memory::failed(&error))
+        self.looked.heads().map_err(|error| damaged(&error))
     }
 
     /// What is told about each entry from this place on and before that: its place, and its bytes.
@@ -60,7 +104,7 @@ impl Book {
         let mut next = from;
         while next < to {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
-            let page = self.memory.wait(self.memory.store.entries(next, limit)).map_err(|error| memory::failed(&error))?;
+            let page = self.looked.entries(next, limit).map_err(|error| self.first_bad(next, to, &error))?;
             if page.is_empty() {
                 return Err(broken(format!("entry {next} is missing")));
             }
@@ -70,6 +114,33 @@ impl Book {
             }
         }
         Ok(())
+    }
+
+    /// Whether the entries lead to this root.
+    pub(in super::super) fn leads_to(&self, head: Head) -> Result<(), Stop> {
+        let mut tree = Tree::default();
+        self.each(0, head.size, |_, entry| {
+            tree.append(Hash::of_leaf(entry), |_, _, _| {});
+            Ok(())
+        })?;
+        if tree.root() == head.root {
+            return Ok(());
+        }
+        Err(broken(format!(
+            "the first {} entries lead to the root {}, and {} is recorded: it is not signed",
+            head.size,
+            tree.root(),
+            head.root
+        )))
+    }
+
+    /// Which of these entries cannot be read.
+    fn first_bad(&self, from: u64, to: u64, error: &StoreError) -> Stop {
+        let found = (from..to).find_map(|index| self.looked.entries(index, 1).err().map(|error| (index, error)));
+        match found {
+            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")),
+            _ => damaged(error),
+        }
     }
 
     /// One entry as it is kept.
@@ -94,17 +165,36 @@ impl Book {
 
     /// What is kept under a digest.
     pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
-        self.memory.wait(self.memory.store.blob(digest)).map_err(|error| memory::failed(&error))
+        self.looked.blob(&digest).map_err(|error| damaged(&error))
+    }
+
+    /// An operation of the journal.
+    pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<History>, Stop> {
+        self.looked.operation(id).map_err(|error| damaged(&error))
     }
 
     /// The hashes of a tile.
     pub(in super::super) fn tile(&self, tile: Tile) -> Result<Vec<Hash>, Stop> {
-        let found: Result<_, StoreError> = self.memory.wait(self.memory.store.hashes(tile));
-        found.map_err(|error| memory::failed(&error))?.ok_or_else(|| broken(format!("{} is missing", tile.path())))
+        self.looked.hashes(tile).map_err(|error| damaged(&error))?.ok_or_else(|| broken(format!("{} is missing", tile.path())))
     }
 
     /// The roots of its subtrees, where it has this size.
     pub(in super::super) fn hashes(&self, size: u64) -> impl Hashes<Error = Stop> {
         TiledHashes::new(size, |tile| self.tile(tile))
+    }
+}
+
+fn unopened(error: &OpenError) -> Stop {
+    match error {
+        OpenError::Damaged { .. } | OpenError::NotOurs { .. } | OpenError::Lost { .. } => broken(error.to_string()),
+        _ => memory::unreadable(error),
+    }
+}
+
+/// A file that is there and cannot be read as ours is not what was recorded; one that the system does not give is something else.
+pub(in super::super) fn damaged(error: &StoreError) -> Stop {
+    match error {
+        StoreError::Malformed { .. } => broken(error.to_string()),
+        _ => memory::failed(error),
     }
 }

@@ -14,7 +14,7 @@ use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
 
 use super::super::{Stop, unwritten};
-use super::{Book, broken, signed};
+use super::{Book, Signed, broken};
 use crate::files;
 
 /// What an export has.
@@ -24,9 +24,10 @@ pub(super) struct Exported {
     pub(super) kept: usize,
 }
 
-pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
-    let (checkpoint, text) = signed(book)?;
-    extends(book, directory, &checkpoint)?;
+/// Writes the files. Nothing, where what entries name is not all there.
+pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
+    let checkpoint = &signed.checkpoint;
+    extends(book, directory, signed)?;
     for tile in Tile::all(checkpoint.size) {
         let hashes = book.tile(tile)?;
         put(directory, &tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
@@ -34,21 +35,25 @@ pub(super) fn export(book: &Book, directory: &Path) -> Result<Exported, Stop> {
             put(directory, &tile.entries_path(), &bundle(book, tile, &hashes)?)?;
         }
     }
-    let kept = blobs(book, directory, checkpoint.size)?;
-    put(directory, "log.vkey", format!("{}\n", super::signer(book.memory())?.verifier()).as_bytes())?;
-    put(directory, "checkpoint", text.as_bytes())?;
-    Ok(Exported { entries: checkpoint.size, kept })
+    let Some(kept) = blobs(book, directory, checkpoint.size)? else { return Ok(None) };
+    put(directory, "log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
+    put(directory, "checkpoint", signed.text.as_bytes())?;
+    Ok(Some(Exported { entries: checkpoint.size, kept }))
 }
 
+/// A checkpoint is a few lines; more is none.
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
+
 /// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
-fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> {
+fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
+    let new = &signed.checkpoint;
     let path = directory.join("checkpoint");
-    let old = match fs::read(&path) {
+    let old = match files::read_at_most(&path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
-    let old = Checkpoint::verify(&old, &super::signer(book.memory())?.verifier()).map_err(|error| {
+    let old = Checkpoint::verify(&old, &signed.signer.verifier()).map_err(|error| {
         Stop::input(format!("{shown} holds something else: {error}"))
             .code(Code::FileTaken)
             .help("name a directory that is empty or not there")
@@ -59,17 +64,12 @@ fn extends(book: &Book, directory: &Path, new: &Checkpoint) -> Result<(), Stop> 
             old.size, new.size
         )));
     }
-    let root = root_at(book, old.size, new.size)?;
+    let root = converger_ledger::root_at(&mut book.hashes(new.size), old.size)?;
     if root == old.root {
         Ok(())
     } else {
         Err(broken(format!("{shown} and the ledger here differ within their first {} entries", old.size)))
     }
-}
-
-/// The root that the log had when it had this size.
-pub(in super::super) fn root_at(book: &Book, size: u64, now: u64) -> Result<Hash, Stop> {
-    converger_ledger::root_at(&mut book.hashes(now), size)
 }
 
 fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
@@ -86,21 +86,27 @@ fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
     Ok(bundle.into_bytes())
 }
 
-/// Everything that entries name by digest and that is still kept.
-fn blobs(book: &Book, directory: &Path, size: u64) -> Result<usize, Stop> {
-    let mut named = BTreeSet::new();
+/// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
+fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
+    let (mut named, mut pruned) = (BTreeSet::new(), BTreeSet::new());
     book.each(0, size, |index, bytes| {
-        named.extend(digests(&book.entry(index, bytes)?));
+        let entry = book.entry(index, bytes)?;
+        named.extend(digests(&entry));
+        if let Entry::Pruned { digests, .. } = &entry {
+            pruned.extend(digests.iter().copied());
+        }
         Ok(())
     })?;
     let mut kept = 0;
     for digest in named {
-        if let Some(bytes) = book.blob(digest)? {
-            put(directory, &blob_path(digest), &bytes)?;
-            kept += 1;
+        match book.blob(digest)? {
+            Some(bytes) => put(directory, &blob_path(digest), &bytes)?,
+            None if pruned.contains(&digest) => continue,
+            None => return Ok(None),
         }
+        kept += 1;
     }
-    Ok(kept)
+    Ok(Some(kept))
 }
 
 /// Where something lies that is named by its digest.
@@ -121,7 +127,12 @@ pub(in super::super) fn digests(entry: &Entry) -> Vec<Digest> {
 /// Writes a file, unless it is there with these bytes.
 fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
     let path = directory.join(path);
-    if fs::read(&path).is_ok_and(|there| there == bytes) {
+    // What a link leads to is somebody else's, and may be anything: also the key that signs this.
+    if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
+        let stop = Stop::input(format!("{} is there and is no regular file", files::shown(&path))).code(Code::FileTaken);
+        return Err(stop.help("name a directory that is empty or not there"));
+    }
+    if files::read_at_most(&path, bytes.len()).is_ok_and(|there| there.bytes == bytes) {
         return Ok(());
     }
     let room = path.parent().unwrap_or(directory);

@@ -48,7 +48,7 @@ pub(in super::super) fn known(directory: &Path) -> Result<Option<Signer>, Stop> 
 }
 
 /// The key that the ledger names. It stands at the beginning, where the first who signed put it.
-fn named(directory: &Path) -> Result<Option<String>, Stop> {
+pub(in super::super) fn named(directory: &Path) -> Result<Option<String>, Stop> {
     let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(None) };
     let mut next = 0;
     loop {
@@ -76,7 +76,7 @@ pub(in super::super) fn key_in(directory: &Path) -> Result<Option<Signer>, Stop>
 
 fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);
-    let file = match fs::File::open(path) {
+    let file = match files::answers(path).and_then(|()| fs::File::open(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
     };

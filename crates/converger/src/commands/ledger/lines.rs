@@ -31,6 +31,10 @@ fn what(entry: &Entry) -> String {
         Entry::Release { environment, guest, by, .. } => format!("guest {guest} of {environment} by {}", theirs(by)),
         Entry::Freeze(freeze) => format!("{} by {}: {}", freeze.environment, theirs(&freeze.by), theirs(&freeze.reason)),
         Entry::Thaw { environment, by, .. } => format!("{environment} by {}", theirs(by)),
+        Entry::Pruned { by, before_ms, digests, .. } => {
+            let readings = render::counted(digests.len() as u64, "reading");
+            format!("{readings} of before {} by {}", moment::written(before_ms / 1000), theirs(by))
+        }
         Entry::Resync { by, reason, size, .. } => format!("by {} after {size} entries: {}", theirs(by), theirs(reason)),
     }
 }

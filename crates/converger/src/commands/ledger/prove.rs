@@ -6,11 +6,11 @@ use converger_core::failure::Code;
 use converger_ledger::{Receipt, inclusion};
 
 use super::super::Stop;
-use super::{Book, broken, signed};
+use super::{Book, Signed, broken};
 
 /// The receipt of an entry, or of the last entry about an operation, and which entry that is.
-pub(super) fn prove(book: &Book, what: &str) -> Result<(u64, String), Stop> {
-    let (checkpoint, text) = signed(book)?;
+pub(super) fn prove(book: &Book, signed: &Signed, what: &str) -> Result<(u64, String), Stop> {
+    let checkpoint = &signed.checkpoint;
     let index = match what.parse::<u64>() {
         Ok(index) => index,
         Err(_) => last_about(book, what, checkpoint.size)?,
@@ -22,11 +22,9 @@ pub(super) fn prove(book: &Book, what: &str) -> Result<(u64, String), Stop> {
     }
     let proof = inclusion(&mut book.hashes(checkpoint.size), index, checkpoint.size)?;
     let proof = proof.ok_or_else(|| broken(format!("entry {index} cannot be proven")))?;
-    let receipt = Receipt { entry: book.one(index)?, index, proof, checkpoint: text };
+    let receipt = Receipt { entry: book.one(index)?, index, proof, checkpoint: signed.text.clone() };
     // What is handed out was checked as whoever gets it will check it.
-    receipt
-        .verify(&super::signer(book.memory())?.verifier())
-        .map_err(|error| broken(format!("entry {index} is not what the ledger signs: {error}")))?;
+    receipt.verify(&signed.signer.verifier()).map_err(|error| broken(format!("entry {index} is not what the ledger signs: {error}")))?;
     Ok((index, receipt.to_text()))
 }
 

@@ -11,15 +11,15 @@ use serde_json::{Value as Json, json};
 
 use super::{CHANGES, CLASSES, IMPACTS, RISKS, changed_field, digest, head, identity, list, object, or_null, refusals, text, vmid, words};
 
-fn moment() -> Json {
+pub(super) fn moment() -> Json {
     json!({ "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" })
 }
 
-fn count() -> Json {
+pub(super) fn count() -> Json {
     json!({ "type": "integer", "minimum": 0 })
 }
 
-fn flag() -> Json {
+pub(super) fn flag() -> Json {
     json!({ "type": "boolean" })
 }
 
@@ -28,12 +28,12 @@ fn kind() -> Json {
 }
 
 /// What something rests on, by key.
-fn evidence() -> Json {
+pub(super) fn evidence() -> Json {
     let fact = json!({ "anyOf": [count(), text(), list(json!({ "anyOf": [count(), text()] }))] });
     json!({ "type": "object", "additionalProperties": fact })
 }
 
-fn outcome() -> Json {
+pub(super) fn outcome() -> Json {
     let codes: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
     object(
         &["end", "evidence", "observed", "schema"],
@@ -65,7 +65,7 @@ pub(super) fn result() -> Json {
     schema
 }
 
-fn operation() -> Json {
+pub(super) fn operation() -> Json {
     let ha = object(&[], json!({ "state": or_null(text()) }));
     let guards = object(
         &["ha", "lock", "protection", "tags", "template"],

@@ -1,43 +1,55 @@
-//! A state directory: the ledger in its database, and the journal beside it, which must say the same.
+//! A state directory: the ledger in its database, and the journal beside it, which must say the same (C7).
+//!
+//! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
 use converger_core::apply::{History, OperationId};
-use converger_core::evidence::Replay;
-use converger_ledger::{Growth, Hash, Tile, Verifier};
-use converger_store::{Filter, LIST_MAX, Store as _};
+use converger_core::evidence::{Past, Replay};
+use converger_ledger::{Growth, Hash, Tile, Verifier, root_at};
+use converger_store::{Filter, LIST_MAX, RunHistory};
 
 use super::super::Stop;
-use super::super::ledger::{Book, broken, known, root_at};
-use super::super::memory;
-use super::{Whole, deep::Deep, unlogged};
-use crate::files;
+use super::super::ledger::{Book, broken, damaged, key_in, named};
+use super::{Since, Whole, deep::Deep, unlogged};
+use crate::{files, render};
 
-pub(super) fn verify(book: &Book, key: Option<Verifier>) -> Result<Whole, Stop> {
+pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
+    let (deep, root) = entries(book, since)?;
+    let gone = deep.gone(|digest| book.blob(digest))?;
+    journal(book, &deep.replay)?;
+    // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
+    if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
+        return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
+    }
+    let (own, notes) = keys(book, key)?;
+    let operations = render::counted(deep.replay.operations().len() as u64, "operation");
+    let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
+    Ok(Whole { what, entries: deep.entries, root: Some(root.to_string()), verifier: own, gone, notes })
+}
+
+/// Every entry, and every hash that is kept over them.
+fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Deep<'s>, Hash), Stop> {
     let heads = book.heads()?;
-    let (mut deep, mut growth, mut full) = (Deep::default(), Growth::default(), Vec::new());
+    let (mut deep, mut growth, mut full) = (Deep::new(since), Growth::default(), Vec::new());
     book.each(0, heads.all.size, |index, entry| {
         growth.append(Hash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<Hash>)| is_kept(book, tile, &hashes))?;
         deep.take(index, entry)
     })?;
-    if growth.tree().root() != heads.all.root {
-        let text = format!("the {} entries lead to the root {}, and {} is recorded", heads.all.size, growth.tree().root(), heads.all.root);
-        return Err(broken(text));
+    let root = growth.tree().root();
+    if root != heads.all.root {
+        return Err(broken(format!("the {} entries lead to the root {root}, and {} is recorded", heads.all.size, heads.all.root)));
     }
-    if root_at(book, heads.durable.size, heads.all.size)? != heads.durable.root {
+    let (rows, tiles) = book.looked().rows_of_ledger().map_err(|error| damaged(&error))?;
+    let full: u64 = (1..8).map(|level| heads.all.size >> (8 * level)).sum();
+    if (rows, tiles) != (heads.all.size, full) {
+        let size = heads.all.size;
+        return Err(broken(format!("the ledger has {size} entries and {full} full tiles, and {rows} and {tiles} are there")));
+    }
+    if root_at(&mut book.hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
     }
-    let gone = deep.gone(|digest| book.blob(digest))?;
-    journal(book, &deep.replay)?;
-    let own = known(book.directory())?.map(|signer| signer.verifier());
-    if let (Some(key), Some(own)) = (&key, &own)
-        && key != own
-    {
-        return Err(broken(format!("the ledger is signed with {own}, and not with the key that was given")));
-    }
-    let notes = if own.is_none() { vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()] } else { Vec::new() };
-    let what = format!("{}, with its journal of {} operations", files::shown(book.directory()), deep.replay.operations().len());
-    let (entries, root) = (heads.all.size, Some(heads.all.root.to_string()));
-    Ok(Whole { what, entries, root, verifier: own, gone, notes })
+    deep.extends()?;
+    Ok((deep, root))
 }
 
 fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
@@ -45,19 +57,73 @@ fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
     match (0..hashes.len()).find(|at| kept.get(*at) != hashes.get(*at)) {
         None => Ok(()),
         Some(at) => {
-            let index = (tile.index * 256 + at as u64) << (8 * u32::from(tile.level));
+            let index = (tile.index * converger_ledger::TILE_WIDTH + at as u64) << (8 * u32::from(tile.level));
             Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())))
         }
     }
 }
 
-/// Every operation of the journal is in the ledger as it is there, and every one of the ledger in the journal.
+/// The key that the ledger names, held against the one that was given and the one that lies beside it. That may be missing: whoever copies a
+/// state directory to check it leaves the secret where it is.
+fn keys(book: &Book, given: Option<&Verifier>) -> Result<(Option<Verifier>, Vec<String>), Stop> {
+    let Some(named) = named(book.directory())? else {
+        if given.is_some() {
+            return Err(broken("the ledger names no key, and one was given"));
+        }
+        return Ok((None, vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]));
+    };
+    let named = Verifier::parse(&named).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
+    if given.is_some_and(|given| *given != named) {
+        return Err(broken(format!("the ledger is signed with {named}, and not with the key that was given")));
+    }
+    let notes = match key_in(book.directory())? {
+        Some(signer) if signer.verifier() == named => Vec::new(),
+        Some(_) => {
+            let key = files::shown(&book.directory().join(converger_store::KEY_FILE));
+            return Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")));
+        }
+        None => vec!["the key that signs is not beside it".to_owned()],
+    };
+    Ok((Some(named), notes))
+}
+
+/// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
 fn journal(book: &Book, replay: &Replay) -> Result<(), Stop> {
+    operations(book, replay)?;
+    for (id, past) in replay.runs() {
+        let found = book.looked().run(id).map_err(|error| damaged(&error))?;
+        match found {
+            None => return Err(unlogged(format!("the ledger has the run {}, and the journal does not", id.as_str()))),
+            Some(found) if !is_same(&found, past) => {
+                return Err(unlogged(format!("the journal tells another story of the run {} than the ledger", id.as_str())));
+            }
+            Some(_) => {}
+        }
+    }
+    let runs = book.looked().runs().map_err(|error| damaged(&error))?;
+    if runs != replay.runs().len() as u64 {
+        return Err(unlogged(format!("the journal has {runs} runs, and the ledger {}", replay.runs().len())));
+    }
+    let (holds, freezes) = book.looked().in_force().map_err(|error| damaged(&error))?;
+    if !holds.iter().eq(replay.holds()) {
+        return Err(unlogged("the journal has other guests held than the ledger"));
+    }
+    if !freezes.iter().eq(replay.freezes()) {
+        return Err(unlogged("the journal has other environments frozen than the ledger"));
+    }
+    Ok(())
+}
+
+fn is_same(found: &RunHistory, (run, ended): &Past) -> bool {
+    found.run == *run && found.ended == *ended
+}
+
+fn operations(book: &Book, replay: &Replay) -> Result<(), Stop> {
     let mut seen = 0;
     let mut before: Option<OperationId> = None;
     loop {
         let filter = Filter { before: before.take(), ..Filter::default() };
-        let page = book.memory().wait(book.memory().store.operations(filter, LIST_MAX)).map_err(|error| memory::failed(&error))?;
+        let page = book.looked().operations(&filter, LIST_MAX).map_err(|error| damaged(&error))?;
         before = page.last().map(|history| history.id().clone());
         for history in &page {
             is_logged(replay, history)?;
@@ -71,8 +137,7 @@ fn journal(book: &Book, replay: &Replay) -> Result<(), Stop> {
         return Ok(());
     }
     for id in replay.operations().keys() {
-        let found = book.memory().wait(book.memory().store.operation(id.clone())).map_err(|error| memory::failed(&error))?;
-        if found.is_none() {
+        if book.operation(id)?.is_none() {
             return Err(unlogged(format!("the ledger has the operation {}, and the journal does not", id.as_str())));
         }
     }

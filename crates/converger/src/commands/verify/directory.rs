@@ -5,11 +5,11 @@ use std::io;
 use std::path::Path;
 
 use converger_core::failure::Code;
-use converger_ledger::{Broken, Files, Part, Verifier, walk};
+use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
-use super::{Whole, deep::Deep};
+use super::{Since, Whole, deep::Deep};
 use crate::files;
 
 /// No file of a log is larger: 256 entries of 64 KiB, each with its length.
@@ -38,18 +38,9 @@ impl Files for Directory<'_> {
     }
 }
 
-pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
+pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
     let (shown, mut notes) = (files::shown(path), Vec::new());
-    let key = match key {
-        Some(key) => key,
-        None => {
-            notes.push(
-                "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source".into(),
-            );
-            beside(path)?
-        }
-    };
-    let (mut deep, mut wrong) = (Deep::default(), None);
+    let (mut deep, mut wrong) = (Deep::new(since), None);
     let walked = walk(&mut Directory(path), &key, |index, entry| {
         if wrong.is_none() {
             wrong = deep.take(index, entry).err();
@@ -61,23 +52,67 @@ pub(super) fn verify(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> 
     if let Some(stop) = wrong {
         return Err(stop);
     }
+    deep.extends()?;
     let unreadable = |error: io::Error| Stop::failed(format!("cannot read {shown}: {error}")).code(Code::FileUnreadable);
     let gone = deep.gone(|digest| Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(unreadable))?;
-    if !deep.replay.keys().iter().any(|named| **named == key.to_string()) {
-        notes.push("the ledger names no such key in its entries".into());
-    }
+    named(&deep, &key)?;
+    notes.extend(strange(path, &key, walked.checkpoint.size).map_err(unreadable)?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
     Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
 }
 
-fn beside(path: &Path) -> Result<Verifier, Stop> {
+/// A key is one line; more is none.
+const KEY_BYTES_MAX: usize = 4096;
+
+/// The key that lies beside the log.
+pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     let file = path.join("log.vkey");
-    let text = fs::read_to_string(&file).map_err(|error| {
+    let bytes = files::read_at_most(&file, KEY_BYTES_MAX).map(|text| text.bytes).map_err(|error| {
         Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
             .code(Code::UsageWrong)
             .help("--key KEY, as `converger ledger key` prints it")
     })?;
-    Verifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))
+    // What is no text is no key either.
+    let text = String::from_utf8_lossy(&bytes);
+    let key = Verifier::parse(&text).map_err(|error| broken(format!("{}: {error}", files::shown(&file))))?;
+    if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{}: it is not one line with a key", files::shown(&file)))) }
+}
+
+/// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
+fn named(deep: &Deep<'_>, key: &Verifier) -> Result<(), Stop> {
+    let (keys, own) = (deep.replay.keys(), key.to_string());
+    match keys.last() {
+        _ if keys.iter().any(|named| **named == own) => Ok(()),
+        None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names no key"))),
+        Some(named) => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names {}", files::plain(named)))),
+    }
+}
+
+/// What an export that was left alone does not have, though all that is signed is whole.
+fn strange(path: &Path, key: &Verifier, size: u64) -> io::Result<Vec<&'static str>> {
+    let mut notes = Vec::new();
+    if !beside(path).is_ok_and(|beside| beside == *key) {
+        notes.push("the key that lies beside the log is not the one that signed it");
+    }
+    if has_more(path, size)? {
+        notes.push("files of a longer log lie beside it: an export was interrupted, or its checkpoint is an older one that was put back");
+    }
+    Ok(notes)
+}
+
+/// Whether there is a tile of a longer log, beside the last one or in place of it.
+fn has_more(path: &Path, size: u64) -> io::Result<bool> {
+    let (index, width) = (size / TILE_WIDTH, size % TILE_WIDTH);
+    let full = Tile { level: 0, index, width: TILE_WIDTH as u16 };
+    if path.join(full.path()).exists() {
+        return Ok(true);
+    }
+    let parts = match fs::read_dir(path.join(format!("{}.p", full.path()))) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        parts => parts?,
+    };
+    let mut widths = parts.flatten().filter_map(|part| part.file_name().to_str()?.parse::<u64>().ok());
+    Ok(widths.any(|wider| wider > width))
 }
 
 fn told(found: &Broken) -> Stop {

@@ -18,6 +18,8 @@ pub(crate) struct Grounds<'g> {
     pub(crate) real: &'g BTreeMap<u32, Truth>,
     /// Guests that the same plan refuses.
     pub(crate) refused: &'g BTreeSet<u32>,
+    /// Whether a run may do all that the same plan has.
+    pub(crate) is_within_limits: bool,
 }
 
 impl Grounds<'_> {

@@ -67,7 +67,8 @@ impl Oracle {
         let life = self.life;
         let Some(case) = self.cases.get_mut(id) else { return self.broken("S1", format!("{id} is nobody's")) };
         case.sends += 1;
-        case.sent_ms = now_ms;
+        (case.sent_ms, case.is_read) = (now_ms, false);
+        case.sent_to.clone_from(&sent.node);
         let key = case.key();
         let mut found = case.recorded(sent, history);
         if case.sends > 1 {
@@ -93,6 +94,7 @@ impl Oracle {
             let count = *count;
             self.demand(count <= 1, "G13", || format!("{id}: the request `{key}` runs a second time"));
         }
+        self.measured(id, sent);
     }
 
     /// Design 6.21: what waits for the next start with another value than the declared one is not applied by us, unless this write puts
@@ -124,7 +126,7 @@ impl Oracle {
     }
 }
 
-type Found = Option<(&'static str, String)>;
+pub(super) type Found = Option<(&'static str, String)>;
 
 /// Every field is written or taken away as the journal has it, and nothing else is.
 fn writes_exactly(fields: &[FieldChange], sent: &Mutation) -> bool {

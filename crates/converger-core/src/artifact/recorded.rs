@@ -1,0 +1,242 @@
+//! A plan that was written down, as far as another one can be held against it: which guests, and what is done to each.
+//!
+//! It is evidence and no permission: there is no way from here to a `Plan`. What is compared is what a person who read it relied on;
+//! tags, notes and where a guest is may be others, since the step itself is checked again before it is sent.
+//!
+//! What never enters: files, digests, and what follows from a difference (`refusal`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use serde_json::Value;
+
+use super::write_body;
+use crate::plan::Plan;
+use crate::refusal::Refusal;
+
+/// The body of a plan that was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordedPlan {
+    environment: Value,
+    guests: BTreeMap<u64, Row>,
+    /// Rows that are of no guest, or of one that is there already.
+    strange: Vec<String>,
+}
+
+/// Whether the later of two plans may leave guests of the earlier one out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrowed {
+    /// Some of them were asked for.
+    Yes,
+    /// All of them were.
+    No,
+}
+
+/// What a plan says about one guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Row {
+    kind: Value,
+    name: Value,
+    verdict: Value,
+    steps: Value,
+    identity: Value,
+    /// Not compared: the same guest may be refused for another reason.
+    codes: Vec<String>,
+}
+
+impl RecordedPlan {
+    /// From the body of a plan.json. What is not as a body is written leads to differences, never to agreement.
+    #[must_use]
+    pub fn read(body: &Value) -> Self {
+        let mut recorded = Self { environment: at(body, "environment"), guests: BTreeMap::new(), strange: Vec::new() };
+        for (number, row) in rows(body.get("guests")).enumerate() {
+            match row.get("vmid").and_then(Value::as_u64) {
+                None => recorded.strange.push(format!("row {}: it is of no guest", number + 1)),
+                Some(vmid) => {
+                    if recorded.guests.insert(vmid, Row::read(row)).is_some() {
+                        recorded.strange.push(format!("{vmid}: it is there twice"));
+                    }
+                }
+            }
+        }
+        recorded
+    }
+
+    /// A plan as it would be recorded.
+    ///
+    /// # Errors
+    /// It cannot be written as JSON.
+    pub fn of(plan: &Plan) -> io::Result<Self> {
+        let mut body = Vec::new();
+        write_body(&mut body, plan)?;
+        Ok(Self::read(&serde_json::from_slice(&body)?))
+    }
+
+    /// What differs from this one to a later one, guest by guest; nothing: the same steps on the same guests.
+    #[must_use]
+    pub fn differences(&self, now: &Self, narrowed: Narrowed) -> Vec<String> {
+        if self.environment != now.environment {
+            return vec![format!("environment: then {}, now {}", self.environment, now.environment)];
+        }
+        let ids: BTreeSet<u64> = self.guests.keys().chain(now.guests.keys()).copied().collect();
+        let differs = |vmid: u64| match (self.guests.get(&vmid), now.guests.get(&vmid)) {
+            (Some(then), Some(now)) if then.is_meant_as(now) => None,
+            (Some(_), None) if narrowed == Narrowed::Yes => None,
+            (then, now) => Some(format!("{vmid}: {}", told_apart(then, now))),
+        };
+        let strange = self.strange.iter().chain(&now.strange).cloned();
+        strange.chain(ids.into_iter().filter_map(differs)).collect()
+    }
+
+    /// Why this one must not stand for the plan of now: other steps, or other guests.
+    #[must_use]
+    pub fn stale(&self, now: &Self, narrowed: Narrowed) -> Option<Refusal> {
+        let differences = self.differences(now, narrowed);
+        (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
+    }
+}
+
+impl Row {
+    fn read(row: &Value) -> Self {
+        let identity = row.get("precondition").map_or(Value::Null, |precondition| at(precondition, "identity"));
+        let codes = rows(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
+        let codes = codes.map(str::to_owned).collect();
+        Self { kind: at(row, "kind"), name: at(row, "name"), verdict: at(row, "verdict"), steps: at(row, "steps"), identity, codes }
+    }
+
+    /// What must be the same: which guest it is and what is done to it. Other tags than then are no other plan.
+    fn is_meant_as(&self, other: &Self) -> bool {
+        let meant = |row: &Self| [row.kind.clone(), row.name.clone(), row.verdict.clone(), row.steps.clone(), row.identity.clone()];
+        meant(self) == meant(other)
+    }
+
+    /// What a plan says about a guest, in a few words.
+    fn shown(&self) -> String {
+        let who = self.name.as_str().unwrap_or_default();
+        match self.verdict.as_str() {
+            Some("steps") => format!("{} on {who}", rows(Some(&self.steps)).map(step).collect::<Vec<_>>().join(", ")),
+            Some("refused") => format!("{who} refused ({})", self.codes.join(", ")),
+            verdict => format!("{who} {}", verdict.unwrap_or_default()),
+        }
+    }
+}
+
+/// What differs, in a few words; where those are the same, what they leave out.
+fn told_apart(then: Option<&Row>, now: Option<&Row>) -> String {
+    let [before, after] = [then, now].map(|row| row.map_or_else(|| "not declared".to_owned(), Row::shown));
+    let (Some(then), Some(now)) = (then, now) else { return format!("then {before}, now {after}") };
+    if before != after {
+        return format!("then {before}, now {after}");
+    }
+    let mut found = Vec::new();
+    apart("kind", &then.kind, &now.kind, &mut found);
+    apart("birth marks", &then.identity, &now.identity, &mut found);
+    apart("steps", &then.steps, &now.steps, &mut found);
+    let guest = if then.identity == now.identity { "" } else { "another guest has this id now: " };
+    format!("{before}, {guest}{}", found.join(", "))
+}
+
+/// The places where two values differ, with both sides.
+fn apart(place: &str, then: &Value, now: &Value, found: &mut Vec<String>) {
+    match (then, now) {
+        (Value::Object(one), Value::Object(two)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(two.keys()).collect();
+            keys.into_iter().for_each(|key| apart(&format!("{place} {key}"), &at(then, key), &at(now, key), found));
+        }
+        (Value::Array(one), Value::Array(two)) if one.len() == two.len() => {
+            let pairs = one.iter().zip(two).enumerate();
+            pairs.for_each(|(number, (then, now))| apart(&format!("{place} {}", number + 1), then, now, found));
+        }
+        (then, now) if then == now => {}
+        (then, now) => found.push(format!("{place}: then {then}, now {now}")),
+    }
+}
+
+fn step(step: &Value) -> String {
+    let fields = step.get("fields").and_then(Value::as_object).into_iter().flatten();
+    let fields: Vec<String> = fields.map(|(name, field)| format!("{name} {} to {}", at(field, "before"), at(field, "after"))).collect();
+    let word = step.get("change").and_then(Value::as_str).unwrap_or_default();
+    if fields.is_empty() { word.to_owned() } else { format!("{word} ({})", fields.join(", ")) }
+}
+
+/// A member, or nothing.
+fn at(value: &Value, key: &str) -> Value {
+    value.get(key).cloned().unwrap_or_default()
+}
+
+fn rows(value: Option<&Value>) -> impl Iterator<Item = &Value> {
+    value.and_then(Value::as_array).into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(vmid: u32, steps: &Value) -> Value {
+        json!({ "vmid": vmid, "kind": "qemu", "name": "web", "verdict": "steps", "steps": steps,
+            "precondition": { "identity": { "uuid": "a" }, "tags": [] } })
+    }
+
+    fn body(guests: &[Value]) -> Value {
+        json!({ "environment": "lab", "guests": guests })
+    }
+
+    fn differences(then: &Value, now: &Value, narrowed: Narrowed) -> Vec<String> {
+        RecordedPlan::read(then).differences(&RecordedPlan::read(now), narrowed)
+    }
+
+    #[test]
+    fn g15_other_steps_another_guest_or_another_list_are_differences() {
+        let start = json!([{ "change": "start" }]);
+        let then = body(&[row(100, &start), row(101, &start)]);
+        let mut recycled = row(100, &start);
+        recycled["precondition"]["identity"]["uuid"] = json!("b");
+        let cases = [
+            body(&[recycled, row(101, &start)]),
+            body(&[row(100, &json!([{ "change": "stop" }])), row(101, &start)]),
+            body(&[row(100, &start)]),
+            body(&[row(100, &start), row(101, &start), row(102, &start)]),
+            json!({ "environment": "prod", "guests": [] }),
+        ];
+        for now in cases {
+            assert_eq!(differences(&then, &now, Narrowed::No).len(), 1, "{now}");
+            assert!(RecordedPlan::read(&then).stale(&RecordedPlan::read(&now), Narrowed::No).is_some(), "{now}");
+        }
+        assert_eq!(differences(&then, &body(&[row(102, &start)]), Narrowed::Yes), ["102: then not declared, now start on web"]);
+    }
+
+    /// Of two rows about one guest somebody may have read the other one.
+    #[test]
+    fn g15_a_row_that_is_there_twice_or_of_nobody_agrees_with_nothing() {
+        let start = json!([{ "change": "start" }]);
+        let (now, nobody) = (body(&[row(100, &start)]), json!({ "name": "web" }));
+        let twice = body(&[row(100, &json!([{ "change": "stop" }])), row(100, &start)]);
+        assert_eq!(differences(&twice, &now, Narrowed::Yes), ["100: it is there twice"]);
+        assert_eq!(differences(&body(&[row(100, &start), nobody]), &now, Narrowed::Yes), ["row 2: it is of no guest"]);
+    }
+
+    #[test]
+    fn what_differs_is_said_though_the_steps_sound_the_same() {
+        let start = json!([{ "change": "shutdown", "timeout_secs": 60, "wait": [] }]);
+        let then = body(&[row(100, &start), row(101, &start)]);
+        let (mut recycled, mut patient) = (row(100, &start), row(101, &start));
+        recycled["precondition"]["identity"]["uuid"] = json!("b");
+        patient["steps"][0]["timeout_secs"] = json!(600);
+        let expected = [
+            "100: shutdown on web, another guest has this id now: birth marks uuid: then \"a\", now \"b\"",
+            "101: shutdown on web, steps 1 timeout_secs: then 60, now 600",
+        ];
+        assert_eq!(differences(&then, &body(&[recycled, patient]), Narrowed::No), expected);
+    }
+
+    #[test]
+    fn what_does_not_change_the_steps_is_none() {
+        let start = json!([{ "change": "start" }]);
+        let then = body(&[row(100, &start), row(101, &start)]);
+        let mut tagged = row(100, &start);
+        tagged["precondition"]["tags"] = json!(["seen"]);
+        assert_eq!(differences(&then, &body(&[tagged.clone(), row(101, &start)]), Narrowed::No), Vec::<String>::new());
+        assert_eq!(differences(&then, &body(&[tagged]), Narrowed::Yes), Vec::<String>::new());
+    }
+}

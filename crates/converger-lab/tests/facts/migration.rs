@@ -1,0 +1,105 @@
+//! What Proxmox refuses to move, and what becomes of a guest that moves.
+
+use converger_lab::Act;
+
+use crate::lab::{Lab, data, in_every_release};
+
+/// Three nodes; `fast` is on two of them, `local` is on each for itself, `tank` is shared.
+const NODES: &str = "
+cluster: lab
+nodes: { a: {}, b: {}, c: {} }
+storages:
+  tank: { type: rbd, shared: true }
+  local: { path: /var/lib/vz }
+  fast: { type: rbd, shared: true, nodes: [a, b] }
+tokens: { root@pam!t: { secret: s, full: true } }
+guests:
+  - { vmid: 101, kind: qemu, node: a, name: shared, state: running, config: { scsi0: 'tank:vm-101-disk-0,size=1G' } }
+  - { vmid: 102, kind: qemu, node: a, name: local, state: running, config: { scsi0: 'local:102/vm-102-disk-0.qcow2,size=1G' } }
+  - { vmid: 103, kind: qemu, node: a, name: fast, config: { scsi0: 'fast:vm-103-disk-0,size=1G' } }
+  - { vmid: 201, kind: lxc, node: a, name: dns, state: running, config: { rootfs: 'tank:vm-201-disk-0,size=1G' } }
+  - { vmid: 202, kind: lxc, node: a, name: deaf, state: running, deaf: true, config: { rootfs: 'tank:vm-202-disk-0,size=1G' } }
+  - { vmid: 203, kind: lxc, node: a, name: quick, config: { rootfs: 'fast:vm-203-disk-0,size=1G' } }
+";
+
+#[test]
+fn a_container_does_not_move_while_it_runs() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        let ended = lab.task("POST", "/nodes/a/lxc/201/migrate", "target=b&online=1");
+        assert_eq!(ended, "lxc live migration is currently not implemented");
+        assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "running", "it stays where it is");
+        assert!(lab.row(201).get("lock").is_none(), "and free");
+    });
+}
+
+#[test]
+fn a_machine_with_disks_of_its_node_moves_while_it_runs_only_with_them() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        let ended = lab.task("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1");
+        assert_eq!(ended, "can't live migrate attached local disks without with-local-disks option");
+        assert_eq!(lab.row(102)["node"], "a");
+        lab.done("POST", "/nodes/a/qemu/102/migrate", "target=b&online=1&with-local-disks=1");
+        assert_eq!(lab.get("/nodes/b/qemu/102/status/current")["status"], "running");
+        lab.done("POST", "/nodes/a/qemu/101/migrate", "target=b&online=1");
+    });
+}
+
+#[test]
+fn a_node_without_the_storage_of_a_disk_takes_no_guest() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        let error = lab.error("POST", "/nodes/a/qemu/103/migrate", "target=c");
+        assert_eq!(error, "500 storage 'fast' is not available on node 'c'", "a machine is refused at once");
+        let ended = lab.task("POST", "/nodes/a/lxc/203/migrate", "target=c");
+        assert_eq!(ended, "storage 'fast' is not available on node 'c'", "a container by its task");
+        lab.done("POST", "/nodes/a/qemu/103/migrate", "target=b");
+        lab.done("POST", "/nodes/a/lxc/203/migrate", "target=b");
+    });
+}
+
+#[test]
+fn a_container_that_moves_by_a_restart_goes_down_and_comes_up_elsewhere() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        let before = lab.get("/nodes/a/lxc/201/status/current");
+        let upid = data(&lab.ask("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1"));
+        let mut seen = vec![before["status"].clone()];
+        while lab.get(&format!("/nodes/a/tasks/{}/status", upid.as_str().unwrap_or_default()))["status"] == "running" {
+            seen.push(lab.get("/nodes/a/lxc/201/status/current")["status"].clone());
+            assert_eq!(lab.row(201)["lock"], "migrate");
+            lab.pass(50);
+        }
+        seen.dedup();
+        assert_eq!(seen, ["running", "stopped"]);
+        let after = lab.get("/nodes/b/lxc/201/status/current");
+        assert_eq!(after["status"], "running");
+        assert!(after["uptime"].as_u64() < before["uptime"].as_u64(), "{after}");
+    });
+}
+
+#[test]
+fn a_container_that_does_not_listen_stays_where_it_is() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        let began_ms = lab.now_ms;
+        assert_eq!(lab.task("POST", "/nodes/a/lxc/202/migrate", "target=b&restart=1&timeout=20"), "container did not stop");
+        assert!((20_000..25_000).contains(&(lab.now_ms - began_ms)), "after its time");
+        assert_eq!(lab.get("/nodes/a/lxc/202/status/current")["status"], "running");
+        assert!(lab.row(202).get("lock").is_none());
+    });
+}
+
+#[test]
+fn a_node_that_dies_while_a_container_moves_leaves_it_down_and_locked() {
+    in_every_release(|| {
+        let mut lab = Lab::new(NODES);
+        lab.ask("POST", "/nodes/a/lxc/201/migrate", "target=b&restart=1");
+        lab.act(Act::NodeDown("a".to_owned()));
+        lab.pass(60_000);
+        lab.act(Act::NodeUp("a".to_owned()));
+        assert_eq!(lab.get("/nodes/a/lxc/201/status/current")["status"], "stopped");
+        assert_eq!(lab.row(201)["lock"], "migrate");
+    });
+}

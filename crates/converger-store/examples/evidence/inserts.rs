@@ -1,0 +1,110 @@
+//! What becomes durable with entries: transactions and syncs, to be counted, and time, to be told.
+
+use std::error::Error;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use converger_store::{Batch, LIST_MAX, Settings, SqliteStore, Store as _, Write};
+use futures_util::future::try_join_all;
+use rusqlite::Connection;
+use serde_json::json;
+
+use crate::Told;
+use crate::runs::{Decided, has_entry, now};
+
+const GUESTS: u32 = 900;
+/// So many writes are in a batch, and as many entries where they have one.
+const WRITES: usize = 64;
+/// So many applies are timed, in batches of the life of one operation, and so many of these at once.
+const APPLIES: u64 = 10;
+const LIFE: usize = 4;
+const AT_ONCE: usize = 64;
+
+fn opened(directory: &Path) -> Result<SqliteStore, Box<dyn Error>> {
+    Ok(SqliteStore::open(directory, Settings::new(|cause| panic!("{cause}")))?)
+}
+
+/// So many batches, each acknowledged before the next: of writes that have an entry, or of blobs, which have none.
+pub(crate) fn batches(kind: &str, count: usize, directory: &Path) -> Told {
+    let store = opened(directory)?;
+    let writes = applied(APPLIES);
+    let written: Vec<Write> = match kind {
+        "entries" => writes,
+        "blobs" => (0..writes.len()).map(|number| Write::blob(format!("{number:0500}").into_bytes())).collect(),
+        other => return Err(format!("`{other}` is neither `entries` nor `blobs`").into()),
+    };
+    let batches: Vec<Batch> = written.chunks_exact(WRITES).take(count).map(|some| Batch::new(some.to_vec())).collect();
+    let done = batches.len();
+    for batch in batches {
+        let _ = now(store.commit(batch));
+    }
+    let (transactions, entries) = (store.transactions(), now(store.heads()).all.size);
+    // Whether closing brings the log into the file, and so syncs, depends on which connection is the last to close.
+    std::mem::forget(store);
+    Ok(json!({ "batches": done, "writes": done * WRITES, "entries": entries, "transactions": transactions }))
+}
+
+/// What applies write that has an entry.
+fn applied(count: u64) -> Vec<Write> {
+    let decided = Decided::of(GUESTS);
+    (0..count).flat_map(|number| decided.apply(number)).filter(has_entry).collect()
+}
+
+/// The store's time, with its journal, against bare inserts of the entries alone.
+pub(crate) fn ratio() -> Told {
+    let directory = tempfile::tempdir()?;
+    let store = opened(&directory.path().join("state"))?;
+    let batches: Vec<Batch> = applied(APPLIES).chunks(LIFE).map(|some| Batch::new(some.to_vec())).collect();
+    let before = store.transactions();
+    let ours = timed(|| Ok(converger_store::conformance::now(committed(&store, &batches))?))?;
+    let transactions = store.transactions() - before;
+    let entries = entries(&store);
+    let group = entries.len().div_ceil(usize::try_from(transactions)?);
+    let bare = timed(|| insert(&directory.path().join("bare.db"), &entries, group))?;
+    let rate = |time: Duration| (entries.len() as f64 / time.as_secs_f64()).round();
+    Ok(json!({
+        "entries": entries.len(), "transactions": transactions, "entries_per_second": rate(ours), "bare_inserts_per_second": rate(bare),
+        "ratio": bare.as_secs_f64() / ours.as_secs_f64(),
+    }))
+}
+
+async fn committed(store: &SqliteStore, batches: &[Batch]) -> Result<(), converger_store::StoreError> {
+    for some in batches.chunks(AT_ONCE) {
+        // Asked for in their order, and taken in it.
+        try_join_all(some.iter().map(|batch| store.commit(batch.clone()))).await?;
+    }
+    Ok(())
+}
+
+fn entries(store: &SqliteStore) -> Vec<Vec<u8>> {
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let page = now(store.entries(all.len() as u64, LIST_MAX));
+        if page.is_empty() {
+            return all;
+        }
+        all.extend(page);
+    }
+}
+
+fn timed(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> Result<Duration, Box<dyn Error>> {
+    let started = Instant::now();
+    work()?;
+    Ok(started.elapsed())
+}
+
+/// A table of two columns, the same file settings, and as many rows in a transaction.
+fn insert(place: &Path, rows: &[Vec<u8>], group: usize) -> Result<(), Box<dyn Error>> {
+    let mut connection = Connection::open(place)?;
+    let _: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+    connection.pragma_update(None, "synchronous", "full")?;
+    connection.execute_batch("CREATE TABLE log (seq INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT")?;
+    for some in rows.chunks(group) {
+        let transaction = connection.transaction()?;
+        for row in some {
+            transaction.prepare_cached("INSERT INTO log (body) VALUES (?1)")?.execute([row])?;
+        }
+        transaction.commit()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! What evidence costs, against what nobody could do without. Each prints one line of JSON; `cargo xtask bench` judges it.
+//!
+//! - `evidence walk <entries> <turns>`: the ledger checked by its hashes and its signature, against one SHA-256 over the same files;
+//! - `evidence deep <entries> <turns>`: every entry read strictly and played again, against a typed parse with serde_json;
+//! - `evidence reproduce <guests> <turns>`: a decision made again, against hashing and a typed parse of what it rests on;
+//! - `evidence growth <entries> <turns>`: an append to a log in memory, early and late;
+//! - `evidence append <entries> <directory>`: the same through the store, early and late;
+//! - `evidence batches <kind> <count> <directory>`: batches one after the other, for whoever counts what is synced;
+//! - `evidence inserts`: how fast entries become durable, against bare inserts of their bytes in groups of the same size.
+//!
+//! What never enters: what is expected of the numbers.
+
+mod append;
+mod cpu;
+#[path = "../../../converger-core/benches/fleet/mod.rs"]
+mod fleet;
+mod inserts;
+mod reproduce;
+mod runs;
+mod typed;
+mod verify;
+
+use std::error::Error;
+use std::path::Path;
+
+use serde_json::Value;
+
+type Told = Result<Value, Box<dyn Error>>;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let told = match arguments[..] {
+        ["walk", entries, turns] => verify::walk(entries.parse()?, turns.parse()?),
+        ["deep", entries, turns] => verify::deep(entries.parse()?, turns.parse()?),
+        ["reproduce", guests, turns] => reproduce::reproduce(guests.parse()?, turns.parse()?),
+        ["growth", entries, turns] => append::growth(entries.parse()?, turns.parse()?),
+        ["append", entries, directory] => append::store(entries.parse()?, Path::new(directory)),
+        ["batches", kind, count, directory] => inserts::batches(kind, count.parse()?, Path::new(directory)),
+        ["inserts"] => inserts::ratio(),
+        _ => Err("the head of this file says how it is called".into()),
+    };
+    println!("{}", told?);
+    Ok(())
+}

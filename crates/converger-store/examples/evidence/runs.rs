@@ -1,0 +1,227 @@
+//! What applies write: runs over a made-up fleet, with every entry that a real one leaves, in the same order and of the same size.
+//!
+//! The same number gives the same writes. What never enters: an environment. What it would have said is made up here, as the lab words it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use converger_core::action::Change;
+use converger_core::apply::{
+    BootId, End, Evidence, Findings, Operation, OperationId, Outcome, Record, Run, RunId, Source, Target, TaskId, Word,
+};
+use converger_core::approve::{Admission, Confirmation, Mode, Refused};
+use converger_core::artifact::{Digest, Provenance};
+use converger_core::desired;
+use converger_core::document::Notation;
+use converger_core::evidence::{Bundle, Decision, Entry, Kept, keep};
+use converger_core::guest::{Kind, RunState, Vmid};
+use converger_core::observe;
+use converger_core::plan::{Verdict, plan};
+use converger_core::policy::{Circumstances, Limits};
+use converger_core::refusal::Refusal;
+use converger_core::safety::{Judged, judge};
+use converger_store::{Batch, LIST_MAX, MemoryStore, Store as _, Write};
+
+use crate::fleet::{Fleet, Share};
+
+const BY: &str = "ann@pve-admin";
+const CONFIG: &str =
+    r#"{"environment":{"lab":{"endpoint":"https://pve1.example:8006","token":"/etc/converger/token"}},"limits":{"guests":5000}}"#;
+const FIRST_MS: u64 = 1_794_700_800_000;
+
+/// A decision over a fleet, with all that it rests on.
+pub(crate) struct Decided {
+    judged: Judged,
+    kept: Kept,
+    bundle: Vec<u8>,
+}
+
+impl Decided {
+    /// That of a fleet of so many guests, a quarter of them not as declared.
+    pub(crate) fn of(guests: u32) -> Self {
+        let fleet = Fleet { guests, drifted: Share::OneIn(4), ordered: Share::OneIn(10) };
+        let desired = desired::parse(fleet.desired_json().as_bytes(), Notation::Json).expect("the fleet is well-formed");
+        let seen = observe::parse(fleet.current_json().as_bytes()).expect("the fleet is well-formed").within(&desired.scope());
+        let limits = Limits { guests: 1_000_000, percent: 100, stops: 1_000_000 };
+        let judged = judge(plan(Arc::new(desired), Arc::new(seen), Arc::default()), limits, Circumstances::default());
+        let kept = keep(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
+        let admission = Admission {
+            mode: Mode::Solo,
+            provenance: Provenance::Live,
+            confirmation: Confirmation::Typed { by: BY.into(), names: Vec::new() },
+            refused: Refused::IsLeftOut,
+            now_secs: FIRST_MS / 1000,
+            age_secs_max: Admission::AGE_SECS_MAX,
+        };
+        let bundle = Bundle::new(BY, decision(&kept), admission, &[]).write().expect("it can be written");
+        Self { judged, kept, bundle }
+    }
+
+    /// The decision as the ledger names it.
+    pub(crate) fn decision(&self) -> Decision {
+        decision(&self.kept)
+    }
+
+    /// What it rests on, under its digests.
+    pub(crate) fn blobs(&self) -> BTreeMap<Digest, Vec<u8>> {
+        self.kept.blobs.iter().map(|bytes| (Digest::of_bytes(bytes), bytes.clone())).collect()
+    }
+
+    /// All that the apply with this number writes, in its order.
+    pub(crate) fn apply(&self, number: u64) -> Vec<Write> {
+        let mut clock = Clock(FIRST_MS + number * 3_600_000);
+        let run = RunId::new(&format!("{:x}-{:08x}", clock.0 / 1000, number.wrapping_mul(0x9e37_79b9) & 0xffff_ffff)).expect("an id");
+        let mut writes = self.begun(&run, clock.now());
+        for operation in self.operations(&run) {
+            writes.extend(life(operation, &mut clock).map(Write::Record));
+        }
+        writes.push(Write::RunEnded { id: run, end: End::Done, at_ms: clock.now() });
+        writes
+    }
+
+    /// Everything up to the first operation.
+    fn begun(&self, run: &RunId, at_ms: u64) -> Vec<Write> {
+        let Kept { inputs, plan, judgement, blobs } = &self.kept;
+        let (plan, judgement, bundle) = (*plan, *judgement, Digest::of_bytes(&self.bundle));
+        let environment = self.judged.plan().desired().environment().clone();
+        let boot = BootId::new("8a5c6f0e-3c0d-4a64-9f0c-2f1d7e5b9a11");
+        let started = Run { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
+        let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
+        writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
+        writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        writes.extend(self.refusals().map(|(guest, refusal)| refused(run, guest, refusal, at_ms)));
+        let (by, how, names) = (BY.into(), word("typed"), Box::default());
+        writes.push(Write::decision(Entry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
+        writes.push(Write::blob(self.bundle.clone()));
+        writes.push(Write::decision(Entry::Admitted { run: run.clone(), plan, bundle, answer: word("admitted"), at_ms }));
+        writes
+    }
+
+    fn refusals(&self) -> impl Iterator<Item = (Vmid, &Refusal)> {
+        let guests = self.judged.plan().guests().filter_map(|(guest, verdict)| match verdict {
+            Verdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (guest.vmid, refusal))),
+            _ => None,
+        });
+        guests.flatten()
+    }
+
+    fn operations(&self, run: &RunId) -> Vec<Operation> {
+        let plan = self.judged.plan();
+        let mut operations = Vec::new();
+        for (guest, verdict) in plan.guests() {
+            let (Verdict::Steps(steps), Some(target)) = (verdict, Target::of(plan, guest)) else { continue };
+            for (position, step) in (0..).zip(steps) {
+                let id = OperationId::new(&format!("{run}-{}", operations.len())).expect("an id");
+                let environment = plan.desired().environment().clone();
+                let (target, step, digest) = (target.clone(), step.clone(), self.kept.plan);
+                operations.push(Operation::new(id, run.clone(), environment, target, step, position, digest, Source::Convergent));
+            }
+        }
+        operations
+    }
+}
+
+fn decision(kept: &Kept) -> Decision {
+    Decision { inputs: kept.inputs.clone(), plan: kept.plan, judgement: kept.judgement }
+}
+
+fn word(text: &str) -> Word {
+    Word::new(text).expect("a word")
+}
+
+fn refused(run: &RunId, guest: Vmid, refusal: &Refusal, at_ms: u64) -> Write {
+    let entry = refusal.code().entry();
+    let evidence = refusal.evidence().iter().fold(Evidence::default(), |evidence, (key, datum)| evidence.with(key, datum));
+    let (stage, code) = (word(entry.stage.word()), word(entry.word));
+    Write::decision(Entry::Refused { run: run.clone(), guest: Some(guest), stage, code, evidence, at_ms })
+}
+
+/// Times that go on.
+struct Clock(u64);
+
+impl Clock {
+    fn now(&mut self) -> u64 {
+        self.0 += 137;
+        self.0
+    }
+}
+
+/// Intent, mark, task and end.
+fn life(operation: Operation, clock: &mut Clock) -> [Record; 4] {
+    let id = operation.id.clone();
+    let task = task(&operation, clock.0);
+    let evidence = Evidence::default().with("task", task.as_str());
+    let outcome = Outcome::Done(Findings { evidence, observed: observed(&operation) });
+    [
+        Record::Intent { operation: Box::new(operation), at_ms: clock.now() },
+        Record::Sending { id: id.clone(), at_ms: clock.now(), up_ms: clock.0 - FIRST_MS },
+        Record::Tasked { id: id.clone(), task, at_ms: clock.now() },
+        Record::Ended { id, outcome, at_ms: clock.now() },
+    ]
+}
+
+/// The name of a task as Proxmox VE makes it.
+fn task(operation: &Operation, at_ms: u64) -> TaskId {
+    let short = match operation.guest.kind {
+        Kind::Qemu => "qm",
+        Kind::Lxc => "vz",
+    };
+    let (node, vmid, verb) = (operation.guest.node.as_str(), operation.guest.vmid, operation.step.change.word().replace('-', ""));
+    let (process, ticks, secs) = (vmid.get(), at_ms & 0xffff_ffff, at_ms / 1000);
+    let name = format!("UPID:{node}:{process:08X}:{ticks:08X}:{secs:08X}:{short}{verb}:{vmid}:converger@pve!apply:");
+    TaskId::new(&name).expect("a task")
+}
+
+/// What is read afterwards.
+fn observed(operation: &Operation) -> Evidence {
+    match &operation.step.change {
+        Change::ConfigSet(fields) => {
+            let shown = |after: &Option<_>| serde_json::to_string(after).expect("a value can be written");
+            fields.iter().fold(Evidence::default(), |seen, change| seen.with(change.field.word(), shown(&change.after).as_str()))
+        }
+        Change::Start | Change::Reboot { .. } => Evidence::default().with("run_state", RunState::Running.word()),
+        Change::Shutdown { .. } | Change::Stop => Evidence::default().with("run_state", RunState::Stopped.word()),
+    }
+}
+
+/// A ledger of so many entries, as applies on a fleet of a thousand guests fill it.
+pub(crate) fn entries(count: u64) -> Vec<Vec<u8>> {
+    let count = usize::try_from(count).expect("it fits into memory");
+    let decided: Vec<Decided> = (0..8).map(|number| Decided::of(1_000 + number)).collect();
+    (0..).zip(decided.iter().cycle()).flat_map(|(number, decided)| left(decided, number)).take(count).collect()
+}
+
+/// The entries that an apply leaves, by the judge of all stores.
+fn left(decided: &Decided, number: u64) -> Vec<Vec<u8>> {
+    let store = MemoryStore::new();
+    let mut writes = decided.apply(number);
+    writes.retain(has_entry);
+    for batch in batches(writes) {
+        let _ = store.commit_now(batch).expect("a run that is told in order is taken");
+    }
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    while (all.len() as u64) < now(store.heads()).all.size {
+        all.extend(now(store.entries(all.len() as u64, LIST_MAX)));
+    }
+    all
+}
+
+/// Whether a write is a decision. What these rest on is kept beside them.
+pub(crate) fn has_entry(write: &Write) -> bool {
+    !matches!(write, Write::Blob { .. })
+}
+
+/// As few batches as these writes can be in.
+pub(crate) fn batches(mut writes: Vec<Write>) -> Vec<Batch> {
+    let mut batches = Vec::new();
+    while !writes.is_empty() {
+        let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
+        batches.push(Batch::new(std::mem::replace(&mut writes, rest)));
+    }
+    batches
+}
+
+/// What a store answers that works.
+pub(crate) fn now<T>(answer: impl Future<Output = Result<T, converger_store::StoreError>>) -> T {
+    converger_store::conformance::now(answer).expect("a store that works answers")
+}

@@ -1,0 +1,183 @@
+//! What can be said about the record: the ledger, what checks it, and decisions made again.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// Which ledger.
+#[derive(Args, Debug)]
+pub(crate) struct LedgerPlace {
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// What is asked of the ledger.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Ledger {
+    /// Show the last entries
+    Tail(Tailing),
+    /// Show one entry whole
+    Show(ShowingEntry),
+    /// Print a checkpoint of what is durable, signed
+    Checkpoint(LedgerPlace),
+    /// Print the key that others check the ledger with
+    Key(LedgerPlace),
+    /// Write the ledger as files that any web server can serve, and anybody can check
+    Export(Exporting),
+    /// Write a receipt of an entry, which is checked alone
+    Prove(Proving),
+    /// Take a state directory back into service that is shorter than its witness has seen, or another one
+    #[command(after_help = "\
+Examples:
+  converger ledger resync --reason \"restored the backup of Sunday, ticket 4711\"
+
+What happened between that copy and the restore is lost here and not in the environment: look there first. The \
+reason is recorded.")]
+    Resync(Resyncing),
+    /// Let go of old readings that no open decision needs; entries stay for ever
+    #[command(after_help = "\
+Examples:
+  converger ledger prune --before 2026-06-30 --dry-run   only says what would go
+  converger ledger prune --before 90d                    older than 90 days
+
+A reading is the largest part of what a decision rests on. Without it the decision is shown and proven as before, and \
+cannot be made again. Who let it go, and when, is an entry. The room is used again; the file does not become smaller.")]
+    Prune(Pruning),
+}
+
+/// Which readings are let go.
+#[derive(Args, Debug)]
+pub(crate) struct Pruning {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Only decisions of before this: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) before: String,
+    /// Only say what would be let go
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Why a state directory is taken back into service.
+#[derive(Args, Debug)]
+pub(crate) struct Resyncing {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
+}
+
+/// Which entries are shown.
+#[derive(Args, Debug)]
+pub(crate) struct Tailing {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// How many
+    #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// Print a line of JSON for each
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which entry is shown.
+#[derive(Args, Debug)]
+pub(crate) struct ShowingEntry {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Its place, counted from 0
+    pub(crate) index: u64,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the ledger is written to.
+#[derive(Args, Debug)]
+pub(crate) struct Exporting {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// The directory; an earlier export of the same ledger is extended
+    pub(crate) directory: PathBuf,
+}
+
+/// What is proven.
+#[derive(Args, Debug)]
+pub(crate) struct Proving {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// An operation, whose last entry is meant, or the place of an entry
+    pub(crate) what: String,
+    /// The file to write [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// What is checked, and with what.
+#[derive(Args, Debug)]
+pub(crate) struct Verifying {
+    /// An export or a receipt, or with --db a state directory [default: the state directory of converger.toml]
+    pub(crate) path: Option<PathBuf>,
+    /// The path is a state directory
+    #[arg(long, requires = "path")]
+    pub(crate) db: bool,
+    /// The key of the ledger, or a file that has it
+    #[arg(long, value_name = "KEY")]
+    pub(crate) key: Option<String>,
+    /// A checkpoint that was seen before: the record must be that one, or have grown out of it
+    #[arg(long, value_name = "FILE")]
+    pub(crate) since: Option<PathBuf>,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which decision is made again.
+#[derive(Args, Debug)]
+pub(crate) struct Reproducing {
+    /// The full digest of a plan, or the id of a run
+    pub(crate) what: String,
+    /// Write the plan that came out to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) out: Option<PathBuf>,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which plans are compared.
+#[derive(Args, Debug)]
+pub(crate) struct Diff {
+    /// The full digest of a plan, or the id of a run
+    pub(crate) one: String,
+    /// Another
+    pub(crate) other: String,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+/// Under what recorded decisions are weighed.
+#[derive(Args, Debug)]
+pub(crate) struct Backtesting {
+    /// The candidate: a converger.toml with other protection or limits
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) state: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,146 @@
+//! `converger ledger prune`: old readings are let go, with an entry that says who did it and what is gone. Entries stay.
+//!
+//! What is needed is found by walking through the ledger, and the store lets go only while the ledger is as long as it was then: a decision
+//! that is made meanwhile may rest on the same reading.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use converger_core::artifact::Digest;
+use converger_core::evidence::{PRUNED_MAX, Replay};
+use converger_core::failure::Code;
+use converger_core::moment;
+use converger_store::{Batch, Refused, Store as _, StoreError, Write};
+use serde_json::json;
+
+use super::super::memory::{self, Memory};
+use super::super::{Stop, shown};
+use super::{Book, Shelf, broken};
+use crate::cli::Pruning;
+use crate::exit::End;
+use crate::render::{self, counted, styled};
+use crate::{files, output, state};
+
+/// What may be let go.
+struct Old {
+    /// Each with its length.
+    readings: Vec<(Digest, u64)>,
+    /// How long the ledger was.
+    seen: u64,
+}
+
+/// How often the ledger is walked through again where it grows meanwhile.
+const WALKS_MAX: usize = 4;
+
+pub(super) fn prune(pruning: &Pruning) -> Result<End, Stop> {
+    let before_ms = before_ms(&pruning.before, state::now_ms())?;
+    let shelf = Shelf::of(pruning.place.config.as_deref())?;
+    let readings = if pruning.dry_run {
+        shelf.read(|book| old(book, before_ms))?.readings
+    } else {
+        shelf.must_be_there()?;
+        let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
+        let gone = let_go(&shelf, &memory, before_ms)?;
+        memory.attest()?;
+        gone
+    };
+    let written = if pruning.json {
+        let digests: Vec<Digest> = readings.iter().map(|(digest, _)| *digest).collect();
+        let row = json!({
+            "schema": "converger.pruned/1", "before": moment::written(before_ms / 1000), "dry_run": pruning.dry_run,
+            "readings": digests, "bytes": bytes(&readings),
+        });
+        output::json(|out| writeln!(out, "{row}"))
+    } else {
+        write!(anstream::stdout(), "{}", text(&readings, pruning.dry_run, before_ms, &shelf.directory))
+    };
+    shown(written, End::Done)
+}
+
+fn bytes(readings: &[(Digest, u64)]) -> u64 {
+    readings.iter().map(|(_, bytes)| bytes).sum()
+}
+
+fn text(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Path) -> String {
+    let before = moment::written(before_ms / 1000);
+    if readings.is_empty() {
+        return format!("nothing to let go: every reading in {} is needed, or not of before {before}\n", files::shown(directory));
+    }
+    let (count, kib) = (counted(readings.len() as u64, "reading"), bytes(readings).div_ceil(1024));
+    let word = if is_dry { "would be let go" } else { "let go" };
+    let rest = if is_dry { "" } else { "; the ledger says so" };
+    format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", styled(render::BOLD, count))
+}
+
+/// The time that a person means: a day, a time in UTC, or so many days ago.
+fn before_ms(text: &str, now_ms: u64) -> Result<u64, Stop> {
+    const DAY_MS: u64 = 86_400_000;
+    let ago = || text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(DAY_MS).map(|ago| now_ms.saturating_sub(ago));
+    let time = || moment::read(text).or_else(|| moment::read(&format!("{text}T00:00:00Z"))).map(|secs| secs * 1000);
+    let wrong = |why: String| Err(Stop::input(why).code(Code::UsageWrong).help("such as 2026-06-30, 2026-06-30T12:00:00Z or 90d"));
+    match ago().or_else(time) {
+        Some(before) if before <= now_ms => Ok(before),
+        Some(_) => wrong(format!("--before {} is in the future", text.escape_debug())),
+        None => wrong(format!("--before `{}` is no day, time or age", text.escape_debug())),
+    }
+}
+
+fn old(book: &Book, before_ms: u64) -> Result<Old, Stop> {
+    let (mut readings, seen) = (Replay::default(), book.heads()?.all.size);
+    book.each(0, seen, |index, bytes| {
+        let taken = readings.take(book.entry(index, bytes)?);
+        taken.map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
+    })?;
+    let mut old = Old { readings: Vec::new(), seen };
+    for digest in readings.unneeded(before_ms) {
+        // What was let go before is not let go again.
+        if let Some(bytes) = book.blob(digest)? {
+            old.readings.push((digest, bytes.len() as u64));
+        }
+    }
+    Ok(old)
+}
+
+fn let_go(shelf: &Shelf, memory: &Memory, before_ms: u64) -> Result<Vec<(Digest, u64)>, Stop> {
+    let mut gone = Vec::new();
+    for _ in 0..WALKS_MAX {
+        let old = shelf.read(|book| old(book, before_ms))?;
+        let (mut seen, mut is_grown) = (old.seen, false);
+        for some in old.readings.chunks(PRUNED_MAX) {
+            let digests = some.iter().map(|(digest, _)| *digest).collect();
+            let write = Write::Prune { digests, seen, by: state::actor().into(), before_ms, at_ms: state::now_ms() };
+            match memory.wait(memory.store.commit(Batch::from(write))) {
+                Ok(_) => gone.extend_from_slice(some),
+                Err(StoreError::Refused(Refused::LedgerGrown { .. })) => {
+                    is_grown = true;
+                    break;
+                }
+                Err(error) => return Err(memory::failed(&error)),
+            }
+            seen += 1;
+        }
+        if !is_grown {
+            return Ok(gone);
+        }
+    }
+    let text = "decisions are made all the time, so that it cannot be told what they need";
+    Err(Stop::failed(text).code(Code::JournalUnwritable).help("wait until the apply ends, and prune again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_a_day_a_time_or_an_age_and_not_in_the_future() {
+        let now_ms = 1_794_770_467_000;
+        let read = |text| before_ms(text, now_ms).ok();
+        assert_eq!(read("2026-11-15T19:21:07Z"), Some(now_ms));
+        assert_eq!(read("2026-11-15"), Some(1_794_700_800_000));
+        assert_eq!(read("0d"), Some(now_ms));
+        assert_eq!(read("2d"), Some(now_ms - 2 * 86_400_000));
+        for wrong in ["", "d", "-1d", "1.5d", "2026-11-16", "yesterday", "2026-02-30", "99999999999999999999d"] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The JSON Schemas of the evidence: entries of the ledger, and what the commands that check and make again print.
+//!
+//! CI holds entries and reports of a lab against them. What never enters here: whether what is written is true; `verify` says that.
+
+use converger_core::apply::{End, Resolution};
+use converger_core::evidence::ENTRY_SCHEMA;
+use serde_json::{Value as Json, json};
+
+use super::reports::{count, evidence, flag, moment, operation, outcome};
+use super::{digest, head, list, object, or_null, text, vmid, words};
+
+/// What an entry of each kind says.
+fn kinds() -> Vec<(&'static str, Json)> {
+    let ended = json!({ "end": words(&End::ALL.map(End::word)), "run": text() });
+    let run = json!({
+        "boot": text(), "by": text(), "catalogue": digest(), "config": digest(), "desired": digest(), "environment": text(),
+        "observation": digest(), "plan": digest(), "planner": count(), "program": text(), "rules": digest(), "run": text(),
+    });
+    let resolved = json!({ "by": text(), "id": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) });
+    vec![
+        ("key", json!({ "verifier": text() })),
+        ("run-started", run),
+        ("plan", json!({ "judgement": digest(), "plan": digest(), "run": text() })),
+        ("refusal", json!({ "code": text(), "evidence": evidence(), "guest": vmid(), "run": text(), "stage": text() })),
+        ("approval", json!({ "by": text(), "how": text(), "names": list(text()), "plan": digest(), "run": text() })),
+        ("admission", json!({ "answer": text(), "bundle": digest(), "plan": digest(), "run": text() })),
+        ("recovery", json!({ "environment": text(), "operations": list(text()) })),
+        ("intent", json!({ "operation": operation() })),
+        ("sending", json!({ "id": text(), "up_ms": count() })),
+        ("task", json!({ "id": text(), "task": text() })),
+        ("outcome", json!({ "id": text(), "outcome": outcome() })),
+        ("resolution", resolved),
+        ("run-ended", ended),
+        ("hold", json!({ "by": text(), "environment": text(), "guest": vmid(), "reason": text() })),
+        ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
+        ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
+        ("thaw", json!({ "by": text(), "environment": text() })),
+        ("resync", json!({ "by": text(), "reason": text(), "size": count() })),
+        ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
+    ]
+}
+
+/// Members that an entry may be without.
+const OPTIONAL: [&str; 2] = ["boot", "guest"];
+
+/// An entry of the ledger, as it is logged.
+pub(super) fn entry() -> Json {
+    let each = kinds().into_iter().map(|(kind, members)| {
+        let may_lack = |name: &str| name == "boot" || kind == "refusal" && OPTIONAL.contains(&name);
+        let required: Vec<String> =
+            members.as_object().into_iter().flatten().map(|(name, _)| name.clone()).filter(|name| !may_lack(name)).collect();
+        let required: Vec<&str> = required.iter().map(String::as_str).collect();
+        let what = object(&required, members);
+        object(
+            &["at_ms", "kind", "schema", "what"],
+            json!({ "at_ms": count(), "kind": { "const": kind }, "schema": { "const": ENTRY_SCHEMA }, "what": what }),
+        )
+    });
+    json!({ "oneOf": each.collect::<Vec<_>>() })
+}
+
+/// A line of `ledger tail --json`, and `ledger show --json`.
+pub(super) fn numbered() -> Json {
+    let mut schema = object(&["entry", "index"], json!({ "entry": entry(), "index": count() }));
+    head(&mut schema, "An entry of the ledger with its place (ledger tail --json, ledger show --json)");
+    schema
+}
+
+/// `verify --json`.
+pub(super) fn verified() -> Json {
+    let whole = object(
+        &["entries", "gone", "key", "notes", "root", "schema", "what", "whole"],
+        json!({
+            "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "root": or_null(text()),
+            "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
+        }),
+    );
+    let broken = object(
+        &["code", "schema", "what", "whole"],
+        json!({ "code": text(), "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": false } }),
+    );
+    let mut schema = json!({ "oneOf": [whole, broken] });
+    head(&mut schema, "Whether a record is whole (verify --json)");
+    schema
+}
+
+/// `reproduce --json`.
+pub(super) fn reproduced() -> Json {
+    let mut schema = object(
+        &["by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
+        json!({
+            "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
+            "program": text(), "run": text(), "same": { "const": true }, "schema": { "const": "converger.reproduced/1" },
+        }),
+    );
+    head(&mut schema, "A decision that was made again (reproduce --json)");
+    schema
+}
+
+/// `backtest --json`.
+pub(super) fn backtest() -> Json {
+    let pair = || object(&["now", "then"], json!({ "now": text(), "then": text() }));
+    let changed = object(
+        &["guests", "plan", "run", "whole"],
+        json!({
+            "guests": { "type": "object", "additionalProperties": pair() }, "plan": digest(), "run": text(), "whole": or_null(pair()),
+        }),
+    );
+    let unread = object(&["run", "why"], json!({ "run": text(), "why": text() }));
+    let mut schema = object(
+        &["changed", "schema", "unread", "weighed"],
+        json!({
+            "changed": list(changed), "schema": { "const": "converger.backtest/1" }, "unread": list(unread), "weighed": count(),
+        }),
+    );
+    head(&mut schema, "What other rules would have made of every recorded decision (backtest --json)");
+    schema
+}
+
+/// `ledger prune --json`.
+pub(super) fn pruned() -> Json {
+    let mut schema = object(
+        &["before", "bytes", "dry_run", "readings", "schema"],
+        json!({
+            "before": moment(), "bytes": count(), "dry_run": flag(), "readings": list(digest()),
+            "schema": { "const": "converger.pruned/1" },
+        }),
+    );
+    head(&mut schema, "Readings that were let go (ledger prune --json)");
+    schema
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use converger_core::evidence::KINDS;
+
+    #[test]
+    fn every_kind_of_entry_has_a_form() {
+        assert_eq!(kinds().into_iter().map(|(kind, _)| kind).collect::<Vec<_>>(), KINDS);
+    }
+}

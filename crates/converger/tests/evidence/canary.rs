@@ -1,0 +1,82 @@
+//! A secret that is recognised wherever it comes out: as itself, and in the forms that others write it in.
+//!
+//! What never enters: what is done with it.
+
+use std::fs;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+
+/// A secret, and the ways to write it.
+pub(crate) struct Canary {
+    pub(crate) secret: &'static str,
+    forms: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl Canary {
+    pub(crate) fn new(secret: &'static str) -> Self {
+        let each = |write: fn(u8) -> String| secret.bytes().map(write).collect::<String>().into_bytes();
+        let mut forms = vec![
+            ("itself", secret.as_bytes().to_vec()),
+            ("backwards", secret.bytes().rev().collect()),
+            ("in an address", each(|byte| format!("%{byte:02X}"))),
+            ("in an address, small", each(|byte| format!("%{byte:02x}"))),
+            ("in an address, where it must be", secret.replace('~', "%7E").into_bytes()),
+            ("in hexadecimal", each(|byte| format!("{byte:02x}"))),
+            ("in capitals", each(|byte| format!("{byte:02X}"))),
+            ("in JSON", each(|byte| format!("\\u{byte:04x}"))),
+            ("in two bytes", secret.bytes().flat_map(|byte| [byte, 0]).collect()),
+        ];
+        for before in 0..3 {
+            for alphabet in [&STANDARD, &URL_SAFE] {
+                let encoded = alphabet.encode([vec![b'='; before], secret.as_bytes().to_vec()].concat());
+                // What stands before and after it changes the characters at both ends.
+                forms.push(("in base64", encoded.as_bytes()[before * 8_usize.div_ceil(6)..encoded.len() - 4].to_vec()));
+            }
+        }
+        Self { secret, forms }
+    }
+
+    /// In which forms it is in these bytes.
+    pub(crate) fn found(&self, bytes: &[u8]) -> Vec<&'static str> {
+        let is_in = |form: &[u8]| bytes.windows(form.len()).any(|part| part == form);
+        self.forms.iter().filter(|(_, form)| is_in(form)).map(|(name, _)| *name).collect()
+    }
+
+    /// Where it is in files below a directory, but for those of these names.
+    pub(crate) fn in_files(&self, directory: &Path, without: &[&str]) -> Vec<String> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry")) {
+            let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+            if path.is_dir() {
+                found.extend(self.in_files(&path, without));
+            } else if !without.contains(&name.as_str()) {
+                let forms = self.found(&fs::read(&path).expect("a file"));
+                found.extend(forms.iter().chain(&self.found(name.as_bytes())).map(|form| format!("{}: {form}", path.display())));
+            }
+        }
+        found
+    }
+}
+
+/// Whoever looks for it finds it: otherwise not finding it would prove nothing.
+#[test]
+fn a_secret_is_found_in_every_form() {
+    let canary = Canary::new("canary~7e57.5ec2e7-0000-4000-8000-00c0ffee");
+    for (name, form) in &canary.forms {
+        let bytes = [b"before ", form.as_slice(), b" after"].concat();
+        assert!(canary.found(&bytes).contains(name), "{name}");
+    }
+    for before in 0..6 {
+        let header = format!("{}PVEAPIToken=root@pam!lab={} and more", "x".repeat(before), canary.secret);
+        let found = canary.found(STANDARD.encode(&header).as_bytes());
+        assert!(!found.is_empty() && found.iter().all(|form| *form == "in base64"), "{before}: {found:?}");
+    }
+    assert_eq!(canary.found(b"canary~7e57.5ec2e7-0000-4000-8000-00c0ffe"), Vec::<&str>::new());
+    let room = tempfile::tempdir().expect("a directory");
+    fs::create_dir(room.path().join("below")).expect("made");
+    fs::write(room.path().join("below/file"), canary.secret).expect("written");
+    assert_eq!(canary.in_files(room.path(), &[]).len(), 1);
+    assert_eq!(canary.in_files(room.path(), &["file"]).len(), 0);
+}

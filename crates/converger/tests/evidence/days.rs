@@ -1,0 +1,297 @@
+//! Bad days of a state directory: rows taken away here and not there, entries moved, keys exchanged, a file of a later version. Each is found
+//! with its place, and nothing is told as if it were true.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use converger_ledger::{Growth, Hash, Signer};
+use converger_store::Head;
+
+use crate::bed::Bed;
+use crate::forge::Forger;
+
+/// The state is whole, is changed, and is found broken with these words; then it is whole again.
+#[track_caller]
+fn check_found(bed: &Bed, what: &str, change: impl FnOnce(&Forger), words: &str) {
+    let whole = bed.keep_state("whole");
+    change(&Forger::at(&bed.state()));
+    // And a copy of it on another machine, by somebody who has no configuration.
+    let copy = bed.keep_state("copy");
+    for arguments in [&["verify"][..], &["verify", "--db", "copy"]] {
+        let said = bed.run(arguments);
+        assert_eq!(said.code, Some(6), "{what}: {said:?}");
+        assert!(said.err.contains(words) && said.out.is_empty(), "{what} must be told as `{words}`: {said:?}");
+    }
+    bed.put_state_back(&whole);
+    fs::remove_dir_all(whole).and_then(|()| fs::remove_dir_all(copy)).expect("removed");
+}
+
+/// The statements that take an operation out of the journal with all that belongs to it.
+fn without_operation(id: &str) -> String {
+    let rows: String = ["sendings", "tasks", "ends", "resolutions", "occupants", "idempotency_keys"]
+        .iter()
+        .map(|table| format!("DELETE FROM {table} WHERE operation = (SELECT seq FROM operations WHERE id = '{id}');"))
+        .collect();
+    format!("{rows} DELETE FROM operations WHERE id = '{id}';")
+}
+
+const LAST: &str = "SELECT id FROM operations ORDER BY seq DESC LIMIT 1";
+
+#[test]
+fn an_operation_that_only_the_ledger_has_is_found() {
+    let bed = Bed::short();
+    let id = Forger::at(&bed.state()).text(LAST);
+    let gone = format!("error[unlogged-execution]: the ledger has the operation {id}, and the journal does not");
+    check_found(&bed, "an operation", |forger| forger.run(&without_operation(&id)), &gone);
+    let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
+    for table in ["ends", "tasks", "sendings"] {
+        let removed = format!("DELETE FROM {table} WHERE operation = (SELECT max(seq) FROM operations)");
+        check_found(&bed, table, |forger| forger.run(&removed), &other);
+    }
+    let later = "UPDATE ends SET at_ms = at_ms + 1, sum = row_sum(operation, ending, at_ms + 1, body)";
+    check_found(&bed, "another time", |forger| forger.run(later), "error[unlogged-execution]: the journal tells another story of ");
+    bed.told(&["verify"], 0);
+}
+
+#[test]
+fn an_operation_that_only_the_journal_has_is_found() {
+    let bed = Bed::short();
+    let id = Forger::at(&bed.state()).text(LAST);
+    let about = |entry: &[u8], kind: &str| {
+        let text = String::from_utf8_lossy(entry);
+        text.contains(&id) && text.contains(kind)
+    };
+    let without = |kind: &'static str| {
+        move |forger: &Forger| {
+            let mut entries = forger.entries();
+            let before = entries.len();
+            entries.retain(|entry| !about(entry, kind));
+            assert!(entries.len() < before, "{kind}");
+            forger.rewrite(&entries);
+        }
+    };
+    let unlogged = format!("error[unlogged-execution]: the journal has the operation {id}, and the ledger does not");
+    check_found(&bed, "all its entries", without(""), &unlogged);
+    let other = format!("error[unlogged-execution]: the journal tells another story of the operation {id} than the ledger");
+    check_found(&bed, "its outcome", without("\"kind\":\"outcome\""), &other);
+    let bare = format!("cannot stand where it does: it is about the operation {id}, which has no intent before it");
+    check_found(&bed, "its intent", without("\"kind\":\"intent\""), &bare);
+}
+
+/// What people said, and which runs there were, stands in both too.
+#[test]
+fn a_run_a_hold_or_a_freeze_that_only_one_of_both_has_is_found() {
+    let bed = Bed::short();
+    let check = |statements: &str, words: &str| check_found(&bed, statements, |forger| forger.run(statements), words);
+    // The run of the apply that was refused has no operations.
+    let refused = "(SELECT seq FROM runs WHERE seq NOT IN (SELECT run FROM operations) LIMIT 1)";
+    check(&format!("DELETE FROM run_ends WHERE run = {refused}; DELETE FROM runs WHERE seq = {refused}"), "the ledger has the run ");
+    check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
+    let another = "INSERT INTO runs (id, environment, plan, who, at_ms, sum) SELECT 'another', environment, plan, who, at_ms, \
+        row_sum('another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
+    check(another, "error[unlogged-execution]: the journal has 3 runs, and the ledger 2");
+    let held = "error[unlogged-execution]: the journal has other guests held than the ledger";
+    check("DELETE FROM holds WHERE released_at_ms IS NULL", held);
+    let released = "UPDATE holds SET released_by = 'eve', released_at_ms = 5, \
+        sum = row_sum(environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
+    check(released, held);
+    let other = "UPDATE holds SET vmid = 101, sum = row_sum(environment, 101, who, reason, at_ms, NULL, NULL) WHERE released_at_ms IS NULL";
+    check(other, held);
+    let frozen = "INSERT INTO freezes (environment, who, reason, at_ms, sum) VALUES ('lab', 'eve', 'x', 5, row_sum('lab', 'eve', 'x', 5, NULL, NULL))";
+    check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger");
+    bed.told(&["verify"], 0);
+}
+
+/// What entries name by digest is kept as it was, or a person let it go.
+#[test]
+fn what_entries_name_and_is_gone_or_another_is_found() {
+    let bed = Bed::short();
+    let digest = Forger::at(&bed.state()).text("SELECT plan FROM runs LIMIT 1");
+    let gone = format!("names {digest} is not there, and no entry says that it was let go");
+    check_found(&bed, "gone", |forger| forger.run(&format!("DELETE FROM blobs WHERE digest = '{digest}'")), &gone);
+    let other = format!("UPDATE blobs SET body = CAST('{{}}' AS BLOB) WHERE digest = '{digest}'");
+    check_found(&bed, "another", |forger| forger.run(&other), "its bytes have another digest");
+}
+
+/// Sums over rows are for disks that lie; whoever writes on purpose makes them right, and is found by the hashes.
+#[test]
+fn entries_that_were_moved_changed_or_removed_are_found_with_their_place() {
+    let bed = Bed::long();
+    let size = usize::try_from(bed.size()).expect("small");
+    let edited = |edit: fn(&mut Vec<Vec<u8>>)| {
+        move |forger: &Forger| {
+            let mut entries = forger.entries();
+            edit(&mut entries);
+            forger.put_entries(&entries);
+        }
+    };
+    let kept = "the hashes that are kept are not those of the entries";
+    check_found(&bed, "moved", edited(|entries| entries.swap(40, 41)), &format!("entry 40 (tile/0/000): {kept}"));
+    check_found(&bed, "moved far", edited(|entries| entries.swap(300, 400)), &format!("entry 300 (tile/0/001): {kept}"));
+    let strange = "entry 40 cannot stand where it does: it is about the run ";
+    check_found(&bed, "moved into another run", edited(|entries| entries.swap(40, 400)), strange);
+    let blank = |entries: &mut Vec<Vec<u8>>| {
+        let at = entries[310].iter().position(|byte| *byte == b'1').expect("a number");
+        entries[310][at] = b'2';
+    };
+    check_found(&bed, "changed", edited(blank), &format!("entry 310 (tile/0/001): {kept}"));
+    let doubled = |entries: &mut Vec<Vec<u8>>| {
+        let twin = entries[50].clone();
+        entries[51] = twin;
+    };
+    check_found(&bed, "written over", edited(doubled), &format!("entry 51 (tile/0/000): {kept}"));
+    let gap = |forger: &Forger| forger.run("DELETE FROM ledger_entries WHERE seq = 100");
+    check_found(&bed, "a gap", gap, "entry 99 is missing");
+    let last = format!("DELETE FROM ledger_entries WHERE seq = {size}");
+    check_found(&bed, "a cut tail", |forger| forger.run(&last), &format!("entry {} is missing", size - 1));
+    let tail = |entries: &mut Vec<Vec<u8>>| {
+        let last = entries.len() - 1;
+        entries.swap(last - 2, last - 1);
+    };
+    let body = "CAST('{}' AS BLOB)";
+    let more = format!("INSERT INTO ledger_entries VALUES ({0}, {body}, row_sum({0}, {body}))", size + 1);
+    check_found(&bed, "one more", |forger| forger.run(&more), &format!("the ledger has {size} entries and "));
+    check_found(&bed, "a moved tail", edited(tail), &format!("the {size} entries lead to the root "));
+    bed.told(&["verify"], 0);
+}
+
+#[test]
+fn hashes_and_heads_that_were_changed_are_found() {
+    let bed = Bed::long();
+    let size = bed.size();
+    let kept = "entry 259 (tile/0/001): the hashes that are kept are not those of the entries";
+    let tile = |forger: &Forger| {
+        let (mut growth, mut full) = (Growth::default(), Vec::new());
+        for entry in forger.entries() {
+            growth.append(Hash::of_leaf(&entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
+        }
+        let (tile, mut hashes, root) = full.swap_remove(1);
+        hashes[3] = Hash::of_leaf(b"another");
+        forger.put_tile(tile, &hashes, root);
+    };
+    check_found(&bed, "a tile", tile, kept);
+    let head = |root| move |forger: &Forger| forger.put_head(Head { size, root: Hash::of_leaf(root) });
+    check_found(&bed, "a root", head(b"another"), &format!("the {size} entries lead to the root "));
+}
+
+/// Whoever mends everything has a log that is whole in itself. It is another one, for whoever has seen the first.
+#[test]
+fn a_log_that_was_written_anew_as_a_whole_is_told_by_whoever_saw_the_first() {
+    let bed = Bed::short();
+    let export = bed.export("export");
+    let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
+    fs::create_dir(bed.stage.path("elsewhere")).expect("made");
+    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.told(&["ledger", "resync", "--reason", "a new witness"], 0);
+    bed.told(&["release", "lab", "103"], 0);
+    let size = bed.size();
+    let refusal = |entries: &[Vec<u8>]| {
+        let at = entries.iter().position(|entry| String::from_utf8_lossy(entry).contains("\"kind\":\"refusal\""));
+        at.expect("a refusal")
+    };
+    let forger = Forger::at(&bed.state());
+    let mut entries = forger.entries();
+    let at = refusal(&entries);
+    entries.remove(at);
+    forger.rewrite(&entries);
+    drop(forger);
+    bed.check_broken(&["verify"], &format!("the witness has seen {size} entries of its ledger"));
+    bed.check_broken(&["ledger", "export", &export.display().to_string()], "the witness has seen ");
+    bed.stage.put("converger.toml", &plain);
+    bed.check_broken(&["ledger", "export", &export.display().to_string()], "differ within their first ");
+    // As long as before, by an entry more.
+    bed.told(&["hold", "lab", "103", "--reason", "again"], 0);
+    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.check_broken(&["verify"], &format!("they differ in the first {size} entries"));
+    bed.check_broken(&["apply", "desired.yaml"], &format!("they differ in the first {size} entries"));
+}
+
+/// All that signs, or says what it is signed with.
+const SIGNING: [&[&str]; 5] =
+    [&["verify"], &["ledger", "key"], &["ledger", "checkpoint"], &["ledger", "export", "out"], &["ledger", "prove", "0"]];
+
+#[test]
+fn a_key_that_was_replaced_removed_or_laid_open_is_found() {
+    let bed = Bed::short();
+    let export = bed.export("export");
+    let path = bed.state().join("ledger.key");
+    let own = fs::read(&path).expect("there");
+    assert_eq!(fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+    let put = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+    };
+    let check = |code, words: &str| SIGNING.iter().for_each(|arguments| bed.check_ended(arguments, code, words));
+    put(format!("{}\n", Signer::new("converger-stranger", &[9; 32]).expect("a key").to_secret()).as_bytes());
+    check(6, "ledger.key is not the key that the ledger names: somebody replaced it");
+    bed.check_broken(&["ledger", "export", "export"], "ledger.key is not the key that the ledger names");
+    for cut in [0, own.len() / 2, own.len() - 2] {
+        put(&own[..cut]);
+        check(6, "ledger.key is damaged: ");
+    }
+    fs::remove_file(&path).expect("removed");
+    // Whoever only verifies needs no secret, and is told.
+    let told = bed.told(&["verify"], 0);
+    assert!(told.contains("the key that signs is not beside it"), "{told}");
+    SIGNING[1..].iter().for_each(|arguments| bed.check_broken(arguments, "the key of this ledger is not there: "));
+    put(&own);
+    for mode in [0o644, 0o640, 0o602] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
+        check(1, &format!("and whoever has it can sign (mode {mode:o})"));
+    }
+    put(&own);
+    assert!(!bed.stage.path("out").exists(), "nothing was written");
+    bed.told(&["verify"], 0);
+    bed.told(&["verify", &export.display().to_string()], 0);
+}
+
+#[test]
+fn a_database_of_a_later_version_is_left_alone() {
+    let bed = Bed::short();
+    bed.key();
+    let forger = Forger::at(&bed.state());
+    forger.run("CREATE TABLE later (x); INSERT INTO later VALUES (1); PRAGMA user_version = 99;");
+    drop(forger);
+    let before = fs::read(bed.state().join("converger.db")).expect("there");
+    let words = "version 99";
+    for arguments in SIGNING {
+        bed.check_ended(arguments, 1, words);
+    }
+    for arguments in [
+        &["verify", "--db", "state"][..],
+        &["ledger", "tail"],
+        &["ledger", "show", "0"],
+        &["apply", "desired.yaml"],
+        &["hold", "lab", "101", "--reason", "x"],
+        &["ops", "list", "lab"],
+        &["audit", "desired.yaml"],
+        &["plan", "desired.yaml"],
+    ] {
+        let said = bed.run(arguments);
+        assert_eq!(said.code, Some(1), "{arguments:?}: {said:?}");
+        assert!(said.err.contains(words), "{arguments:?}: {said:?}");
+    }
+    assert_eq!(fs::read(bed.state().join("converger.db")).expect("there"), before, "nothing is changed in it");
+}
+
+/// A database that is gone, or has no bytes, is not taken for one that nothing was ever written to: its key and its locks say otherwise.
+#[test]
+fn a_database_that_is_gone_is_missed() {
+    let bed = Bed::new();
+    bed.told(&["hold", "lab", "101", "--reason", "a disk"], 0);
+    bed.key();
+    let path = bed.state().join("converger.db");
+    for name in ["converger.db-wal", "converger.db-shm"] {
+        let _ = fs::remove_file(bed.state().join(name));
+    }
+    let words = "ledger.key shows that it was in use";
+    for emptied in [true, false] {
+        if emptied { fs::write(&path, "") } else { fs::remove_file(&path) }.expect("done");
+        bed.check_broken(&["verify"], words);
+        bed.check_broken(&["ledger", "tail"], words);
+        for arguments in [&["apply", "desired.yaml"][..], &["hold", "lab", "101", "--reason", "x"], &["audit", "desired.yaml"]] {
+            bed.check_ended(arguments, 1, words);
+        }
+        assert_eq!(path.exists(), emptied, "nothing is made in its place");
+    }
+}

@@ -1,0 +1,296 @@
+//! An export is accepted by strangers and by `verify`, and whatever is changed in it by neither, with its place.
+
+use std::fs;
+
+use converger_ledger::{Checkpoint, Hash, Signer};
+
+use crate::bed::{Bed, ENTRIES_MAX, ENTRIES_MIN};
+use crate::files::Files;
+use crate::oracle::{accept, extends};
+
+/// Somebody else's key.
+fn stranger() -> Signer {
+    Signer::new("converger-stranger", &[9; 32]).expect("a key")
+}
+
+/// A bed with a long past, its export, the key, and how many entries there are.
+fn exported() -> (Bed, Files, String, u64) {
+    let bed = Bed::long();
+    let files = Files::read(&bed.export("export"));
+    let (key, size) = (bed.key(), bed.size());
+    assert!((ENTRIES_MIN..=ENTRIES_MAX).contains(&size), "{size} entries fill no two tiles and a part of a third");
+    (bed, files, key, size)
+}
+
+/// What was changed is noticed by strangers, and by `verify` with and without a key at hand, in these words.
+#[track_caller]
+fn check_noticed(bed: &Bed, key: &str, what: &str, files: &Files, words: &str) {
+    assert!(accept(files, key).is_err(), "{what}: strangers accept it");
+    files.write(&bed.stage.path("changed"));
+    bed.check_broken(&["verify", "changed"], words);
+    let said = bed.run(&["verify", "changed", "--key", key]);
+    assert_eq!(said.code, Some(6), "{what}: {said:?}");
+}
+
+#[test]
+fn strangers_accept_what_the_program_exports() {
+    let (bed, files, key, size) = exported();
+    let accepted = accept(&files, &key).expect("accepted");
+    assert_eq!(accepted.size, size);
+    for (index, entry) in accepted.entries.iter().enumerate().step_by(97) {
+        let shown: serde_json::Value = serde_json::from_str(&bed.told(&["ledger", "show", &index.to_string(), "--json"], 0)).expect("JSON");
+        assert_eq!(shown["entry"], serde_json::from_slice::<serde_json::Value>(entry).expect("JSON"), "{index}");
+    }
+    let verified = bed.told(&["verify", "export", "--key", &key], 0);
+    assert!(verified.contains(&format!("{size} entries")), "{verified}");
+    // It grows, and each state of it extends the one before; what is full stays as it is.
+    for round in 0..3 {
+        bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
+        bed.told(&["release", "lab", "101"], 0);
+        let grown = Files::read(&bed.export("export"));
+        let later = accept(&grown, &key).expect("accepted");
+        assert_eq!(later.size, size + 2 * (round + 1));
+        extends(&accepted, &later, &grown).expect("it extends the first");
+        for name in ["tile/0/000", "tile/0/001", "tile/entries/000", "tile/entries/001", "log.vkey"] {
+            assert_eq!(grown.0[name], files.0[name], "{name}");
+        }
+    }
+}
+
+#[test]
+fn strangers_accept_each_receipt_and_a_changed_one_proves_nothing() {
+    let (bed, files, key, size) = exported();
+    let accepted = accept(&files, &key).expect("accepted");
+    for index in [0, 255, 256, 511, size - 1] {
+        let receipt = bed.told(&["ledger", "prove", &index.to_string()], 0);
+        let parsed = converger_ledger::Receipt::parse(&receipt).expect("a receipt");
+        let proof: Vec<_> = parsed.proof.iter().map(|hash| tlog_tiles::Hash(hash.0)).collect();
+        let leaf = tlog_tiles::record_hash(&accepted.entries[usize::try_from(index).expect("small")]);
+        tlog_tiles::check_record(&proof, size, accepted.root, index, leaf).expect("strangers accept it");
+        bed.stage.put("receipt.txt", &receipt);
+        let told = bed.told(&["verify", "receipt.txt", "--key", &key], 0);
+        assert!(told.contains(&format!("proves entry {index} of")), "{told}");
+        bed.stage.put("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
+        bed.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt proves nothing: ");
+        bed.check_broken(&["verify", "receipt.txt", "--key", &stranger().verifier().to_string()], "receipt.txt proves nothing: ");
+    }
+}
+
+/// Flips a bit, and nothing else.
+fn flipped(files: &Files, name: &str, at: usize) -> Files {
+    let mut changed = files.clone();
+    changed.at(name)[at] ^= 1;
+    changed
+}
+
+/// Where an entry begins in its bundle, behind its length, and how long it is.
+fn place(bundle: &[u8], number: usize) -> (usize, usize) {
+    let length = |at: usize| usize::from(u16::from_be_bytes([bundle[at], bundle[at + 1]]));
+    let at = (0..number).fold(0, |at, _| at + 2 + length(at));
+    (at + 2, length(at))
+}
+
+#[test]
+fn a_flipped_byte_is_noticed_in_each_kind_of_file() {
+    let (bed, files, key, size) = exported();
+    let width = size % 256;
+    let (bundle, part) = ("tile/entries/000".to_owned(), format!("tile/entries/002.p/{width}"));
+    let (third, _) = place(&files.0[&bundle], 3);
+    let last = files.0[&part].len() - 2;
+    let blob = files.first_below("blob/");
+    let digest = blob.replacen("blob/sha256/", "sha256:", 1);
+    let tile = "the hashes of the tile are not those of the log";
+    let entry = "the entry is not the one that was logged";
+    let cases = [
+        ("checkpoint".to_owned(), 3, "checkpoint: ".to_owned()),
+        ("checkpoint".to_owned(), files.0["checkpoint"].len() - 5, "checkpoint: ".to_owned()),
+        ("tile/0/000".to_owned(), 7 * 32 + 5, format!("entry 7 (tile/0/000): {tile}")),
+        ("tile/0/001".to_owned(), 255 * 32, format!("entry 511 (tile/0/001): {tile}")),
+        (format!("tile/0/002.p/{width}"), 31, format!("entry 512 (tile/0/002.p/{width}): {tile}")),
+        ("tile/1/000.p/2".to_owned(), 32, format!("entry 256 (tile/1/000.p/2): {tile}")),
+        (bundle, third + 9, format!("entry 3 (tile/0/000): {entry}")),
+        (part, last, format!("entry {} (tile/0/002.p/{width}): {entry}", size - 1)),
+        (blob, 11, format!("names {digest} is kept with the digest sha256:")),
+        ("log.vkey".to_owned(), 4, "log.vkey: ".to_owned()),
+        ("log.vkey".to_owned(), 40, "log.vkey: ".to_owned()),
+    ];
+    for (name, at, words) in cases {
+        let changed = flipped(&files, &name, at);
+        assert!(accept(&changed, &key).is_err(), "{name}, byte {at}: strangers accept it");
+        changed.write(&bed.stage.path("changed"));
+        bed.check_broken(&["verify", "changed"], &words);
+        // Whoever brings the key does not look at the one that lies there.
+        let code = if name == "log.vkey" { 0 } else { 6 };
+        assert_eq!(bed.run(&["verify", "changed", "--key", &key]).code, Some(code), "{name}, byte {at}");
+    }
+}
+
+#[test]
+fn a_cut_tail_and_a_removed_file_are_noticed_with_their_place() {
+    let (bed, files, key, size) = exported();
+    let width = size % 256;
+    let bundle = format!("tile/entries/002.p/{width}");
+    let (last, _) = place(&files.0[&bundle], usize::try_from(width - 1).expect("small"));
+    let fewer = format!("entry {} ({bundle}): the file has more or fewer entries than it should, or ends inside of one", size - 1);
+    for cut in [files.0[&bundle].len() - 1, last, last - 1, last - 2] {
+        let mut changed = files.clone();
+        changed.at(&bundle).truncate(cut);
+        check_noticed(&bed, &key, "a cut bundle", &changed, &fewer);
+    }
+    let mut changed = files.clone();
+    changed.at("tile/0/001").truncate(31);
+    check_noticed(&bed, &key, "a cut tile", &changed, "entry 256 (tile/0/001): the hashes of the tile are not those of the log");
+    let removed = [
+        ("tile/0/000".to_owned(), 0),
+        ("tile/0/001".to_owned(), 256),
+        (format!("tile/0/002.p/{width}"), 512),
+        ("tile/1/000.p/2".to_owned(), 0),
+        ("tile/entries/001".to_owned(), 256),
+        (bundle, 512),
+    ];
+    for (name, index) in removed {
+        let mut changed = files.clone();
+        changed.0.remove(&name);
+        check_noticed(&bed, &key, &name, &changed, &format!("entry {index} ({name}): the file is missing"));
+    }
+    let mut changed = files.clone();
+    let blob = changed.first_below("blob/");
+    changed.0.remove(&blob);
+    changed.write(&bed.stage.path("changed"));
+    let digest = blob.replacen("blob/sha256/", "sha256:", 1);
+    bed.check_broken(&["verify", "changed"], &format!("names {digest} is not there, and no entry says that it was let go"));
+    let mut changed = files.clone();
+    changed.0.remove("checkpoint");
+    check_noticed(&bed, &key, "no checkpoint", &changed, "there is no checkpoint: the export was interrupted, or it was removed");
+}
+
+/// Two entries change places, and whoever did it mends one layer after another above them.
+#[test]
+fn reordered_entries_are_noticed_whatever_is_mended_above_them() {
+    let (bed, mut files, key, _) = exported();
+    let bundle = files.at("tile/entries/000");
+    let ((five, five_long), (six, six_long)) = (place(bundle, 5), place(bundle, 6));
+    let swapped = [&bundle[six - 2..six + six_long], &bundle[five - 2..five + five_long]].concat();
+    bundle.splice(five - 2..six + six_long, swapped);
+    check_noticed(&bed, &key, "reordered", &files, "entry 5 (tile/0/000): the entry is not the one that was logged");
+    let tile = files.at("tile/0/000");
+    let (left, right) = (tile[5 * 32..6 * 32].to_vec(), tile[6 * 32..7 * 32].to_vec());
+    tile.splice(5 * 32..7 * 32, [right, left].concat());
+    check_noticed(&bed, &key, "with its tile", &files, "entry 0 (tile/1/000.p/2): the hashes of the tile are not those of the log");
+    let mut tree = converger_ledger::Tree::default();
+    files.0["tile/0/000"].as_chunks::<32>().0.iter().for_each(|hash| tree.append(Hash(*hash), |_, _, _| {}));
+    files.at("tile/1/000.p/2")[..32].copy_from_slice(&tree.root().0);
+    check_noticed(&bed, &key, "with all its tiles", &files, "the entries lead to the root ");
+}
+
+#[test]
+fn a_swapped_checkpoint_is_noticed() {
+    let (bed, files, key, size) = exported();
+    let old = files.0["checkpoint"].clone();
+    bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
+    let later = Files::read(&bed.export("later"));
+    let mut swapped = later.clone();
+    *swapped.at("checkpoint") = old.clone();
+    let missing = format!("tile/entries/002.p/{}", size % 256);
+    check_noticed(&bed, &key, "an older one", &swapped, &format!("entry 512 ({missing}): the file is missing"));
+    let mut ahead = files.clone();
+    *ahead.at("checkpoint") = later.0["checkpoint"].clone();
+    let missing = format!("tile/entries/002.p/{}", (size + 1) % 256);
+    check_noticed(&bed, &key, "a later one", &ahead, &format!("entry 512 ({missing}): the file is missing"));
+    let other = Bed::short();
+    let mut foreign = files.clone();
+    *foreign.at("checkpoint") = Files::read(&other.export("export")).0["checkpoint"].clone();
+    check_noticed(&bed, &key, "of another log", &foreign, "checkpoint: ");
+}
+
+/// An export that was extended has the files of its older states too. With the older checkpoint it is that older state, whole; that there is
+/// more than it signs is told.
+#[test]
+fn an_older_checkpoint_in_an_extended_export_is_told() {
+    let (bed, files, key, size) = exported();
+    bed.told(&["hold", "lab", "101", "--reason", "a look"], 0);
+    let mut extended = Files::read(&bed.export("export"));
+    *extended.at("checkpoint") = files.0["checkpoint"].clone();
+    extended.write(&bed.stage.path("changed"));
+    let told = bed.told(&["verify", "changed", "--key", &key], 0);
+    assert!(told.contains(&format!("{size} entries")), "{told}");
+    assert!(told.contains("files of a longer log lie beside it"), "{told}");
+    // Whoever kept the later checkpoint needs no such hint.
+    bed.stage.put("seen", &String::from_utf8_lossy(&fs::read(bed.stage.path("export/checkpoint")).expect("there")));
+    let cut = format!("seen has seen {} entries, and there are {size}: it was cut, or put back from an older copy", size + 1);
+    bed.check_broken(&["verify", "changed", "--key", &key, "--since", "seen"], &cut);
+    let told = bed.told(&["verify", "export", "--key", &key], 0);
+    assert!(told.contains(&format!("{} entries", size + 1)) && !told.contains("longer log"), "{told}");
+}
+
+/// Whoever takes a copy of a state directory and goes on in both has two logs of one length.
+#[test]
+fn two_heads_of_one_size_are_noticed() {
+    let (bed, _, key, size) = exported();
+    let fork = bed.keep_state("fork");
+    bed.told(&["hold", "lab", "101", "--reason", "one"], 0);
+    let one = Files::read(&bed.export("export"));
+    bed.put_state_back(&fork);
+    bed.told(&["hold", "lab", "101", "--reason", "other"], 0);
+    let differ = format!("export and the ledger here differ within their first {} entries", size + 1);
+    bed.check_broken(&["ledger", "export", "export"], &differ);
+    assert_eq!(Files::read(&bed.stage.path("export")), one, "nothing is written over it");
+    let other = Files::read(&bed.export("other"));
+    let (head, twin) = (accept(&one, &key).expect("accepted"), accept(&other, &key).expect("accepted"));
+    assert_eq!((head.size, twin.size), (size + 1, size + 1));
+    assert!(extends(&head, &twin, &other).is_err() && extends(&twin, &head, &one).is_err());
+    let differ = format!("export/checkpoint has seen another record: they differ in the first {} entries", size + 1);
+    bed.check_broken(&["verify", "other", "--since", "export/checkpoint"], &differ);
+    bed.check_broken(&["verify", "--since", "export/checkpoint"], &differ);
+    let mut swapped = one.clone();
+    *swapped.at("checkpoint") = other.0["checkpoint"].clone();
+    check_noticed(&bed, &key, "the other head", &swapped, "the entries lead to the root ");
+}
+
+/// The witness has seen one of two logs of one length: the other is not written to.
+#[test]
+fn the_witness_tells_one_head_from_another() {
+    let bed = Bed::short();
+    bed.key();
+    let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
+    fs::create_dir(bed.stage.path("elsewhere")).expect("made");
+    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    bed.told(&["ledger", "resync", "--reason", "a new witness"], 0);
+    let fork = bed.keep_state("fork");
+    bed.told(&["hold", "lab", "101", "--reason", "one"], 0);
+    let size = bed.size();
+    bed.put_state_back(&fork);
+    let shorter = format!("was put back from an older copy: the witness has seen {size} entries of its ledger");
+    for arguments in [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["thaw", "lab"]] {
+        bed.check_broken(arguments, &shorter);
+    }
+    bed.stage.put("converger.toml", &plain);
+    bed.told(&["hold", "lab", "101", "--reason", "other"], 0);
+    bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
+    let other = format!("is not the one that the witness has seen: they differ in the first {size} entries");
+    for arguments in
+        [&["verify"][..], &["hold", "lab", "102", "--reason", "x"], &["apply", "desired.yaml"], &["freeze", "lab", "--reason", "x"]]
+    {
+        bed.check_broken(arguments, &other);
+    }
+}
+
+/// Somebody signs the whole log with a key of their own, and lays that beside it.
+#[test]
+fn a_replaced_key_is_noticed() {
+    let (bed, files, key, size) = exported();
+    let root = Hash(accept(&files, &key).expect("accepted").root.0);
+    let other = stranger();
+    let mut replaced = files.clone();
+    *replaced.at("log.vkey") = format!("{}\n", other.verifier()).into_bytes();
+    assert!(accept(&replaced, &key).is_err());
+    replaced.write(&bed.stage.path("changed"));
+    bed.check_broken(&["verify", "changed"], "checkpoint: ");
+    let told = bed.told(&["verify", "changed", "--key", &key], 0);
+    assert!(told.contains("the key that lies beside the log is not the one that signed it"), "{told}");
+    let signed = Checkpoint { origin: other.verifier().name().to_owned(), size, root }.sign(&other);
+    *replaced.at("checkpoint") = signed.into_bytes();
+    let named = format!("the checkpoint is signed with {}, and the ledger names {key}", other.verifier());
+    check_noticed(&bed, &key, "another key that signs", &replaced, &named);
+    bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
+}

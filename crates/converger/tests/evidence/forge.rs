@@ -1,0 +1,79 @@
+//! Somebody who writes into the database as they like, and knows how its sums and hashes are made. They have no key.
+//!
+//! What never enters: what is expected of it.
+
+use std::path::Path;
+
+use converger_ledger::{Growth, Hash, Tile};
+use converger_store::Head;
+use rusqlite::{Connection, params};
+
+/// An open database, without the rules that keep others from breaking it.
+pub(crate) struct Forger(Connection);
+
+impl Forger {
+    pub(crate) fn at(state: &Path) -> Self {
+        let connection = Connection::open(state.join("converger.db")).expect("opens");
+        converger_store::conformance::teach(&connection).expect("taught");
+        connection.pragma_update(None, "foreign_keys", false).expect("set");
+        Self(connection)
+    }
+
+    /// Statements that must change something.
+    #[track_caller]
+    pub(crate) fn run(&self, statements: &str) {
+        let before = self.0.total_changes();
+        self.0.execute_batch(statements).unwrap_or_else(|error| panic!("{statements}: {error}"));
+        assert!(self.0.total_changes() > before, "{statements}: nothing is changed");
+    }
+
+    /// One text of the database.
+    #[track_caller]
+    pub(crate) fn text(&self, query: &str) -> String {
+        self.0.query_row(query, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{query}: {error}"))
+    }
+
+    pub(crate) fn entries(&self) -> Vec<Vec<u8>> {
+        let mut statement = self.0.prepare("SELECT body FROM ledger_entries ORDER BY seq").expect("SQL");
+        let rows = statement.query_map([], |row| row.get(0)).expect("rows");
+        rows.map(|row| row.expect("a row")).collect()
+    }
+
+    /// These are the entries from now on, with their sums, and with nothing else mended.
+    pub(crate) fn put_entries(&self, entries: &[Vec<u8>]) {
+        // Otherwise each of them is synced.
+        let together = self.0.unchecked_transaction().expect("nobody else writes");
+        self.0.execute("DELETE FROM ledger_entries", []).expect("SQL");
+        let mut statement = self.0.prepare("INSERT INTO ledger_entries VALUES (?1, ?2, row_sum(?1, ?2))").expect("SQL");
+        for (seq, entry) in (1_i64..).zip(entries) {
+            statement.execute(params![seq, entry]).expect("SQL");
+        }
+        together.commit().expect("SQL");
+    }
+
+    /// These are the entries from now on, and everything above them is theirs.
+    pub(crate) fn rewrite(&self, entries: &[Vec<u8>]) {
+        self.put_entries(entries);
+        self.0.execute("DELETE FROM ledger_tiles", []).expect("SQL");
+        let (mut growth, mut full) = (Growth::default(), Vec::new());
+        for entry in entries {
+            growth.append(Hash::of_leaf(entry), |tile, hashes, root| full.push((tile, hashes.to_vec(), root)));
+        }
+        full.iter().for_each(|(tile, hashes, root)| self.put_tile(*tile, hashes, *root));
+        self.put_head(Head::of(growth.tree()));
+    }
+
+    /// This is a full tile from now on.
+    pub(crate) fn put_tile(&self, tile: Tile, hashes: &[Hash], root: Hash) {
+        let (level, place) = (i64::from(tile.level), i64::try_from(tile.index).expect("small"));
+        let hashes: Vec<u8> = hashes.iter().flat_map(|hash| hash.0).collect();
+        let sql = "INSERT OR REPLACE INTO ledger_tiles VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+        self.0.execute(sql, params![level, place, hashes, root.0.as_slice()]).expect("SQL");
+    }
+
+    /// This is the head from now on.
+    pub(crate) fn put_head(&self, head: Head) {
+        let sql = "INSERT OR REPLACE INTO ledger_head VALUES (1, ?1, ?2, ?1, ?2, row_sum(1, ?1, ?2, ?1, ?2))";
+        self.0.execute(sql, params![i64::try_from(head.size).expect("small"), head.root.0.as_slice()]).expect("SQL");
+    }
+}

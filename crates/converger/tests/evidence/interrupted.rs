@@ -1,0 +1,97 @@
+//! An export that is killed at any call that writes is the older one, whole, or the new one, whole; or, where there was none, it is told that
+//! it was interrupted. The next export mends it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::bed::{Bed, Said};
+use crate::files::Files;
+use crate::oracle::accept;
+
+/// All calls by which an export leaves something.
+const CALLS: [&str; 4] = ["write", "fsync,fdatasync", "/^mkdir", "/^rename"];
+
+/// More calls than an export makes: the loop ends before, with one that nothing happened to.
+const CALLS_MAX: u64 = 400;
+
+/// An export into a directory that is killed at its nth call of this kind; whether it was.
+fn is_killed(bed: &Bed, directory: &str, call: &str, nth: u64) -> bool {
+    let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+    let program = env!("CARGO_BIN_EXE_converger");
+    let arguments = ["-f", "-qq", "-o", "strace", "-e", &trace, "-e", &inject, program, "ledger", "export", directory];
+    let ended = bed.stage.homely("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)");
+    match Said::from(ended) {
+        Said { code: Some(0), .. } => false,
+        Said { code: None, .. } => true,
+        said => panic!("{call} {nth}: {said:?}"),
+    }
+}
+
+/// Kills at every point; how often it ended how.
+fn each_point(bed: &Bed, before: Option<&Path>, judge: impl Fn(&str) -> &'static str) -> BTreeMap<&'static str, u32> {
+    let mut ends = BTreeMap::new();
+    for call in CALLS {
+        for nth in 1..CALLS_MAX {
+            let target = bed.stage.path("target");
+            match before {
+                Some(before) => Files::read(before).write(&target),
+                None => drop(fs::remove_dir_all(&target)),
+            }
+            let killed = is_killed(bed, "target", call, nth);
+            let what = format!("{call} {nth}");
+            *ends.entry(judge(&what)).or_default() += 1;
+            if !killed {
+                break;
+            }
+            if nth % 5 == 1 {
+                bed.told(&["ledger", "export", "target"], 0);
+                assert_eq!(judge(&what), "new", "{what}: the next one mends it");
+            }
+        }
+    }
+    ends
+}
+
+#[test]
+fn an_export_that_is_killed_at_any_write_is_the_older_one_or_the_new_one() {
+    let bed = Bed::long();
+    let old = bed.export("old");
+    let (key, size) = (bed.key(), bed.size());
+    bed.told(&["apply", "missing.yaml"], 3);
+    let now = bed.size();
+    assert!(now / 256 > size / 256, "a tile became full between {size} and {now}");
+    let judge = |what: &str| {
+        let told = bed.told(&["verify", "target", "--key", &key], 0);
+        let accepted = accept(&Files::read(&bed.stage.path("target")), &key).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert!(told.contains(&format!("{} entries", accepted.size)), "{what}: {told}");
+        if accepted.size == size {
+            "old"
+        } else {
+            assert_eq!(accepted.size, now, "{what}");
+            "new"
+        }
+    };
+    let ends = each_point(&bed, Some(&old), judge);
+    println!("{} points: {ends:?}", ends.values().sum::<u32>());
+    assert!(ends["old"] > 30 && ends["new"] >= 4, "{ends:?}");
+}
+
+#[test]
+fn a_first_export_that_is_killed_is_told_to_be_none() {
+    let bed = Bed::short();
+    let key = bed.key();
+    let judge = |what: &str| {
+        let said = bed.run(&["verify", "target", "--key", &key]);
+        match said.code {
+            Some(0) => "new",
+            Some(6) if said.err.contains("there is no checkpoint: the export was interrupted, or it was removed") => "none",
+            // Not even the directory was made.
+            Some(2) if said.err.contains("cannot read target") => "nothing",
+            _ => panic!("{what}: {said:?}"),
+        }
+    };
+    let ends = each_point(&bed, None, judge);
+    println!("{} points: {ends:?}", ends.values().sum::<u32>());
+    assert!(ends["none"] > 40 && ends["new"] >= 4, "{ends:?}");
+}

@@ -1,0 +1,26 @@
+//! The record as strangers see it: what the program recorded of decisions on a lab is accepted by code that nobody here wrote, and whatever
+//! is done to it afterwards is noticed, with its place.
+//!
+//! Everything here is about the real program, a real lab and a real file. What never enters: the mathematics of the log (the tests of
+//! `converger-ledger`), and what is decided.
+
+#[path = "../scenarios/lab.rs"]
+#[allow(dead_code, reason = "the scenarios need more of it")]
+mod lab;
+#[path = "../apply/stage.rs"]
+#[allow(dead_code, reason = "the tests of apply need more of it")]
+mod stage;
+
+mod bed;
+mod canary;
+mod days;
+mod export;
+mod files;
+mod flips;
+mod forge;
+mod interrupted;
+mod judge;
+mod meanwhile;
+mod oracle;
+mod reproduce;
+mod secrets;

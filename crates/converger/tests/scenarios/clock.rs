@@ -1,0 +1,75 @@
+//! The program's own clock, which a story may set: a machine that slept, or whose clock somebody mended.
+//!
+//! The time of day is shifted by a few lines of C that the program is started with, and by nothing in the program itself. What never
+//! enters: the clocks of the world, which are the lab's.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scenarios/clock.c");
+
+/// A clock for one story.
+pub(crate) struct Clock {
+    room: TempDir,
+}
+
+impl Clock {
+    pub(crate) fn new() -> Result<Self, String> {
+        shim()?;
+        tempfile::tempdir().map(|room| Self { room }).map_err(|error| error.to_string())
+    }
+
+    /// It is so many seconds ahead of this machine's, or behind, from here on.
+    pub(crate) fn set(&self, seconds: i64) -> Result<(), String> {
+        // In one go: whoever reads it meanwhile reads the one or the other.
+        let next = self.room.path().join("next");
+        let set = fs::write(&next, seconds.to_string()).and_then(|()| fs::rename(&next, self.file()));
+        set.map_err(|error| format!("clock: {error}"))
+    }
+
+    /// Starts a program with it.
+    pub(crate) fn give(&self, program: &mut Command) -> Result<(), String> {
+        program.env("LD_PRELOAD", shim()?).env("SHIFTED_CLOCK", self.file());
+        Ok(())
+    }
+
+    fn file(&self) -> PathBuf {
+        self.room.path().join("seconds")
+    }
+}
+
+/// Compiled once. Whoever built this has a compiler for C: SQLite is built from it.
+fn shim() -> Result<&'static Path, String> {
+    static SHIM: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
+    let shim = SHIM.get_or_init(|| {
+        let room = tempfile::tempdir().map_err(|error| error.to_string())?;
+        let path = room.path().join("clock.so");
+        let output = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(SOURCE).output();
+        let output = output.map_err(|error| format!("`cc` is needed for a story with a clock of its own: {error}"))?;
+        if output.status.success() { Ok((room, path)) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    });
+    shim.as_ref().map(|(_, path)| path.as_path()).map_err(Clone::clone)
+}
+
+#[test]
+fn the_clock_of_the_day_is_shifted_and_only_that_of_the_program() {
+    let clock = Clock::new().expect("a clock");
+    let year = || {
+        let mut date = Command::new("date");
+        clock.give(&mut date).expect("given");
+        String::from_utf8(date.args(["-u", "+%Y"]).output().expect("it runs").stdout)
+            .expect("digits")
+            .trim()
+            .parse::<u32>()
+            .expect("a year")
+    };
+    let now = year();
+    clock.set(10 * 366 * 86_400).expect("set");
+    assert_eq!(year(), now + 10);
+    clock.set(0).expect("set");
+    assert_eq!(year(), now);
+}
