@@ -61,13 +61,26 @@ impl Digest {
     }
 }
 
+/// `sha256:` and two digits for each byte.
+const TEXT_BYTES: usize = 7 + 64;
+
+impl Digest {
+    /// Gives its text to whoever wants it. It is made in place: every entry and every plan names several.
+    fn with_text<T>(&self, take: impl FnOnce(&str) -> T) -> T {
+        let mut text = *b"sha256:0000000000000000000000000000000000000000000000000000000000000000";
+        let (_, digits) = text.split_at_mut(TEXT_BYTES - 64);
+        let digit = |half: u8| if half < 10 { b'0' + half } else { b'a' - 10 + half };
+        for ([high, low], byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            (*high, *low) = (digit(byte >> 4), digit(byte & 15));
+        }
+        // INVARIANT: nothing but digits was written.
+        take(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
 impl fmt::Display for Digest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // As one text: formatted byte by byte it was a tenth of the time of a small plan.
-        let mut text = String::with_capacity(7 + 2 * self.0.len());
-        text.push_str("sha256:");
-        text.extend(self.0.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|half| char::from_digit(half.into(), 16).unwrap_or('0')));
-        formatter.write_str(&text)
+        self.with_text(|text| formatter.write_str(text))
     }
 }
 
@@ -79,7 +92,7 @@ impl fmt::Debug for Digest {
 
 impl Serialize for Digest {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.with_text(|text| serializer.serialize_str(text))
     }
 }
 

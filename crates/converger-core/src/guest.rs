@@ -3,6 +3,7 @@
 //! What never enters: what is wanted of a guest (`desired`) or seen of it (`observe`).
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 
@@ -109,10 +110,15 @@ impl GuestName {
     }
 }
 
+/// Names that many rows share are not copied for each.
+fn shared<S: Serializer>(text: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text)
+}
+
 /// The name of an environment: lower-case letters, digits, `-` and `_`, at most 64.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct EnvironmentName(Box<str>);
+pub struct EnvironmentName(#[serde(serialize_with = "shared")] Arc<str>);
 
 impl EnvironmentName {
     /// A well-formed name.
@@ -139,7 +145,7 @@ impl fmt::Display for EnvironmentName {
 /// The name of a node: one DNS label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
-pub struct NodeName(Box<str>);
+pub struct NodeName(#[serde(serialize_with = "shared")] Arc<str>);
 
 impl NodeName {
     /// A well-formed name.

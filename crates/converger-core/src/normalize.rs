@@ -83,6 +83,29 @@ impl Field {
         Self::WORDS.get(self as usize).copied().unwrap_or("")
     }
 
+    /// The field of this name. Every key of every config is asked for, so that it is one comparison and not one for each field.
+    #[must_use]
+    pub fn of_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "agent" => Self::Agent,
+            "balloon" => Self::Balloon,
+            "boot" => Self::Boot,
+            "cores" => Self::Cores,
+            "cpulimit" => Self::Cpulimit,
+            "cpuunits" => Self::Cpuunits,
+            "description" => Self::Description,
+            "hotplug" => Self::Hotplug,
+            "memory" => Self::Memory,
+            "numa" => Self::Numa,
+            "onboot" => Self::Onboot,
+            "sockets" => Self::Sockets,
+            "startup" => Self::Startup,
+            "swap" => Self::Swap,
+            "tags" => Self::Tags,
+            _ => return None,
+        })
+    }
+
     /// The key in backticks, for messages: made once here, because decoders name a field on their hot path.
     pub(crate) fn quoted(self) -> &'static str {
         const QUOTED: [&str; 15] = [
@@ -366,6 +389,7 @@ mod tests {
         assert!(TABLE.windows(2).all(|pair| (pair[0].kind, pair[0].field) != (pair[1].kind, pair[1].field)));
         assert!(Field::ALL.iter().zip(Field::WORDS).all(|(field, word)| field.word() == word));
         assert!(Field::ALL.iter().all(|field| field.quoted() == format!("`{}`", field.word())));
+        assert!(Field::ALL.iter().all(|field| Field::of_word(field.word()) == Some(*field)));
         assert!(Field::WORDS.is_sorted(), "artifacts list fields in this order");
     }
 

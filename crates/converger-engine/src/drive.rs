@@ -42,8 +42,7 @@ pub struct Drive {
 /// One operation in the drive's hands.
 #[derive(Debug)]
 struct Held {
-    /// Taken out while it makes a step.
-    state: Option<operation::State>,
+    state: operation::State,
     began_ms: Option<u64>,
     ended_ms: Option<u64>,
     /// Its turn never came, for this reason.
@@ -113,14 +112,14 @@ impl Drive {
     /// An operation as it is now.
     #[must_use]
     pub fn state(&self, id: &OperationId) -> Option<&operation::State> {
-        self.held.get(id).and_then(|held| held.state.as_ref())
+        self.held.get(id).map(|held| &held.state)
     }
 
     /// How an operation ended, once it has, or why its turn will never come.
     #[must_use]
     pub fn outcome(&self, id: &OperationId) -> Option<&Outcome> {
         let held = self.held.get(id)?;
-        held.not_run.as_ref().or_else(|| held.state.as_ref().and_then(operation::State::ended))
+        held.not_run.as_ref().or_else(|| held.state.ended())
     }
 
     /// What became of each operation. Whatever has not ended is left as it is.
@@ -128,7 +127,7 @@ impl Drive {
     pub fn report(mut self) -> Report {
         let mut reported = Vec::with_capacity(self.order.len());
         for id in std::mem::take(&mut self.order) {
-            let Some(Held { state: Some(state), began_ms, ended_ms, not_run, .. }) = self.held.remove(&id) else { continue };
+            let Some(Held { state, began_ms, ended_ms, not_run, .. }) = self.held.remove(&id) else { continue };
             reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
         }
         Report::new(reported)
@@ -140,7 +139,7 @@ impl Drive {
 
     fn add(&mut self, state: operation::State) {
         let id = state.operation().id.clone();
-        let held = Held { state: Some(state), began_ms: None, ended_ms: None, not_run: None, parked: None };
+        let held = Held { state, began_ms: None, ended_ms: None, not_run: None, parked: None };
         if self.held.insert(id.clone(), held).is_none() {
             self.order.push(id);
         }
@@ -174,21 +173,19 @@ impl Drive {
     fn step(&mut self, id: &OperationId, event: Event, now_ms: u64) {
         let event = self.heard(id, event);
         let Some(held) = self.held.get_mut(id) else { return };
-        let Some(state) = held.state.take() else { return };
         self.is_journal_lost |= matches!(&event, Event::NotCommitted(NotCommitted::Failed(_)));
         if held.began_ms.is_none() {
             held.began_ms = Some(now_ms);
             self.effects.push(Effect::Begun(id.clone()));
         }
-        let before = state.phase();
-        let (state, command) = operation::step(state, event, now_ms);
-        if state.phase() != before {
-            self.effects.push(Effect::Reached(id.clone(), state.phase()));
+        let before = held.state.phase();
+        let command = held.state.on(event, now_ms);
+        if held.state.phase() != before {
+            self.effects.push(Effect::Reached(id.clone(), held.state.phase()));
         }
-        let end = state.ended().map(Outcome::end);
+        let end = held.state.ended().map(Outcome::end);
         held.ended_ms = end.map(|_| now_ms);
-        let moved = self.schedule.node_of(id).and_then(|counted| state.moved_from(counted));
-        held.state = Some(state);
+        let moved = self.schedule.node_of(id).and_then(|counted| held.state.moved_from(counted));
         match (command, moved) {
             (Some(command), Some(node)) => {
                 held.parked = Some(command);

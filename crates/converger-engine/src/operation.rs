@@ -312,8 +312,8 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Comma
 }
 
 impl State {
-    /// The stage is taken out and not copied; each of these puts the next one in its place.
-    fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
+    /// [`step`] in place. The stage is taken out and not copied; each of these puts the next one in its place.
+    pub(crate) fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
         let before_ms = std::mem::replace(&mut self.now_ms, now_ms);
         match (std::mem::replace(&mut self.stage, Stage::New), event) {
             (Stage::New, Event::Begin) => self.begin(now_ms),

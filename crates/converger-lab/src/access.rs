@@ -7,11 +7,11 @@ mod roles;
 mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::flavour::Flavour;
 use crate::respond::Fail;
-pub(crate) use roles::is_built_in;
+pub(crate) use roles::{is_built_in, knows};
 pub(crate) use ticket::Tickets;
 
 /// The user who needs no permission.
@@ -34,6 +34,15 @@ impl Who {
         match &self.token {
             Some(token) => [&self.user, "!", token].concat(),
             None => self.user.clone(),
+        }
+    }
+
+    /// Whether this is its id, told without writing it down.
+    pub(crate) fn is(&self, id: &str) -> bool {
+        let rest = id.strip_prefix(self.user.as_str());
+        match &self.token {
+            Some(token) => rest.and_then(|rest| rest.strip_prefix('!')) == Some(token),
+            None => rest == Some(""),
         }
     }
 
@@ -66,6 +75,17 @@ pub(crate) struct Token {
     pub(crate) separated: bool,
     pub(crate) expire_s: u64,
     pub(crate) comment: Option<String>,
+    /// Who calls with it.
+    pub(crate) who: Arc<Who>,
+}
+
+impl Token {
+    /// The token with this id, `user@realm!name`.
+    pub(crate) fn new(id: &str, secret: String, separated: bool, expire_s: u64) -> Self {
+        let (user, name) = id.split_once('!').unwrap_or((id, ""));
+        let who = Arc::new(Who { user: user.to_owned(), token: Some(name.to_owned()) });
+        Self { secret, separated, expire_s, comment: None, who }
+    }
 }
 
 /// Whom an entry is about.
@@ -129,11 +149,10 @@ impl Access {
     }
 
     /// The caller behind a token, if token and user are known, enabled and not expired.
-    pub(crate) fn token(&self, text: &str, now_s: u64) -> Option<Who> {
-        let (id, secret) = text.rsplit_once('=')?;
-        let (user, name) = id.split_once('!')?;
-        let genuine = self.tokens.get(id).is_some_and(|token| token.secret == secret && alive(token.expire_s, now_s));
-        (genuine && self.user_enabled(user, now_s)).then(|| Who { user: user.to_owned(), token: Some(name.to_owned()) })
+    pub(crate) fn token(&self, text: &str, now_s: u64) -> Option<Arc<Who>> {
+        let is_of = |id: &str, secret: &str| text.strip_prefix(id).and_then(|rest| rest.strip_prefix('=')) == Some(secret);
+        let (_, token) = self.tokens.iter().find(|(id, token)| is_of(id, &token.secret))?;
+        (alive(token.expire_s, now_s) && self.user_enabled(&token.who.user, now_s)).then(|| Arc::clone(&token.who))
     }
 
     pub(crate) fn user_enabled(&self, user: &str, now_s: u64) -> bool {
@@ -185,7 +204,7 @@ impl Access {
         }
         let mut privileges = Privileges::new();
         for (role, propagate) in &roles {
-            for privilege in self.roles.get(role).into_iter().flat_map(|held| held.iter()) {
+            for privilege in self.roles.get(*role).into_iter().flat_map(|held| held.iter()) {
                 *privileges.entry(privilege.clone()).or_insert(false) |= propagate;
             }
         }
@@ -193,7 +212,7 @@ impl Access {
     }
 
     /// Walk from the root down: an entry further down replaces what came from above.
-    fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<String, bool> {
+    fn roles_on(&self, grantee: &Grantee, path: &str) -> BTreeMap<&str, bool> {
         let mut roles = BTreeMap::new();
         for step in steps(path) {
             let here = |grantee: &Grantee| self.roles_at(grantee, step, step == path);
@@ -206,9 +225,9 @@ impl Access {
         roles
     }
 
-    fn roles_at(&self, grantee: &Grantee, path: &str, last: bool) -> BTreeMap<String, bool> {
+    fn roles_at(&self, grantee: &Grantee, path: &str, last: bool) -> BTreeMap<&str, bool> {
         let applies = |grant: &&Grant| grant.path == path && grant.grantee == *grantee && (last || grant.propagate);
-        self.grants.iter().filter(applies).map(|grant| (grant.role.clone(), grant.propagate)).collect()
+        self.grants.iter().filter(applies).map(|grant| (grant.role.as_str(), grant.propagate)).collect()
     }
 
     fn groups_of<'a>(&'a self, grantee: &'a Grantee) -> impl Iterator<Item = Grantee> + 'a {
@@ -239,10 +258,13 @@ impl Access {
 
     /// Asked many times for each request, and so without writing the id down.
     fn is_separated(&self, user: &str, name: &str) -> bool {
-        let from = (Bound::Included(user), Bound::Unbounded);
-        let of_user = self.tokens.range::<str, _>(from).take_while(|(id, _)| id.starts_with(user));
         let named = |id: &str| id.strip_prefix(user).and_then(|rest| rest.strip_prefix('!')) == Some(name);
-        of_user.filter(|(id, _)| named(id)).any(|(_, token)| token.separated)
+        self.tokens.iter().any(|(id, token)| token.separated && named(id))
+    }
+
+    /// Whether no role was added or changed.
+    pub(crate) fn has_built_in_roles(&self, flavour: Flavour) -> bool {
+        roles::are_built_in(&self.roles, flavour)
     }
 
     /// Whether the release has such a privilege.
@@ -268,7 +290,7 @@ impl Access {
     fn own_has(&self, grantee: &Grantee, path: &str, privilege: &str) -> bool {
         let on_path = |path: &str| {
             let roles = self.roles_on(grantee, path);
-            let holds = |role: &String| self.roles.get(role).is_some_and(|held| held.contains(privilege));
+            let holds = |role: &&str| self.roles.get(*role).is_some_and(|held| held.contains(privilege));
             !roles.contains_key("NoAccess") && roles.keys().any(holds)
         };
         on_path(path) || self.pools_of(path).into_iter().any(|pool| on_path(&format!("/pool/{pool}")))
@@ -284,8 +306,7 @@ impl Access {
         let any = if self.is_as_root(who) {
             privileges.iter().any(|privilege| self.knows(privilege))
         } else {
-            let held = self.privileges(who, path);
-            privileges.iter().any(|privilege| held.contains_key(*privilege))
+            privileges.iter().any(|privilege| self.has(who, path, privilege))
         };
         if any { Ok(()) } else { Err(Fail::denied(path, &privileges.join("|"))) }
     }
@@ -316,7 +337,7 @@ mod tests {
         access.users.insert("ops@pve".to_owned(), User { enabled: true, ..User::default() });
         let team = Group { members: BTreeSet::from(["ops@pve".to_owned()]), ..Group::default() };
         access.groups.insert("team".to_owned(), team);
-        let token = |separated| Token { secret: "s".to_owned(), separated, expire_s: 0, comment: None };
+        let token = |separated| Token::new("root@pam!any", "s".to_owned(), separated, 0);
         access.tokens.insert("ops@pve!own".to_owned(), token(true));
         access.tokens.insert("ops@pve!full".to_owned(), token(false));
         access

@@ -12,8 +12,11 @@ mod pools;
 mod storage;
 mod tasks;
 
+pub(crate) use cluster::StatusText;
+
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::rc::Rc;
+use std::sync::{Arc, LazyLock};
 
 use crate::access::Who;
 use crate::guest::{Guest, Kind};
@@ -25,8 +28,8 @@ use crate::world::World;
 pub(crate) struct Call {
     pub(crate) method: &'static Method,
     /// Checked parameters in the order in which they came; those of the path first.
-    pub(crate) values: Vec<(String, String)>,
-    pub(crate) who: Who,
+    pub(crate) values: Rc<Vec<(String, String)>>,
+    pub(crate) who: Arc<Who>,
     /// The node that the request came to.
     pub(crate) entry: String,
     /// The node that carries it out.

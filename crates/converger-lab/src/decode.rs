@@ -116,7 +116,8 @@ pub(crate) fn unescape(text: &str) -> String {
     unescaped(text).into_owned()
 }
 
-fn unescaped(text: &str) -> Cow<'_, str> {
+/// The same, without a copy where nothing is encoded.
+pub(crate) fn unescaped(text: &str) -> Cow<'_, str> {
     if text.bytes().any(|byte| byte == b'%') { string(percent(text.as_bytes(), false)).into() } else { text.into() }
 }
 

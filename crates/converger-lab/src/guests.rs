@@ -5,25 +5,30 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
 
 use crate::flavour::Flavour;
-use crate::guest::Guest;
+use crate::guest::{Guest, Section};
 
 #[derive(Clone, Default)]
 pub(crate) struct Guests {
     all: BTreeMap<u32, Guest>,
-    /// What was made of the configs of guests that have not changed since.
+    /// What was made of each guest's config since it last changed.
     written: BTreeMap<u32, Written>,
     /// Guests that changed since their node told the others.
     changed: BTreeSet<u32>,
 }
 
-/// What is made of a guest's config.
-#[derive(Clone, Debug)]
+/// What is made of a guest's config, once somebody asks for it.
+#[derive(Clone, Debug, Default)]
 struct Written {
-    digest: String,
+    digest: OnceLock<String>,
     /// What `pending` shows.
-    pending: Vec<u8>,
+    pending: OnceLock<Vec<u8>>,
+    /// What `status/current` shows, before and after the time since the start.
+    current: OnceLock<(Vec<u8>, Vec<u8>)>,
+    /// The keys in effect and those that wait, for whoever compares.
+    sections: OnceLock<(Arc<Section>, Arc<Section>)>,
 }
 
 impl Deref for Guests {
@@ -56,22 +61,29 @@ impl Guests {
     /// The guest is told anew to the other nodes, and nothing that was made of it counts any more.
     pub(crate) fn touched(&mut self, vmid: u32) {
         self.changed.insert(vmid);
-        self.written.remove(&vmid);
+        self.written.insert(vmid, Written::default());
     }
 
     /// What `pending` shows of a guest. It is asked for much more often than it changes.
-    pub(crate) fn pending_text(&mut self, vmid: u32, flavour: Flavour) -> &[u8] {
-        let guest = self.all.get(&vmid);
-        let written = self.written.entry(vmid).or_insert_with(|| {
-            let digest = guest.map(Guest::digest).unwrap_or_default();
-            Written { pending: guest.map(|guest| guest.pending_text(&digest, flavour)).unwrap_or_default(), digest }
-        });
-        &written.pending
+    pub(crate) fn pending_text(&self, vmid: u32, flavour: Flavour) -> &[u8] {
+        let (Some(guest), Some(written)) = (self.all.get(&vmid), self.written.get(&vmid)) else { return &[] };
+        written.pending.get_or_init(|| guest.pending_text(written.digest.get_or_init(|| guest.digest()), flavour))
+    }
+
+    /// What `status/current` shows of a guest: made once, before and after the time since its start.
+    pub(crate) fn current_text(&self, vmid: u32, make: impl FnOnce() -> (Vec<u8>, Vec<u8>)) -> Option<&(Vec<u8>, Vec<u8>)> {
+        self.written.get(&vmid).map(|written| written.current.get_or_init(make))
+    }
+
+    /// The keys in effect, and those that wait.
+    pub(crate) fn sections_of(&self, guest: &Guest) -> (Arc<Section>, Arc<Section>) {
+        let copies = || (Arc::new(guest.main.clone()), Arc::new(guest.pending.clone()));
+        self.written.get(&guest.vmid).map_or_else(copies, |written| written.sections.get_or_init(copies).clone())
     }
 
     /// The digest of a guest's config.
     pub(crate) fn digest_of(&self, guest: &Guest) -> String {
-        self.written.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.clone())
+        self.written.get(&guest.vmid).map_or_else(|| guest.digest(), |written| written.digest.get_or_init(|| guest.digest()).clone())
     }
 
     /// What a node has to tell the others of its own guests, and of those that are gone.

@@ -49,6 +49,7 @@ mod update;
 mod verify;
 mod view;
 mod wire;
+mod words;
 mod work;
 mod world;
 
@@ -61,5 +62,5 @@ pub use setting::{
 };
 pub use truth::{Glance, Managed, Truth};
 pub use verify::{documented_methods, verify_answer, verify_request};
-pub use wire::{Answer, Face, Fate, Request};
+pub use wire::{Answer, Face, Fate, Header, Request};
 pub use world::{Record, World};

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use crate::decode::Format;
 use crate::flavour::Flavour;
-use crate::wire::{Answer, Fate};
+use crate::wire::{Answer, Fate, Header};
 
 /// What a method returns.
 #[derive(Clone, Debug)]
@@ -240,22 +240,27 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
-fn json_answer(status: u16, reason: String, connection: &[&str], body: Vec<u8>) -> Answer {
+fn json_answer(status: u16, reason: String, connection: &[&'static str], body: Vec<u8>) -> Answer {
     let mut headers = connection_headers(connection);
-    headers.push(("Content-Length".to_owned(), body.len().to_string()));
-    headers.push(("Content-Type".to_owned(), "application/json;charset=UTF-8".to_owned()));
+    headers.push(("Content-Length".into(), body.len().to_string().into()));
+    headers.push(("Content-Type".into(), "application/json;charset=UTF-8".into()));
     Answer { status, reason, headers, body, delay_ms: 0, fate: Fate::Deliver }
 }
 
-fn connection_headers(connection: &[&str]) -> Vec<(String, String)> {
-    connection.iter().map(|value| ("Connection".to_owned(), (*value).to_owned())).collect()
+fn connection_headers(connection: &[&'static str]) -> Vec<Header> {
+    let mut headers = Vec::with_capacity(HEADERS_MAX);
+    headers.extend(connection.iter().map(|value| ("Connection".into(), (*value).into())));
+    headers
 }
+
+/// Two about the connection, and two about the content.
+const HEADERS_MAX: usize = 4;
 
 /// An answer that is no JSON. Without a body there is no length either: the end is where the connection closes.
 pub(crate) fn raw(status: u16, reason: &str, body: &str, delay_ms: u64) -> Answer {
     let mut headers = connection_headers(&["close"]);
     if !body.is_empty() {
-        headers.push(("Content-Length".to_owned(), body.len().to_string()));
+        headers.push(("Content-Length".into(), body.len().to_string().into()));
     }
     let reason = first_line(reason);
     Answer { status, reason, headers, body: body.as_bytes().to_vec(), delay_ms, fate: Fate::Deliver }
@@ -294,6 +299,6 @@ mod tests {
     #[test]
     fn an_empty_raw_answer_has_no_length() {
         let answer = raw(595, "Connection refused", "", 0);
-        assert_eq!(answer.headers, [("Connection".to_owned(), "close".to_owned())]);
+        assert_eq!(answer.headers, [("Connection".into(), "close".into())]);
     }
 }

@@ -4,11 +4,15 @@
 //! What never enters here: what a method does (see `api`).
 
 mod caller;
+mod line;
 mod permission;
+
+use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::access::Who;
 use crate::api::{self, Call};
-use crate::decode::{self, Format, Target};
+use crate::decode::Format;
 use crate::engine::Event;
 use crate::fault::Twist;
 use crate::flavour::Flavour;
@@ -18,6 +22,7 @@ use crate::respond::{self, Data, Fail, Way};
 use crate::schema::{self, Method, Params};
 use crate::wire::{Answer, Fate, Request};
 use crate::world::World;
+use line::Line;
 
 /// The proxy waits so long for a node or a daemon.
 const PROXY_MS: u64 = 30_000;
@@ -36,7 +41,7 @@ enum Trip {
 }
 
 /// Answer a request that arrived at `entry`, faults included.
-pub(crate) fn answer(world: &mut World, entry: &str, request: &Request) -> (Option<Who>, Answer) {
+pub(crate) fn answer(world: &mut World, entry: &str, request: &Request) -> (Option<Arc<Who>>, Answer) {
     let twist = world.faults.request(world.now_ms, request);
     match twist {
         Some(Twist::LostBefore) => (None, Answer { fate: Fate::LostBefore, ..Answer::default() }),
@@ -63,14 +68,14 @@ pub(crate) fn carry_out(world: &mut World, entry: &str, request: &Request) {
 fn instead(status: u16, reason: &str, body: &str, html: bool) -> Answer {
     let mut answer = respond::raw(status, reason, body, 0);
     if html {
-        answer.headers.push(("Content-Type".to_owned(), "text/html;charset=UTF-8".to_owned()));
+        answer.headers.push(("Content-Type".into(), "text/html;charset=UTF-8".into()));
     }
     answer
 }
 
 fn redirect(to: String) -> Answer {
     let mut answer = respond::raw(301, "Moved Permanently", "Moved Permanently", 0);
-    answer.headers.push(("Location".to_owned(), to));
+    answer.headers.push(("Location".into(), to.into()));
     answer
 }
 
@@ -88,7 +93,7 @@ fn twisted(mut answer: Answer, twist: Option<Twist>) -> Answer {
     answer
 }
 
-fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Option<Who>, Answer) {
+fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Option<Arc<Who>>, Answer) {
     if !world.listens_at(entry) {
         // A proxy that hangs takes the connection, and the caller waits as long as it has patience.
         let hangs = world.nodes.get(entry).is_some_and(|node| node.online && node.proxy == Service::Hung);
@@ -97,77 +102,64 @@ fn serve(world: &mut World, entry: &str, request: &Request, trip: Trip) -> (Opti
     if caller::too_much_head(request) {
         return (None, Answer { delay_ms: 5_000, fate: Fate::CloseWithoutAnswer, ..Answer::default() });
     }
-    let (path, query) = decode::split_query(&request.path);
-    let target = decode::target(path);
-    let format = if let Target::Api { format, .. } = &target { *format } else { Format::Json };
+    let line = Line::of(request, world.flavour);
+    let format = *line.format.as_ref().unwrap_or(&Format::Json);
     let mut trace = Trace { who: None, way: Way::default() };
-    let outcome = reached(world, entry, request, &target, query, trip, &mut trace);
+    let outcome = reached(world, entry, request, &line, trip, &mut trace);
     (trace.who, respond::answer(format, world.flavour, trace.way, outcome))
 }
 
 /// What is known so far about a request on its way.
 struct Trace {
-    who: Option<Who>,
+    who: Option<Arc<Who>>,
     way: Way,
 }
 
-fn reached(
-    world: &mut World,
-    entry: &str,
-    request: &Request,
-    target: &Target<'_>,
-    query: &str,
-    trip: Trip,
-    trace: &mut Trace,
-) -> Result<Data, Fail> {
+fn reached(world: &mut World, entry: &str, request: &Request, line: &Line, trip: Trip, trace: &mut Trace) -> Result<Data, Fail> {
     caller::check_method(request)?;
-    let Target::Api { rest, .. } = target else { return Err(outside(target)) };
-    let segments = &*decode::segments(rest);
+    if let Err(outside) = &line.format {
+        return Err(outside.clone());
+    }
     file_system(world, entry)?;
-    let who = caller::identify(world, request, segments)?;
-    trace.who.clone_from(&who);
-    let params = caller::parameters(request, query)?;
-    let path = || format!("/{}", segments.join("/"));
+    trace.who = caller::identify(world, request, &line.segments)?;
+    let body = caller::content(request)?;
+    let path = || format!("/{}", line.segments.join("/"));
     let missing = || Fail::NotImplemented(format!("Method '{} {}' not implemented", request.method, path()));
-    let (method, captured) = schema::find(&request.method, segments, world.flavour).ok_or_else(missing)?;
-    let params = with_captures(params, captured)?;
-    let who = who.unwrap_or_else(|| Who::user(""));
+    let method = line.method.ok_or_else(missing)?;
+    let own = body.map(|body| line.params_with(body)).transpose()?;
+    let params = own.as_ref().map_or_else(|| line.params().as_ref().map_err(Fail::clone), Ok)?;
+    let who = trace.who.clone().unwrap_or_else(|| Who::user("").into());
     if who.token.is_some() && !method.token_allowed {
         return Err(Fail::Denied(format!("URI '{}' not available with API token, need proper ticket.\n", path())));
     }
-    permission::check(world, &who, method, &params)?;
+    permission::check(world, &who, method, params)?;
     let handler = api::handler(method).ok_or_else(missing)?;
-    let node = proxy(world, entry, request, method, &params, trip, trace)?;
-    let params = forwarded(world, request, method, trace.way, params);
-    let values = schema::check(method, params, world.flavour)?;
-    let call = Call { method, values, who, entry: entry.to_owned(), node, kind: kind(method) };
+    let (node, way) = proxy(world, entry, request, method, params, trip)?;
+    trace.way = way;
+    let check = |params: Params| schema::check(method, params, world.flavour).map(Rc::new);
+    let values = match &own {
+        _ if loses_body(world, request, way) => check(of_path(method, params)),
+        Some(params) => check(params.clone()),
+        None => line.values(method, params, world.flavour),
+    };
+    let call = Call { method, values: values?, who, entry: entry.to_owned(), node, kind: kind(method) };
     let slow_ms = world.nodes.get(&call.node).map_or(0, |node| node.slow_ms);
     handler(world, &call).map(|data| data.after(if trip == Trip::First { slow_ms } else { 0 }))
 }
 
-/// Until 7 a JSON body was lost on the way to another node; what the path says arrives.
-fn forwarded(world: &World, request: &Request, method: &Method, way: Way, params: Params) -> Params {
-    let json = request.find("Content-Type").is_some_and(|content| content.starts_with("application/json"));
-    if !(way.remote && json && world.flavour == Flavour::V7) {
-        return params;
-    }
-    params.into_iter().filter(|(name, _)| method.template.contains(&format!("{{{name}}}"))).collect()
+/// Until 7 a JSON body was lost on the way to another node.
+fn loses_body(world: &World, request: &Request, way: Way) -> bool {
+    let is_json = || request.find("Content-Type").is_some_and(|content| content.starts_with("application/json"));
+    way.remote && world.flavour == Flavour::V7 && is_json()
+}
+
+/// What the path says arrives.
+fn of_path(method: &Method, params: &Params) -> Params {
+    params.iter().filter(|(name, _)| method.template.contains(&format!("{{{name}}}"))).cloned().collect()
 }
 
 fn kind(method: &Method) -> Kind {
     if method.is_lxc { Kind::Lxc } else { Kind::Qemu }
-}
-
-fn outside(target: &Target<'_>) -> Fail {
-    match target {
-        Target::File(path) if path == "/" => Fail::Raw { status: 200, reason: "OK".to_owned(), body: PAGE.to_owned(), delay_ms: 0 },
-        Target::NoFormat(text) => Fail::plain(501, text.clone()),
-        Target::File(path) => {
-            let reason = format!("no such file '{path}'");
-            Fail::Raw { status: 500, body: format!("{reason}\n"), reason, delay_ms: 0 }
-        }
-        Target::Api { .. } => Fail::plain(501, "no such uri"),
-    }
 }
 
 /// Without the cluster file system nobody can be told apart; the first caller waits longest.
@@ -179,35 +171,11 @@ fn file_system(world: &mut World, entry: &str) -> Result<(), Fail> {
     Err(Fail::silent(500, reason, delay_ms))
 }
 
-/// Parameters of the path and of the request; a name in both must mean the same.
-fn with_captures(params: Params, captured: Vec<(String, String)>) -> Result<Params, Fail> {
-    let mut all: Params = Vec::new();
-    for (name, value) in captured {
-        if params.iter().any(|(known, given)| *known == name && given.text() != value) {
-            return Err(Fail::param(&name, "duplicate parameter (already defined in URI) with conflicting values!"));
-        }
-        all.push((name, schema::Given::Text(value)));
-    }
-    if !params.is_empty() {
-        let rest = params.into_iter().filter(|(name, _)| !all.iter().any(|(known, _)| known == name)).collect::<Params>();
-        all.extend(rest);
-    }
-    Ok(all)
-}
-
-/// Hand the call to the node and the daemon that it belongs to, and return the node's name.
-fn proxy(
-    world: &mut World,
-    entry: &str,
-    request: &Request,
-    method: &Method,
-    params: &Params,
-    trip: Trip,
-    trace: &mut Trace,
-) -> Result<String, Fail> {
-    let named = params.iter().find(|(name, _)| name == "node").map(|(_, given)| given.text());
+/// Hand the call to the node and the daemon that it belongs to, and return the node's name and the hands that it goes through.
+fn proxy(world: &mut World, entry: &str, request: &Request, method: &Method, params: &Params, trip: Trip) -> Result<(String, Way), Fail> {
+    let named = params.iter().find(|(name, _)| name == "node").filter(|_| method.on_node).map(|(_, given)| given.text());
     let node = match named {
-        Some(name) if method.on_node && name != "localhost" => name,
+        Some(name) if name != "localhost" => name,
         _ => entry.to_owned(),
     };
     let Some(target) = world.nodes.get(&node) else { return Err(unknown_node(&node)) };
@@ -222,8 +190,7 @@ fn proxy(
     if trip == Trip::First {
         patience(world, entry, &node, request, method.protected)?;
     }
-    trace.way = Way { daemon: method.protected, remote, read: method.verb == "GET" };
-    Ok(node)
+    Ok((node, Way { daemon: method.protected, remote, read: method.verb == "GET" }))
 }
 
 fn unknown_node(name: &str) -> Fail {

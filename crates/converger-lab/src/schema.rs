@@ -13,7 +13,9 @@ use std::sync::LazyLock;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::access::knows;
 use crate::flavour::Flavour;
+use crate::words::Words;
 pub(crate) use check::{Given, Params, check};
 pub(crate) use format::split_list;
 
@@ -95,9 +97,11 @@ pub(crate) struct Method {
     pub(crate) is_lxc: bool,
     /// The permission check, as the documentation data has it.
     pub(crate) permission: Value,
-    parameters: BTreeMap<String, Parameter>,
+    /// Whether it asks for nothing but privileges, all of which a release knows: by release.
+    pub(crate) asks_for_known: [bool; 3],
+    parameters: Words<String, Parameter>,
     /// Those of a numbered option, such as `net` for `net#`.
-    numbered: BTreeMap<String, Parameter>,
+    numbered: Words<String, Parameter>,
     /// Parameters that must be given, and whether one of them wants another one beside it: asked with each request.
     required: Vec<String>,
     has_companions: bool,
@@ -139,8 +143,8 @@ fn capture(segment: &str) -> Option<&str> {
 
 /// `net3` is `net` and 3; a leading zero makes another word.
 pub(crate) fn split_number(name: &str) -> Option<(&str, u32)> {
-    let stem = name.trim_end_matches(|character: char| character.is_ascii_digit());
-    let digits = &name[stem.len()..];
+    let count = name.bytes().rev().take_while(u8::is_ascii_digit).count();
+    let (stem, digits) = name.split_at(name.len() - count);
     let plain = !digits.is_empty() && (digits == "0" || !digits.starts_with('0'));
     if stem.is_empty() || !plain { None } else { digits.parse().ok().map(|number| (stem, number)) }
 }
@@ -179,7 +183,7 @@ static CONFIGS: LazyLock<Vec<&'static Method>> = LazyLock::new(|| {
 /// The methods by the words of their paths.
 #[derive(Default)]
 struct Tree {
-    words: BTreeMap<&'static str, Tree>,
+    words: Words<&'static str, Tree>,
     /// What follows a capture, whatever it is called.
     capture: Option<Box<Tree>>,
     /// Those whose path ends here.
@@ -254,12 +258,21 @@ fn method((number, row): (usize, &'static Row)) -> Method {
         on_node: row.flags.contains('n'),
         token_allowed: !row.flags.contains('t'),
         permission: row.check.clone(),
+        asks_for_known: [Flavour::V7, Flavour::V8, Flavour::V9].map(|flavour| asks_for_known(&row.check, flavour)),
         numbered: numbered.collect(),
         required: parameters.iter().filter(|(_, parameter)| parameter.required).map(|(name, _)| name.clone()).collect(),
         has_companions: parameters.values().any(|parameter| parameter.shape.requires.is_some()),
-        parameters,
+        parameters: parameters.into_iter().collect(),
         since: row.since,
     }
+}
+
+/// Whether a check is for privileges on a path and for nothing else, and a release knows them all.
+fn asks_for_known(check: &Value, flavour: Flavour) -> bool {
+    let items = check.as_array().map_or(&[][..], Vec::as_slice);
+    let privileges = items.get(2).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let is_plain = items.first().is_some_and(|first| first == "perm") && !items.iter().any(|item| item == "require_param");
+    is_plain && !privileges.is_empty() && privileges.iter().all(|item| item.as_str().is_some_and(|own| knows(flavour, own)))
 }
 
 fn parameter(name: &str, index: usize) -> (String, Parameter) {

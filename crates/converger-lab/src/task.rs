@@ -98,7 +98,7 @@ pub(crate) struct Upid<'a> {
 pub(crate) fn parse(text: &str) -> Option<Upid<'_>> {
     let parts: Vec<&str> = text.split(':').collect();
     let [head, node, pid, pstart, start, kind, _, user, end] = parts.as_slice() else { return None };
-    let hex = |part: &str, lengths: &[usize]| lengths.contains(&part.len()) && part.chars().all(|character| character.is_ascii_hexdigit());
+    let hex = |part: &str, lengths: &[usize]| lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let shaped = *head == "UPID" && end.is_empty() && !node.is_empty() && !kind.is_empty() && !user.is_empty();
     let numbers = hex(pid, &[8]) && hex(pstart, &[8, 9]) && hex(start, &[8]);
     (shaped && numbers).then_some(Upid { node, user })

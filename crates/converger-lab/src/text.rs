@@ -3,7 +3,119 @@
 //!
 //! What never enters here: what an answer says.
 
-use serde::Serialize;
+use std::fmt::{self, Write as _};
+
+use serde_json::Value;
+
+/// What a member can be.
+pub(crate) trait Member {
+    /// Appends itself as JSON.
+    fn write(&self, out: &mut Vec<u8>);
+}
+
+impl Member for str {
+    fn write(&self, out: &mut Vec<u8>) {
+        // Most texts have nothing that needs an escape.
+        if self.bytes().all(|byte| byte >= b' ' && byte != b'"' && byte != b'\\') {
+            out.reserve(self.len() + 2);
+            out.push(b'"');
+            out.extend_from_slice(self.as_bytes());
+            out.push(b'"');
+        } else {
+            // Writing to memory cannot fail, and no text is no JSON.
+            let _ = serde_json::to_writer(out, self);
+        }
+    }
+}
+
+impl Member for String {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.as_str().write(out);
+    }
+}
+
+/// A text that is put together from what needs no escape: names and numbers.
+impl Member for fmt::Arguments<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        let _ = Bytes(out).write_fmt(*self);
+        out.push(b'"');
+    }
+}
+
+struct Bytes<'o>(&'o mut Vec<u8>);
+
+impl fmt::Write for Bytes<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend_from_slice(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Member for u64 {
+    fn write(&self, out: &mut Vec<u8>) {
+        match *self {
+            digit @ 0..=9 => out.push(b'0' + (digit % 10) as u8),
+            number => {
+                let _ = serde_json::to_writer(out, &number);
+            }
+        }
+    }
+}
+
+impl Member for u32 {
+    fn write(&self, out: &mut Vec<u8>) {
+        u64::from(*self).write(out);
+    }
+}
+
+impl Member for u8 {
+    fn write(&self, out: &mut Vec<u8>) {
+        u64::from(*self).write(out);
+    }
+}
+
+impl Member for usize {
+    fn write(&self, out: &mut Vec<u8>) {
+        (*self as u64).write(out);
+    }
+}
+
+/// For numbers that stand in the code.
+impl Member for i32 {
+    fn write(&self, out: &mut Vec<u8>) {
+        i64::from(*self).write(out);
+    }
+}
+
+impl Member for i64 {
+    fn write(&self, out: &mut Vec<u8>) {
+        match u64::try_from(*self) {
+            Ok(number) => number.write(out),
+            Err(_) => {
+                let _ = serde_json::to_writer(out, self);
+            }
+        }
+    }
+}
+
+impl Member for f64 {
+    fn write(&self, out: &mut Vec<u8>) {
+        let _ = serde_json::to_writer(out, self);
+    }
+}
+
+impl Member for Value {
+    fn write(&self, out: &mut Vec<u8>) {
+        let _ = serde_json::to_writer(out, self);
+    }
+}
+
+impl<M: Member + ?Sized> Member for &M {
+    fn write(&self, out: &mut Vec<u8>) {
+        (**self).write(out);
+    }
+}
 
 /// An object under way. Names are those of the API and need no escaping.
 pub(crate) struct Object<'o> {
@@ -23,22 +135,31 @@ impl<'o> Object<'o> {
     }
 
     /// One member more.
-    pub(crate) fn put(&mut self, name: &str, value: impl Serialize) -> &mut Self {
-        self.out.extend_from_slice(if self.is_empty { b"\"" } else { b",\"" });
+    pub(crate) fn put(&mut self, name: &str, value: impl Member) -> &mut Self {
+        self.out.reserve(name.len() + 4);
+        if !self.is_empty {
+            self.out.push(b',');
+        }
         self.is_empty = false;
+        self.out.push(b'"');
         self.out.extend_from_slice(name.as_bytes());
         self.out.extend_from_slice(b"\":");
-        // Writing to memory cannot fail, and nothing of ours is no JSON.
-        let _ = serde_json::to_writer(&mut *self.out, &value);
+        value.write(self.out);
         self
     }
 
     /// One member more, where there is a value.
-    pub(crate) fn put_some(&mut self, name: &str, value: Option<impl Serialize>) -> &mut Self {
+    pub(crate) fn put_some(&mut self, name: &str, value: Option<impl Member>) -> &mut Self {
         match value {
             Some(value) => self.put(name, value),
             None => self,
         }
+    }
+
+    /// Members that were written before, each with a comma before it.
+    pub(crate) fn put_written(&mut self, members: &[u8]) -> &mut Self {
+        self.out.extend_from_slice(members);
+        self
     }
 
     pub(crate) fn end(self) {
@@ -48,8 +169,8 @@ impl<'o> Object<'o> {
 
 /// A list, each item written by its own function.
 pub(crate) fn list<T>(items: impl IntoIterator<Item = T>, mut write: impl FnMut(&mut Object<'_>, T)) -> Vec<u8> {
-    let mut out = b"[".to_vec();
-    out.reserve(FEW_ITEMS_BYTES);
+    let mut out = Vec::with_capacity(FEW_ITEMS_BYTES);
+    out.push(b'[');
     for item in items {
         if out.len() > 1 {
             out.push(b',');
@@ -72,10 +193,10 @@ mod tests {
     #[test]
     fn what_is_written_is_json_with_members_in_the_order_given() {
         let write = |object: &mut Object<'_>, number: u32| {
-            object.put("z", number).put_some("none", None::<u32>).put("a", "with \" and \n").put_some("some", Some(true));
+            object.put("z", number).put_some("none", None::<u32>).put("a", "with \" and \n").put_some("some", Some(7_u64));
         };
         let text = String::from_utf8(list([1, 2], write)).unwrap();
-        let row = |number: u32| format!("{{\"z\":{number},\"a\":\"with \\\" and \\n\",\"some\":true}}");
+        let row = |number: u32| format!("{{\"z\":{number},\"a\":\"with \\\" and \\n\",\"some\":7}}");
         assert_eq!(text, format!("[{},{}]", row(1), row(2)));
         assert_eq!(list(Vec::<u32>::new(), write), b"[]");
     }

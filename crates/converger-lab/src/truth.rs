@@ -3,6 +3,7 @@
 //! What never enters here: anything that a caller could see and this world does not know.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::guest::{Guest, Kind};
 use crate::world::World;
@@ -23,9 +24,9 @@ pub struct Truth {
     /// The id of its process.
     pub pid: Option<u32>,
     /// Keys in effect.
-    pub config: BTreeMap<String, String>,
+    pub config: Arc<BTreeMap<String, String>>,
     /// Keys that wait for the next start.
-    pub pending: BTreeMap<String, String>,
+    pub pending: Arc<BTreeMap<String, String>>,
     /// Keys that go at the next start.
     pub pending_delete: Vec<String>,
     /// Names of its snapshots.
@@ -107,6 +108,7 @@ impl World {
     }
 
     fn truth_of(&self, guest: &Guest) -> Truth {
+        let (config, pending) = self.guests.sections_of(guest);
         Truth {
             vmid: guest.vmid,
             kind: guest.kind,
@@ -114,8 +116,8 @@ impl World {
             name: guest.get(guest.kind.name_key()).map(str::to_owned),
             process: guest.process.as_ref().map(|process| process.word.clone()),
             pid: guest.process.as_ref().map(|process| process.pid),
-            config: guest.main.clone(),
-            pending: guest.pending.clone(),
+            config,
+            pending,
             pending_delete: guest.deletions.keys().cloned().collect(),
             snapshots: guest.snapshots.keys().cloned().collect(),
             digest: self.guests.digest_of(guest),

@@ -8,7 +8,7 @@ mod answer;
 use crate::decode::{self, Target};
 use crate::flavour::Flavour;
 use crate::schema::{self, Given, Params};
-use crate::wire::{Answer, Request};
+use crate::wire::{Answer, Header, Request};
 
 /// Check method, path and parameters of a request against the table of a release. The template of the method.
 ///
@@ -36,7 +36,7 @@ pub fn verify_request(flavour: Flavour, request: &Request) -> Result<&'static st
 /// # Errors
 /// What Proxmox would not say: a key that is missing, a value of another type, an error without its parts.
 pub fn verify_answer(flavour: Flavour, request: &Request, answer: &Answer) -> Result<Option<&'static str>, String> {
-    let json = |(name, value): &(String, String)| name == "Content-Type" && value.starts_with("application/json");
+    let json = |(name, value): &Header| name == "Content-Type" && value.starts_with("application/json");
     let Target::Api { rest, format } = decode::target(decode::split_query(&request.path).0) else { return Ok(None) };
     let Some((method, _)) = schema::find(&request.method, &decode::segments(&rest), flavour) else { return Ok(None) };
     if !answer.headers.iter().any(json) {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     fn answered(flavour: Flavour, path: &str, status: u16, body: &str) -> Result<Option<&'static str>, String> {
-        let headers = vec![("Content-Type".to_owned(), "application/json;charset=UTF-8".to_owned())];
+        let headers = vec![("Content-Type".into(), "application/json;charset=UTF-8".into())];
         let answer = Answer { status, headers, body: body.as_bytes().to_vec(), ..Answer::default() };
         verify_answer(flavour, &Request::new("GET", path), &answer)
     }

@@ -19,9 +19,10 @@ const FORGOTTEN_MS: u64 = 300_000;
 /// What a node told about a guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
-    pub(crate) node: String,
-    pub(crate) status: String,
-    /// Everything else as JSON fields, each with a comma before it. All who hear of it share it.
+    /// All who hear of it share what was told.
+    pub(crate) node: Arc<str>,
+    pub(crate) status: Arc<str>,
+    /// Everything else as JSON fields, each with a comma before it.
     pub(crate) text: Arc<[u8]>,
     pub(crate) since_ms: Option<u64>,
     /// When it was told for the last time, once its node no longer tells.
@@ -49,7 +50,7 @@ impl View {
     /// What was told about a guest, and when.
     pub(crate) fn row(&self, vmid: u32, now_ms: u64) -> Option<(&Row, u64)> {
         let row = self.rows.get(&vmid)?;
-        let told_ms = row.frozen_ms.or_else(|| self.heard.get(&row.node).copied())?;
+        let told_ms = row.frozen_ms.or_else(|| self.heard.get(&*row.node).copied())?;
         (now_ms.saturating_sub(told_ms) < FORGOTTEN_MS).then_some((row, told_ms))
     }
 }
@@ -79,7 +80,7 @@ impl Views {
     pub(crate) fn freeze(&mut self, vmid: u32) {
         for view in self.0.values_mut() {
             let Some(row) = view.rows.get_mut(&vmid) else { continue };
-            row.frozen_ms = row.frozen_ms.or_else(|| view.heard.get(&row.node).copied());
+            row.frozen_ms = row.frozen_ms.or_else(|| view.heard.get(&*row.node).copied());
         }
     }
 }
@@ -141,8 +142,8 @@ fn listens(listener: &Node, speaker: &Node) -> bool {
 fn row(guest: &Guest, host_cpus: u64, flavour: Flavour) -> Row {
     let word = guest.process.as_ref().map_or("stopped", |process| process.word.as_str());
     Row {
-        node: guest.node.clone(),
-        status: word.to_owned(),
+        node: guest.node.as_str().into(),
+        status: word.into(),
         text: told(guest, host_cpus, flavour).into(),
         since_ms: guest.process.as_ref().map(|process| process.since_ms),
         frozen_ms: None,

@@ -3,6 +3,8 @@
 //!
 //! What never enters here: sockets, and what a request means.
 
+use std::borrow::Cow;
+
 use serde::Deserialize;
 
 /// One HTTP request, as the server read it.
@@ -48,7 +50,7 @@ impl Request {
 
     /// The first header of that name.
     pub(crate) fn find(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(key, _)| key.len() == name.len() && key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
     /// How long the body is said to be; `None` where nothing is said.
@@ -59,6 +61,9 @@ impl Request {
     }
 }
 
+/// A header line of an answer: its name and its value. Most of them are always the same.
+pub type Header = (Cow<'static, str>, Cow<'static, str>);
+
 /// One HTTP answer, and how the wire treats it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -67,7 +72,7 @@ pub struct Answer {
     /// The reason phrase: one line.
     pub reason: String,
     /// Header lines in order. `Connection` can stand there twice, as Proxmox's proxy sends it.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<Header>,
     /// The body.
     pub body: Vec<u8>,
     /// How long the client waits before the first byte.

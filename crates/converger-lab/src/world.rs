@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::access::{Access, Tickets};
+use crate::api::StatusText;
 use crate::engine::Event;
 use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
 use crate::firewall::Firewalls;
@@ -85,7 +86,10 @@ pub struct World {
     pub(crate) unlisted: BTreeSet<u32>,
     /// What goes wrong, and when.
     pub(crate) faults: Faults,
-    records: VecDeque<Record>,
+    /// What was last said of the cluster, and what it was made of.
+    pub(crate) status: Option<StatusText>,
+    /// None are kept where nobody asks for them.
+    records: Option<VecDeque<Record>>,
     records_bytes: usize,
     requests: u64,
 }
@@ -124,7 +128,8 @@ impl World {
             hidden: BTreeSet::new(),
             unlisted: BTreeSet::new(),
             faults: Faults::default(),
-            records: VecDeque::new(),
+            status: None,
+            records: Some(VecDeque::new()),
             records_bytes: 0,
             requests: 0,
         }
@@ -143,29 +148,33 @@ impl World {
         self.advance(now_ms);
         self.requests += 1;
         let (who, answer) = route::answer(self, entry, request);
-        self.record(Record {
-            at_ms: now_ms,
-            entry: entry.to_owned(),
-            method: request.method.clone(),
-            path: request.path.clone(),
-            user: who.map(|who| who.id()).unwrap_or_default(),
-            status: answer.status,
-        });
+        if let Some(records) = &mut self.records {
+            let record = Record {
+                at_ms: now_ms,
+                entry: entry.to_owned(),
+                method: request.method.clone(),
+                path: request.path.clone(),
+                user: who.map(|who| who.id()).unwrap_or_default(),
+                status: answer.status,
+            };
+            self.records_bytes += record.bytes();
+            records.push_back(record);
+            while records.len() > RECORDS_MAX || self.records_bytes > RECORDS_BYTES_MAX {
+                let Some(oldest) = records.pop_front() else { break };
+                self.records_bytes -= oldest.bytes();
+            }
+        }
         answer
     }
 
-    fn record(&mut self, record: Record) {
-        self.records_bytes += record.bytes();
-        self.records.push_back(record);
-        while self.records.len() > RECORDS_MAX || self.records_bytes > RECORDS_BYTES_MAX {
-            let Some(oldest) = self.records.pop_front() else { break };
-            self.records_bytes -= oldest.bytes();
-        }
+    /// From now on requests are counted and not remembered: for whoever tells many stories and asks none of them.
+    pub fn keep_no_records(&mut self) {
+        (self.records, self.records_bytes) = (None, 0);
     }
 
     /// Every request so far, in order.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &Record> {
-        self.records.iter()
+        self.records.iter().flatten()
     }
 
     /// How many requests there were, also those that are no longer remembered.
@@ -176,7 +185,9 @@ impl World {
 
     /// Forget the requests so far, for a test that counts from here on.
     pub fn clear_records(&mut self) {
-        self.records.clear();
+        if let Some(records) = &mut self.records {
+            records.clear();
+        }
         (self.records_bytes, self.requests) = (0, 0);
     }
 
@@ -294,8 +305,14 @@ impl World {
 
     /// Whether the nodes that `entry` reaches are more than half of the cluster.
     pub(crate) fn is_quorate(&self, entry: &str) -> bool {
-        let reached = self.nodes.keys().filter(|node| self.reaches(entry, node)).count();
-        self.cluster.is_none() || reached * 2 > self.nodes.len()
+        let reached = || self.reached_from(entry).filter(|is_reached| *is_reached).count();
+        self.cluster.is_none() || reached() * 2 > self.nodes.len()
+    }
+
+    /// Of each node whether `entry` sees it, as [`Self::reaches`] says.
+    pub(crate) fn reached_from(&self, entry: &str) -> impl Iterator<Item = bool> {
+        let island = self.nodes.get(entry).filter(|node| node.online).map(|node| node.island);
+        self.nodes.values().map(move |node| node.online && Some(node.island) == island)
     }
 
     /// Whether one node sees another: both on, on one island.

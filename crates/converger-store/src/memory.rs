@@ -46,7 +46,8 @@ type Answer = Result<Receipt, StoreError>;
 
 #[derive(Debug, Default)]
 struct Inner {
-    tables: Tables,
+    /// What is found after a crash is shared with who has crashed, until somebody writes.
+    tables: Arc<Tables>,
     faults: VecDeque<Fault>,
     stopped: Option<&'static str>,
     is_slow: bool,
@@ -61,6 +62,14 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// An empty store that keeps a journal and no ledger: for simulations that tell many stories and read the ledgers of some. What may be written
+    /// is the same, as far as entries are short enough.
+    #[must_use]
+    pub fn without_ledger() -> Self {
+        let inner = Inner { tables: Arc::new(Tables::without_ledger()), ..Inner::default() };
+        Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
     /// Commits without waiting, whether the store is slow or not: for simulations that carry out commands themselves.
@@ -120,8 +129,9 @@ impl MemoryStore {
         let marked = std::mem::take(&mut self.lock().marked);
         let after = self.crash();
         let mut inner = after.lock();
-        marked.iter().for_each(|id| inner.tables.lose_mark(id));
-        inner.tables.lose_entries();
+        let tables = Arc::make_mut(&mut inner.tables);
+        marked.iter().for_each(|id| tables.lose_mark(id));
+        tables.lose_entries();
         drop(inner);
         after
     }
@@ -140,13 +150,17 @@ impl MemoryStore {
 }
 
 impl Inner {
+    fn tables(&mut self) -> &mut Tables {
+        Arc::make_mut(&mut self.tables)
+    }
+
     fn commit(&mut self, batch: Batch) -> Answer {
         if let Some(cause) = self.stopped {
             return Err(StoreError::Stopped { cause: cause.into() });
         }
         let mark = self.tables.mark();
         let marks = (!batch.must_be_durable()).then(|| batch.writes().iter().filter_map(marked).collect());
-        let taken = take(&mut self.tables, batch);
+        let taken = take(self.tables(), batch);
         let answer = match taken {
             Ok(()) => self.finish(mark, marks),
             Err(Stop::Refused(refused)) => Err(refused.into()),
@@ -159,32 +173,30 @@ impl Inner {
     }
 
     fn undo(&mut self, mark: tables::Mark, answer: Answer) -> Answer {
-        self.tables.undo_to(mark);
+        self.tables().undo_to(mark);
         answer
     }
 
     /// The batch is legal; now the disk has its say. Marks alone are not synced, so that nothing but a full disk can fail them.
     fn finish(&mut self, mark: tables::Mark, marks: Option<Vec<OperationId>>) -> Answer {
         if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&Fault::Full)) {
-            self.tables.forget_undo();
+            self.tables().forget_undo();
             self.marked.extend(marks);
             return Ok(Receipt::Written { transaction: self.transactions + 1 });
         }
         match self.faults.pop_front() {
             Some(Fault::Full) => return Err(StoreError::Full { place: PathBuf::from("memory") }),
             Some(Fault::LostUnwritten) => {
-                self.tables.undo_to(mark);
+                self.tables().undo_to(mark);
                 return self.stop();
             }
             Some(Fault::LostWritten) => {
-                self.tables.forget_undo();
-                self.tables.make_durable();
+                self.tables().make_durable();
                 return self.stop();
             }
             None => {}
         }
-        self.tables.forget_undo();
-        self.tables.make_durable();
+        self.tables().make_durable();
         self.marked.clear();
         self.transactions += 1;
         Ok(Receipt::Written { transaction: self.transactions })

@@ -62,6 +62,10 @@ pub(crate) trait Put: Read {
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+    /// Whether anybody will read the ledger.
+    fn keeps_ledger(&self) -> bool {
+        true
+    }
     /// What is kept under this digest is kept no longer.
     fn put_pruned(&mut self, digest: &Digest) -> Result<(), Self::Error>;
     /// One entry more at the end of the ledger.
@@ -110,7 +114,8 @@ pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
 /// A write, and the one entry that evidences it (C5).
 fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
     // Whether it fits is asked before anything is written, as everything is.
-    let entry = write.entry().map(|entry| fitting(&entry)).transpose()?;
+    let entry = if tables.keeps_ledger() { write.entry() } else { None };
+    let entry = entry.map(|entry| fitting(&entry)).transpose()?;
     put_one(tables, write)?;
     entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(Stop::Failed))
 }

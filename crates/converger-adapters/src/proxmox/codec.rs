@@ -12,6 +12,7 @@ mod event;
 mod field;
 mod ha;
 mod property;
+mod quick;
 mod reason;
 mod request;
 mod scalar;

@@ -121,7 +121,7 @@ impl Exchange for Entry {
     async fn exchange(&self, request: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let mut running = self.bench.running();
         let now_ms = running.now_ms;
-        let made = wire::request(&self.token, request);
+        let made = wire::request(wire::unsent(&self.token), request);
         let answer = running.world.answer_at(now_ms, &self.node, &made);
         wire::verify(running.world.flavour(), &made, &answer);
         running.now_ms += answer.delay_ms.max(1);

@@ -6,7 +6,8 @@
 mod shape;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::thread::LocalKey;
 
 use converger_adapters::proxmox::client::Bounds;
@@ -15,26 +16,53 @@ use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_reques
 
 use shape::Mix;
 
-/// As the client sends it: with its token (`user@realm!name=secret`), and with a form where there is a body.
-pub(crate) fn request(token: &str, sent: &HttpRequest) -> Request {
-    let made = Request::new(sent.method().word(), sent.path()).token(token).header("Accept", "application/json");
+/// What all requests of a client have in common: its token (`user@realm!name=secret`), and what it understands.
+pub(crate) fn unsent(token: &str) -> Request {
+    Request::new("", "").token(token).header("Accept", "application/json")
+}
+
+/// As the client sends it, with a form where there is a body, made out of one that was sent before or was not sent yet.
+pub(crate) fn request(mut made: Request, sent: &HttpRequest) -> Request {
+    made.headers.truncate(COMMON_HEADERS);
+    made.body.clear();
+    sent.method().word().clone_into(&mut made.method);
+    sent.path().clone_into(&mut made.path);
     match sent.form() {
         Some(form) => made.form(form).header("Content-Length", &form.len().to_string()),
         None => made,
     }
 }
 
+/// The token, and what is understood.
+const COMMON_HEADERS: usize = 2;
+
 /// So much is remembered of what was checked: many thousand labs are asked in one process.
 const VERIFIED_MAX: usize = 1 << 14;
 
-type Verified = RefCell<BTreeMap<u64, Option<&'static str>>>;
+type Verified = RefCell<HashMap<u64, Option<&'static str>, BuildHasherDefault<Mixed>>>;
+
+/// What is looked for is mixed already.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, _: &[u8]) {}
+
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 thread_local! {
     /// What was checked already, with the template of its method: in many labs much is asked and answered byte for byte alike, and most of
     /// the rest in the same shape.
-    static WHOLE: Verified = const { RefCell::new(BTreeMap::new()) };
-    static ASKED: Verified = const { RefCell::new(BTreeMap::new()) };
-    static ANSWERED: Verified = const { RefCell::new(BTreeMap::new()) };
+    static WHOLE: Verified = RefCell::default();
+    static ASKED: Verified = RefCell::default();
+    static ANSWERED: Verified = RefCell::default();
 }
 
 /// Every request is one that Proxmox would take, and every answer has the form that Proxmox gives it. The template of the method that
@@ -69,9 +97,26 @@ fn once(verified: &'static LocalKey<Verified>, key: Mix, check: impl FnOnce() ->
 /// All of a request that is checked.
 fn asked(flavour: Flavour, request: &Request) -> Mix {
     let mut mix = Mix::new(u64::from(flavour.major()));
-    [request.method.as_bytes(), request.path.as_bytes(), &request.body].iter().for_each(|bytes| mix.bytes(bytes));
+    mix.bytes(request.method.as_bytes());
+    match request.path.split_once(TASK) {
+        None => mix.bytes(request.path.as_bytes()),
+        // Of the numbers in the id of a task it is checked that they are numbers, and how long they are.
+        Some((before, id)) => {
+            mix.bytes(before.as_bytes());
+            for part in id.split(PART) {
+                let is_number = part.len() >= 8 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+                mix.bytes(if is_number { &NUMBERS[..part.len().min(NUMBERS.len())] } else { part.as_bytes() });
+            }
+        }
+    }
+    mix.bytes(&request.body);
     mix
 }
+
+/// How the id of a task begins in a path, and what stands between its parts.
+const TASK: &str = "UPID%3A";
+const PART: &str = "%3A";
+const NUMBERS: &[u8] = b"0000000000";
 
 fn head(mut mix: Mix, answer: &Answer) -> Mix {
     mix.word(u64::from(answer.status));

@@ -56,7 +56,7 @@ impl Lab {
 
     fn call(&mut self, command: &Command) -> Result<codec::Event, Failure> {
         let sent = codec::encode(command);
-        let request = wire::request(&format!("{TOKEN}=s3cret"), &sent);
+        let request = wire::request(wire::unsent(&format!("{TOKEN}=s3cret")), &sent);
         self.sent += 1;
         let answer = self.world.answer_at(self.now_ms, "pve1", &request);
         wire::verify(self.world.flavour(), &request, &answer);

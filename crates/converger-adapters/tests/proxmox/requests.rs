@@ -132,7 +132,7 @@ fn every_request_is_one_that_the_api_knows_in_every_release() {
     let commands = commands();
     assert_eq!(left_out(&commands), [""; 0], "commands of which no request is checked");
     for command in &commands {
-        let request = wire::request("svc@pve!probe=s", &encode(command));
+        let request = wire::request(wire::unsent("svc@pve!probe=s"), &encode(command));
         for flavour in [Flavour::V7, Flavour::V8, Flavour::V9] {
             verify_request(flavour, &request).unwrap_or_else(|error| panic!("{flavour:?} {command:?}: {error}"));
         }

@@ -1,16 +1,17 @@
 //! Ids and words of operations: short plain text, checked once. They are made outside, where randomness is.
 
 use std::fmt;
+use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-/// A newtype over text with one check; the check and the sentence about it are all that differs between them.
+/// A newtype over text with one check; the check and the sentence about it are all that differs between them. Whoever passes one on shares
+/// it: every record, event and effect names its operation.
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $fits:expr) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-        #[serde(transparent)]
-        pub struct $name(Box<str>);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Well-formed text only.
@@ -24,6 +25,12 @@ macro_rules! checked_text {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(&self.0)
             }
         }
 

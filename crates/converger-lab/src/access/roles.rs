@@ -97,6 +97,16 @@ pub(super) fn built_in(flavour: Flavour) -> Roles {
     BUILT_IN[flavour as usize].clone()
 }
 
+/// Whether these are the built-in roles of a release, all of them and as they were.
+pub(super) fn are_built_in(roles: &Roles, flavour: Flavour) -> bool {
+    Arc::ptr_eq(roles, &BUILT_IN[flavour as usize])
+}
+
+/// Whether a release knows a privilege.
+pub(crate) fn knows(flavour: Flavour, privilege: &str) -> bool {
+    privileges(flavour).contains(&privilege)
+}
+
 fn of_release(flavour: Flavour) -> Roles {
     let known = privileges(flavour);
     ROLES.iter().map(|(role, words)| ((*role).to_owned(), Arc::new(chosen(words, &known)))).collect::<BTreeMap<_, _>>().into()

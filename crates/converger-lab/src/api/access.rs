@@ -72,7 +72,7 @@ fn permissions(world: &mut World, call: &Call) -> Result<Data, Fail> {
             world.access.need(&call.who, "/access", "Sys.Audit")?;
             named(id)
         }
-        _ => call.who.clone(),
+        _ => (*call.who).clone(),
     };
     if let Some(path) = call.text("path") {
         let shown = shown(&world.access.privileges(&who, path));

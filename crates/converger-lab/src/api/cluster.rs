@@ -5,8 +5,6 @@
 
 mod ha;
 
-use std::io::Write;
-
 use serde_json::{Value, json};
 
 use super::{Call, Route};
@@ -56,26 +54,15 @@ pub(super) fn write_row(world: &World, view: Option<&View>, guest: &Guest, pool:
     let row = view.and_then(|view| view.row(guest.vmid, world.now_ms));
     let kind = guest.kind.name();
     let (vmid, node) = (guest.vmid, &guest.node);
-    // Writing to memory does not fail.
-    let _ = write!(out, "{{\"id\":\"{kind}/{vmid}\",\"vmid\":{vmid},\"node\":\"{node}\",\"type\":\"{kind}\"");
-    text_field(out, "status", Some(row.map_or("unknown", |(row, _)| row.status.as_str())));
-    text_field(out, "lock", guest.lock());
-    text_field(out, "tags", guest.get("tags"));
-    text_field(out, "pool", pool);
-    text_field(out, "hastate", world.ha.shown_state(guest));
+    let mut fields = Object::new(out);
+    fields.put("id", format_args!("{kind}/{vmid}")).put("vmid", vmid).put("node", node).put("type", kind);
+    fields.put("status", row.map_or("unknown", |(row, _)| &row.status)).put_some("lock", guest.lock());
+    fields.put_some("tags", guest.get("tags")).put_some("pool", pool).put_some("hastate", world.ha.shown_state(guest));
     if let Some((row, told_ms)) = row {
-        let uptime = row.since_ms.map_or(0, |since_ms| told_ms.saturating_sub(since_ms) / 1_000);
-        let _ = write!(out, ",\"uptime\":{uptime}");
-        out.extend_from_slice(&row.text);
+        fields.put("uptime", row.since_ms.map_or(0, |since_ms| told_ms.saturating_sub(since_ms) / 1_000));
+        fields.put_written(&row.text);
     }
-    out.push(b'}');
-}
-
-/// `,"name":"value"`, where there is a value.
-fn text_field(out: &mut Vec<u8>, name: &str, value: Option<&str>) {
-    let Some(value) = value else { return };
-    let _ = write!(out, ",\"{name}\":");
-    let _ = serde_json::to_writer(out, value);
+    fields.end();
 }
 
 fn resources(world: &mut World, call: &Call) -> Result<Data, Fail> {
@@ -155,12 +142,27 @@ fn append(json: &mut Vec<u8>, rows: &[Value]) {
     }
 }
 
+/// What a node says of the cluster. It is asked for before and after everything else, and changes only with what the node reaches.
+#[derive(Clone)]
+pub(crate) struct StatusText {
+    entry: String,
+    reached: Vec<bool>,
+    json: Vec<u8>,
+}
+
 fn status(world: &mut World, call: &Call) -> Result<Data, Fail> {
-    let rows = world.cluster.iter().map(|_| None).chain(world.nodes.values().map(Some));
-    Ok(Data::text(text::list(rows, |row, node| match node {
+    let is_still_so = |known: &&StatusText| known.entry == call.entry && world.reached_from(&call.entry).eq(known.reached.iter().copied());
+    if let Some(known) = world.status.as_ref().filter(is_still_so) {
+        return Ok(Data::text(known.json.clone()));
+    }
+    let reached: Vec<bool> = world.reached_from(&call.entry).collect();
+    let rows = world.cluster.iter().map(|_| None).chain(world.nodes.values().zip(&reached).map(Some));
+    let json = text::list(rows, |row, node| match node {
         None => cluster_row(world, &call.entry, row),
-        Some(node) => node_row(world, &call.entry, node, row),
-    })))
+        Some((node, is_reached)) => node_row(world, &call.entry, node, *is_reached, row),
+    });
+    world.status = Some(StatusText { entry: call.entry.clone(), reached, json: json.clone() });
+    Ok(Data::text(json))
 }
 
 fn cluster_row(world: &World, entry: &str, row: &mut Object<'_>) {
@@ -168,11 +170,11 @@ fn cluster_row(world: &World, entry: &str, row: &mut Object<'_>) {
     row.put("quorate", u8::from(world.is_quorate(entry))).put("type", "cluster").put("version", world.nodes.len());
 }
 
-fn node_row(world: &World, entry: &str, node: &Node, row: &mut Object<'_>) {
+fn node_row(world: &World, entry: &str, node: &Node, is_reached: bool, row: &mut Object<'_>) {
     let number = if world.cluster.is_some() { node.number } else { 0 };
     row.put("id", format_args!("node/{}", node.name)).put("ip", &node.ip).put("level", "");
     row.put("local", u8::from(node.name == entry)).put("name", &node.name).put("nodeid", number);
-    row.put("online", u8::from(world.reaches(entry, &node.name))).put("type", "node");
+    row.put("online", u8::from(is_reached)).put("type", "node");
 }
 
 /// Looks at every id, whoever asks. The list behind it can be silently empty: so can the answer be wrong.

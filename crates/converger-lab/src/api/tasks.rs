@@ -82,7 +82,7 @@ fn category(status: &str, failed: bool) -> &'static str {
 
 /// A token owns its own tasks, a user also those of all tokens.
 fn is_own(who: &Who, user: &str) -> bool {
-    user == who.id() || (who.token.is_none() && user.split('!').next() == Some(who.user.as_str()))
+    who.is(user) || (who.token.is_none() && user.split('!').next() == Some(who.user.as_str()))
 }
 
 /// As a node lists it: whoever runs is not split into user and token.

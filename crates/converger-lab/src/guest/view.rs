@@ -3,24 +3,30 @@
 //! What never enters here: run state; that is in the status rooms.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
-use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{Guest, Kind, Section};
 use crate::flavour::Flavour;
 use crate::schema::{Base, config_key};
-use crate::text::{self, Object};
+use crate::text::{self, Member, Object};
 
 const HIDDEN: &str = "**********";
 
 /// A value with the type that its key has in JSON.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Typed<'t> {
     Number(i64),
     Text(Cow<'t, str>),
+}
+
+impl Member for Typed<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Number(number) => number.write(out),
+            Self::Text(text) => text.write(out),
+        }
+    }
 }
 
 impl From<Typed<'_>> for Value {
@@ -72,7 +78,9 @@ impl Guest {
     /// What `pending` shows: each key with its value, what it is to become, or that it is to go; and last the digest.
     pub(crate) fn pending_text(&self, digest: &str, flavour: Flavour) -> Vec<u8> {
         let keys = self.main.keys().chain(self.pending.keys()).chain(self.deletions.keys());
-        let keys: BTreeSet<&str> = keys.map(String::as_str).collect();
+        let mut keys: Vec<&str> = keys.map(String::as_str).collect();
+        keys.sort_unstable();
+        keys.dedup();
         text::list(keys.into_iter().map(Some).chain([None]), |item, key| match key {
             Some(key) => self.put_pending(item, key, flavour),
             None => drop(item.put("key", "digest").put("value", digest)),

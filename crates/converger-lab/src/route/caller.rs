@@ -2,6 +2,9 @@
 //!
 //! What never enters here: paths, apart from the few that need no credentials.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use crate::access::Who;
 use crate::decode;
 use crate::respond::Fail;
@@ -36,10 +39,10 @@ pub(super) fn check_method(request: &Request) -> Result<(), Fail> {
 }
 
 /// Who calls; `None` only where nobody needs to be known.
-pub(super) fn identify(world: &World, request: &Request, segments: &[&str]) -> Result<Option<Who>, Fail> {
+pub(super) fn identify(world: &World, request: &Request, segments: &[String]) -> Result<Option<Arc<Who>>, Fail> {
     let now_s = world.wall_s();
     if let Some(ticket) = cookie(request) {
-        return by_ticket(world, request, &ticket, now_s).map(Some);
+        return by_ticket(world, request, &ticket, now_s).map(|who| Some(who.into()));
     }
     let Some(token) = token(request) else {
         return if is_open(&request.method, segments) { Ok(None) } else { Err(refused("No ticket")) };
@@ -55,8 +58,9 @@ fn refused(reason: &str) -> Fail {
 }
 
 /// Paths for people who are about to log in.
-fn is_open(method: &str, segments: &[&str]) -> bool {
-    matches!((method, segments), ("GET", ["access", "domains"]) | ("GET" | "POST", ["access", "ticket"]))
+fn is_open(method: &str, segments: &[String]) -> bool {
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    matches!((method, segments.as_slice()), ("GET", ["access", "domains"]) | ("GET" | "POST", ["access", "ticket"]))
 }
 
 fn cookie(request: &Request) -> Option<String> {
@@ -65,9 +69,9 @@ fn cookie(request: &Request) -> Option<String> {
 }
 
 /// `PVEAPIToken=user!name=secret`; a blank may stand for the first `=`.
-fn token(request: &Request) -> Option<String> {
+fn token(request: &Request) -> Option<Cow<'_, str>> {
     let rest = request.find("Authorization")?.strip_prefix("PVEAPIToken")?;
-    rest.strip_prefix(['=', ' ']).map(|token| decode::unescape(token.trim()))
+    rest.strip_prefix(['=', ' ']).map(|token| decode::unescaped(token.trim()))
 }
 
 fn by_ticket(world: &World, request: &Request, ticket: &str, now_s: u64) -> Result<Who, Fail> {
@@ -78,13 +82,12 @@ fn by_ticket(world: &World, request: &Request, ticket: &str, now_s: u64) -> Resu
     if safe { Ok(Who::user(&user)) } else { Err(refused("Permission denied - invalid csrf token")) }
 }
 
-/// The parameters of query and body.
-pub(super) fn parameters(request: &Request, query: &str) -> Result<Params, Fail> {
-    let query = decode::form(query.as_bytes());
+/// The parameters of the body, where there is one.
+pub(super) fn content(request: &Request) -> Result<Option<Params>, Fail> {
     match refused_length(request) {
         Some(text) => Err(Fail::plain(501, text)),
-        None if request.body.is_empty() => Ok(query),
-        None => Ok(decode::merge(body(request)?, query)),
+        None if request.body.is_empty() => Ok(None),
+        None => body(request).map(Some),
     }
 }
 

@@ -13,6 +13,10 @@ use crate::world::World;
 
 /// Refuse unless the caller passes the method's check.
 pub(super) fn check(world: &World, who: &Who, method: &Method, params: &Params) -> Result<(), Fail> {
+    // Most callers are as good as root, and most methods ask for privileges that the release knows.
+    if method.asks_for_known[world.flavour as usize] && world.access.has_built_in_roles(world.flavour) && world.access.is_as_root(who) {
+        return Ok(());
+    }
     match &method.permission {
         Value::String(word) if word == "all" || word == "world" => Ok(()),
         Value::Array(items) => rule(&world.access, who, items, params),

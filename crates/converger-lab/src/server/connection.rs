@@ -269,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + HangUp + Unpin> Line<'_, S> {
         let (status, reason) = if request.method == "GET" { (301, "Moved Permanently") } else { (308, "Permanent Redirect") };
         let mut answer = respond::raw(status, reason, reason, 0);
         let host = request.find("Host").unwrap_or("localhost");
-        answer.headers.push(("Location".to_owned(), format!("https://{host}{}", request.path)));
+        answer.headers.push(("Location".into(), format!("https://{host}{}", request.path).into()));
         // It says that it stays, and goes.
         self.put(&answer, &Manners { minor, closes: false, takes_gzip: false }).await;
         Next::Close

@@ -100,7 +100,7 @@ const DATE_S_MAX: u64 = 253_402_300_799;
 const PLACED: &[&str] = &["Connection", "Content-Length", "Location"];
 
 fn values<'a>(answer: &'a Answer, wanted: &'a str) -> impl Iterator<Item = &'a str> {
-    answer.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| value.as_str())
+    answer.headers.iter().filter(move |(name, _)| name.eq_ignore_ascii_case(wanted)).map(|(_, value)| &**value)
 }
 
 /// Both words where the world says so: Proxmox's proxy copies the daemon's and adds its own. An answer that ends the
@@ -130,7 +130,7 @@ mod tests {
 
     fn answer(body: &[u8]) -> Answer {
         let headers = [("Connection", "close"), ("Connection", "Keep-Alive"), ("Content-Type", "application/json;charset=UTF-8")];
-        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+        let headers = headers.map(|(name, value)| (name.into(), value.into())).to_vec();
         Answer { status: 200, reason: "OK".into(), headers, body: body.to_vec(), ..Answer::default() }
     }
 

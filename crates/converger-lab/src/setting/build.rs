@@ -110,12 +110,17 @@ fn node_of(world: &mut World, name: &str, number: u32, setting: &NodeSetting) ->
 fn fingerprint(world: &mut World) -> String {
     let mut text = String::with_capacity(95);
     for place in 0..32 {
-        let byte = world.random.below(256);
-        text.extend((place > 0).then_some(':'));
-        text.extend([byte / 16, byte % 16].map(|half| char::from(b"0123456789ABCDEF"[half as usize % 16])));
+        let byte = world.random.below(256) as usize;
+        if place > 0 {
+            text.push(':');
+        }
+        text.push(char::from(DIGITS[byte / 16 % 16]));
+        text.push(char::from(DIGITS[byte % 16]));
     }
     text
 }
+
+const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
 fn storages(world: &mut World, setting: &Setting) {
     let local = StorageSetting { path: Some("/var/lib/vz".to_owned()), ..StorageSetting::default() };
@@ -161,7 +166,7 @@ fn people(world: &mut World, setting: &Setting) -> Result<(), String> {
             return Err(format!("token `{id}` has no owner among the users"));
         }
         let (secret, expire_s) = (token.secret.clone(), token.expire_s);
-        access.tokens.insert(id.clone(), Token { secret, separated: !token.full, expire_s, comment: None });
+        access.tokens.insert(id.clone(), Token::new(id, secret, !token.full, expire_s));
     }
     setting.acl.iter().try_for_each(|entry| grant(world, entry))
 }
@@ -240,19 +245,21 @@ fn complete(world: &mut World, guest: &mut Guest) {
         ("smbios1", format!("uuid={}", world.random.uuid())),
         ("vmgenid", world.random.uuid()),
     ];
-    let container = [
-        ("hostname", format!("CT{vmid}")),
-        ("arch", "amd64".to_owned()),
-        ("ostype", "debian".to_owned()),
-        ("memory", "512".to_owned()),
-        ("swap", "512".to_owned()),
-        ("unprivileged", "1".to_owned()),
-        ("rootfs", format!("local:{vmid}/vm-{vmid}-disk-0.raw,size=4G")),
-    ];
-    let order = drive::default_order(&guest.main).map(|order| ("boot", order));
+    let container = || {
+        [
+            ("hostname", format!("CT{vmid}")),
+            ("arch", "amd64".to_owned()),
+            ("ostype", "debian".to_owned()),
+            ("memory", "512".to_owned()),
+            ("swap", "512".to_owned()),
+            ("unprivileged", "1".to_owned()),
+            ("rootfs", format!("local:{vmid}/vm-{vmid}-disk-0.raw,size=4G")),
+        ]
+    };
+    let order = || drive::default_order(&guest.main).map(|order| ("boot", order));
     let usual: Vec<(&str, String)> = match guest.kind {
-        Kind::Qemu => marks.into_iter().chain(order).collect(),
-        Kind::Lxc => container.into_iter().collect(),
+        Kind::Qemu => marks.into_iter().chain(order()).collect(),
+        Kind::Lxc => container().into_iter().collect(),
     };
     for (key, value) in usual {
         guest.main.entry(key.to_owned()).or_insert(value);

@@ -97,7 +97,7 @@ fn world(seed: u64, flavour: Flavour) -> (World, u64) {
 }
 
 fn well_formed(answer: &Answer) -> Result<(), String> {
-    let header = |name: &str| answer.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+    let header = |name: &str| answer.headers.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
     if answer.reason.contains('\n') {
         return Err("the reason has more than one line".to_owned());
     }

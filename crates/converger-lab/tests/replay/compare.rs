@@ -40,7 +40,7 @@ fn head(status: u16, reason: &str, connection: &[String], answer: &Answer) -> Re
         let body = String::from_utf8_lossy(&answer.body);
         return Err(format!("expected {status} {reason:?}, got {} {:?} {body}", answer.status, answer.reason));
     }
-    let found: Vec<&str> = answer.headers.iter().filter(|(name, _)| name == "Connection").map(|(_, value)| value.as_str()).collect();
+    let found: Vec<&str> = answer.headers.iter().filter(|(name, _)| name == "Connection").map(|(_, value)| &**value).collect();
     if found == connection { Ok(()) } else { Err(format!("expected Connection {connection:?}, got {found:?}")) }
 }
 

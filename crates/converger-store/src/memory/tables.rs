@@ -29,8 +29,9 @@ pub(super) struct Tables {
     holds: BTreeMap<GuestKey, Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
     blobs: BTreeMap<Digest, Arc<[u8]>>,
-    /// The ledger. Its hashes are made for whoever asks: most simulations never do.
+    /// The ledger, unless nobody asks for it. Its hashes are made for whoever does.
     entries: Vec<Arc<[u8]>>,
+    has_no_ledger: bool,
     /// How many of its entries are durable.
     durable: usize,
     undo: Vec<Undo>,
@@ -60,6 +61,11 @@ enum Undo {
 }
 
 impl Tables {
+    /// Empty tables, of which the ledger stays so.
+    pub(super) fn without_ledger() -> Self {
+        Self { has_no_ledger: true, ..Self::default() }
+    }
+
     pub(super) fn mark(&self) -> Mark {
         Mark(self.undo.len())
     }
@@ -127,8 +133,9 @@ impl Tables {
         self.undo.push(Undo::Intent);
     }
 
-    /// All that is there is on the disk.
+    /// All that is there is on the disk, and nothing of it is taken back.
     pub(super) fn make_durable(&mut self) {
+        self.forget_undo();
         self.durable = self.entries.len();
     }
 
@@ -245,7 +252,8 @@ impl Read for Tables {
 
     fn heads(&self) -> Result<Heads, Infallible> {
         let head = |size| Head::of(self.grown(size, |_, _| ()).tree());
-        Ok(Heads { all: head(self.entries.len()), durable: head(self.durable) })
+        let all = head(self.entries.len());
+        Ok(Heads { durable: if self.durable == self.entries.len() { all } else { head(self.durable) }, all })
     }
 
     fn length(&self) -> Result<u64, Infallible> {
@@ -342,6 +350,10 @@ impl Put for Tables {
         let freeze = self.freezes.remove(environment);
         self.undo.extend(freeze.map(Undo::Thaw));
         Ok(())
+    }
+
+    fn keeps_ledger(&self) -> bool {
+        !self.has_no_ledger
     }
 
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Infallible> {

@@ -241,7 +241,8 @@ fn tokens(full: bool) -> BTreeMap<String, TokenSetting> {
 }
 
 fn declared(guests: &[Json]) -> Desired {
-    let text = json!({ "version": 1, "environment": "lab", "guests": guests }).to_string();
+    let guests = serde_json::to_string(guests).unwrap_or_else(|error| panic!("{error}"));
+    let text = format!(r#"{{"version":1,"environment":"lab","guests":{guests}}}"#);
     desired::parse(text.as_bytes(), Notation::Json).unwrap_or_else(|faults| panic!("{text}: {faults:?}"))
 }
 

@@ -75,7 +75,8 @@ pub(crate) struct Stage {
     pub(crate) now_ms: u64,
     start_ms: u64,
     entry: String,
-    token: String,
+    /// The last request of ours.
+    request: Request,
     harms: Vec<Harm>,
     /// How often our machine was started, and when last.
     boots: u64,
@@ -104,13 +105,14 @@ pub(crate) struct Stage {
 
 impl Stage {
     pub(crate) fn new(setting: &Setting, harms: Vec<Harm>, trace: Trace) -> Self {
-        let world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        let mut world = World::new(setting).unwrap_or_else(|error| panic!("{error}"));
+        world.keep_no_records();
         let mut stage = Self {
             world,
             now_ms: setting.start_ms,
             start_ms: setting.start_ms,
             entry: setting.nodes.keys().next().cloned().unwrap_or_default(),
-            token: format!("{TOKEN}=s3cret"),
+            request: wire::unsent(&format!("{TOKEN}=s3cret")),
             harms,
             boots: 1,
             booted_ms: setting.start_ms,
@@ -336,9 +338,9 @@ impl Stage {
             return self.turned_away();
         }
         let before = is_change.then(|| self.footprint(vmid));
-        let request = wire::request(&self.token, sent);
-        let answer = self.world.answer_at(self.now_ms, &self.entry, &request);
-        wire::verify(self.world.flavour(), &request, &answer);
+        self.request = wire::request(std::mem::take(&mut self.request), sent);
+        let answer = self.world.answer_at(self.now_ms, &self.entry, &self.request);
+        wire::verify(self.world.flavour(), &self.request, &answer);
         self.count_hits(sent.path(), &answer);
         let has_effect = before.is_some_and(|before| before != self.footprint(vmid));
         if is_change {

@@ -2,7 +2,7 @@
 //! everything comes to rest as it is wanted, and stays so without another change.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
@@ -11,6 +11,7 @@ use converger_core::apply::{End, History, IdempotencyKey, Operation, OperationId
 use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Refused};
 use converger_core::artifact::{Digest, Provenance, write_plan};
 use converger_core::desired::Desired;
+use converger_core::evidence::Inputs;
 use converger_core::guest::Vmid;
 use converger_core::moment;
 use converger_core::observe::Observation;
@@ -36,8 +37,11 @@ use super::trace::Trace;
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
 
-/// Of so many schedules one has its ledger played again.
+/// Of so many schedules one has a ledger, which is played again.
 const AUDITED_ONE_IN: u64 = 16;
+
+/// What every run decides on, as far as its journal is told: nobody looks at it here.
+static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
 
 /// What came of a schedule.
 #[derive(Default)]
@@ -67,8 +71,9 @@ pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let lives = 1 + rng.below(3);
     let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
     let story = Story::new(scene, stage, rng, bug);
-    // Reading a ledger strictly costs more than writing it: of many seeds some are enough.
-    Story { is_audited: seed.is_multiple_of(AUDITED_ONE_IN), ..story }.told(lives)
+    // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
+    let story = if seed.is_multiple_of(AUDITED_ONE_IN) { story } else { story.unaudited() };
+    story.told(lives)
 }
 
 /// The story of a scene in which these harms strike, and nothing else.
@@ -139,7 +144,7 @@ struct Story {
     bug: Option<Bug>,
     runs: u64,
     is_healed: bool,
-    /// Whether its ledger is played again in the end.
+    /// Whether it has a ledger, which is played again in the end.
     is_audited: bool,
     /// Guests that a planted bug takes for locked.
     locked: BTreeSet<Vmid>,
@@ -166,6 +171,11 @@ impl Story {
             kept: None,
             verdicts: Vec::new(),
         }
+    }
+
+    /// Nobody will ask for its ledger.
+    fn unaudited(self) -> Self {
+        Self { is_audited: false, store: MemoryStore::without_ledger(), ..self }
     }
 
     fn told(mut self, lives: u64) -> Told {
@@ -412,7 +422,7 @@ impl Story {
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
         let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
         let run = Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
-        if !life.write(Write::RunStarted { run, inputs: Box::new(some_inputs()) })? {
+        if !life.write(Write::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
             return Ok(());
         }
         life.carry_out(operations)?;

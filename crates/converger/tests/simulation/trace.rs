@@ -8,25 +8,43 @@ use converger_core::observe::Status;
 /// A story as it is told.
 pub(crate) struct Trace {
     hash: u64,
+    /// The line that is being told.
+    line: String,
     lines: Option<Vec<String>>,
 }
 
 impl Trace {
     pub(crate) fn new(keeps_lines: bool) -> Self {
-        Self { hash: 0xcbf2_9ce4_8422_2325, lines: keeps_lines.then(Vec::new) }
+        Self { hash: 0xcbf2_9ce4_8422_2325, line: String::with_capacity(LINE_BYTES), lines: keeps_lines.then(Vec::new) }
     }
 
     /// One more line, at a moment in milliseconds since the world began.
     pub(crate) fn line(&mut self, at_ms: u64, text: fmt::Arguments<'_>) {
-        // Writing to a hash or a string cannot fail.
-        let _ = writeln!(Hasher(&mut self.hash), "{at_ms} {text}");
+        self.line.clear();
+        // Writing to a string cannot fail.
+        let _ = self.line.write_fmt(text);
+        self.mix(at_ms);
+        self.mix_line();
         if let Some(lines) = &mut self.lines {
-            lines.push(format!("{:>9}.{:03}  {text}", at_ms / 1000, at_ms % 1000));
+            lines.push(format!("{:>9}.{:03}  {}", at_ms / 1000, at_ms % 1000, self.line));
         }
     }
 
+    fn mix(&mut self, word: u64) {
+        self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    }
+
+    /// Eight bytes at a time, and the length, so that no two lines run into each other.
+    fn mix_line(&mut self) {
+        let line = std::mem::take(&mut self.line);
+        let (eights, rest) = line.as_bytes().as_chunks::<8>();
+        eights.iter().for_each(|eight| self.mix(u64::from_le_bytes(*eight)));
+        self.mix(rest.iter().fold(line.len() as u64, |word, byte| word << 8 | u64::from(*byte)));
+        self.line = line;
+    }
+
     pub(crate) fn hash(&self) -> u64 {
-        self.hash
+        self.hash ^ self.hash >> 29
     }
 
     pub(crate) fn into_lines(self) -> Vec<String> {
@@ -34,17 +52,8 @@ impl Trace {
     }
 }
 
-/// FNV-1a.
-struct Hasher<'h>(&'h mut u64);
-
-impl fmt::Write for Hasher<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            *self.0 = (*self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-        Ok(())
-    }
-}
+/// What most lines take.
+const LINE_BYTES: usize = 200;
 
 /// An answer in a few words: all that a decision rests on, and no more than a reader can bear.
 pub(crate) struct Brief<'a>(pub(crate) &'a Answer);

@@ -128,7 +128,7 @@ impl<B: Bystander> Way<B> {
 impl<B: Bystander> Exchange for Way<B> {
     async fn exchange(&self, sent: &HttpRequest) -> Result<HttpAnswer, Failure> {
         let mut lab = self.lab();
-        let request = wire::request(&lab.token, sent);
+        let request = wire::request(wire::unsent(&lab.token), sent);
         let answer = lab.carry(&request, self.deadline_ms);
         wire::received(&self.place, sent, answer, self.deadline_ms)
     }

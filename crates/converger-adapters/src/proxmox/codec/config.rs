@@ -14,7 +14,8 @@ use converger_core::observe::{Config, Pending};
 use serde::Deserialize;
 
 use super::field;
-use super::property::Properties;
+use super::property::{self, Properties};
+use super::quick::{Quick, Reader};
 use super::scalar::Scalar;
 use super::words::{Digest, DiskKey, DiskSize};
 
@@ -60,34 +61,44 @@ pub(super) struct Item<'a> {
     delete: Scalar<'a>,
 }
 
+impl<'a> Quick<'a> for Item<'a> {
+    fn read(reader: &mut Reader<'a>) -> Option<Self> {
+        let (mut key, mut value, mut pending, mut delete) = (None, Scalar::Absent, Scalar::Absent, Scalar::Absent);
+        reader.object(|reader, name| match name {
+            "key" => reader.put_text(&mut key),
+            "value" => reader.put(&mut value),
+            "pending" => reader.put(&mut pending),
+            "delete" => reader.put(&mut delete),
+            _ => reader.pass(),
+        })?;
+        Some(Self { key: key?, value, pending, delete })
+    }
+}
+
 /// The config from the list that `/pending` gives: its values are those in effect.
 pub(super) fn from_items(kind: Kind, items: &[Item<'_>]) -> GuestConfig {
     let mut pending: Vec<Pending> = items.iter().filter_map(|item| waiting(kind, item)).collect();
     pending.sort_by(|left, right| left.key().cmp(right.key()));
     pending.dedup_by(|second, first| second.key() == first.key());
-    let values = items.iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
-    let config = interpret(kind, &values.collect(), pending.into());
-    match strange(kind, items) {
+    let mut ordered: Vec<&Item<'_>> = items.iter().collect();
+    ordered.sort_by(|left, right| left.key.cmp(&right.key));
+    let is_single = ordered.windows(2).all(|two| two.first().map(|item| &item.key) != two.last().map(|item| &item.key));
+    let values = ordered.into_iter().filter_map(|item| Some((&*item.key, item.value.text()?)));
+    let config = interpret(kind, &Values(values.collect()), pending.into());
+    match strange(kind, items, is_single) {
         Some(key) => GuestConfig { config: Err(key.into()), ..config },
         None => config,
     }
 }
 
 /// A key whose value is no value, is no flag where one belongs, or stands there twice: what guards a guest is then not known.
-fn strange<'i>(kind: Kind, items: &'i [Item<'_>]) -> Option<&'i str> {
-    let is_single = has_no_twins(items);
+fn strange<'i>(kind: Kind, items: &'i [Item<'_>], is_single: bool) -> Option<&'i str> {
     let mut seen: BTreeSet<&'i str> = BTreeSet::new();
     let is_no_flag = |item: &Item<'_>| is_flag(&item.key) && item.value != Scalar::Absent && item.value.flag().is_none();
     let is_no_guard = |item: &Item<'_>| is_guard(&item.key) && item.value.is_no_guard();
     let is_no_value = |item: &Item<'_>| item.value == Scalar::Strange && is_read(kind, &item.key);
     let mut keys = items.iter().map(|item| (&*item.key, is_no_flag(item) || is_no_guard(item) || is_no_value(item)));
     keys.find_map(|(key, is_strange)| ((!is_single && !seen.insert(key)) || is_strange).then_some(key))
-}
-
-fn has_no_twins(items: &[Item<'_>]) -> bool {
-    let mut keys: Vec<&str> = items.iter().map(|item| &*item.key).collect();
-    keys.sort_unstable();
-    keys.windows(2).all(|two| two.first() != two.last())
 }
 
 fn is_flag(key: &str) -> bool {
@@ -130,7 +141,7 @@ fn waiting(kind: Kind, item: &Item<'_>) -> Option<Pending> {
 }
 
 fn field_of(kind: Kind, key: &str) -> Option<Field> {
-    let field = Field::ALL.into_iter().find(|field| field.word() == key)?;
+    let field = Field::of_word(key)?;
     rule_of(kind, field).map(|_| field)
 }
 
@@ -143,10 +154,22 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-type Values<'a> = BTreeMap<&'a str, Cow<'a, str>>;
+/// Values by their keys, in order. Where a key stands twice the last one is shown, and the whole is not understood anyway.
+struct Values<'a>(Vec<(&'a str, Cow<'a, str>)>);
+
+impl Values<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        let end = self.0.partition_point(|(own, _)| *own <= key);
+        self.0.get(end.checked_sub(1)?).filter(|(own, _)| *own == key).map(|(_, text)| &**text)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(key, text)| (*key, &**text))
+    }
+}
 
 fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestConfig {
-    let text = |key: &str| values.get(key).map(|text| &**text).filter(|text| !text.is_empty());
+    let text = |key: &str| values.get(key).filter(|text| !text.is_empty());
     // What is neither on nor off was refused before: the whole config is not understood then.
     let is_on = |key: &str| text(key) == Some("1");
     let name = match kind {
@@ -177,9 +200,9 @@ fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestC
 /// All fields of the kind, or the key whose value is not understood. The tags are only looked at: the core keeps them beside the config.
 fn config(kind: Kind, values: &Values<'_>) -> Result<Config, Box<str>> {
     let mut known = Vec::new();
-    for (key, text) in values {
+    for (key, text) in values.iter() {
         let Some(field) = field_of(kind, key) else { continue };
-        let value = field::read(field, text).ok_or(*key)?;
+        let value = field::read(field, text).ok_or(key)?;
         if field != Field::Tags && !is_nothing(&value) {
             known.push((field, value));
         }
@@ -200,7 +223,7 @@ fn identity(kind: Kind, values: &Values<'_>) -> Result<Identity, Box<str>> {
         }
         Kind::Lxc => {
             // The network device with the smallest number.
-            let first = values.keys().filter_map(|key| Some((net_number(key)?, *key))).min();
+            let first = values.iter().filter_map(|(key, _)| Some((net_number(key)?, key))).min();
             let mac = first.map_or(Ok(None), |(_, key)| mark(values, key, "name", "hwaddr"))?;
             let rootfs = mark(values, "rootfs", "volume", "volume")?.map(Into::into);
             Identity::Lxc { rootfs, mac: mac.map(|mac| mac.to_ascii_uppercase().into()) }
@@ -234,7 +257,7 @@ fn unmarked(kind: Kind) -> Identity {
 
 /// The part of a property that is a birth mark: there, not there, or there and empty, which is neither.
 fn mark<'v>(values: &'v Values<'_>, key: &str, default: &'static str, part: &str) -> Result<Option<&'v str>, Box<str>> {
-    match values.get(key).and_then(|text| Properties::parse(text, default).get(part)) {
+    match values.get(key).and_then(|text| property::part(text, default, part)) {
         Some(mark) if mark.trim().is_empty() => Err(key.into()),
         mark => Ok(mark),
     }

@@ -7,10 +7,19 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Properties<'t>(Vec<(&'t str, &'t str)>);
 
+fn parts<'t>(text: &'t str, default_key: &'t str) -> impl Iterator<Item = (&'t str, &'t str)> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts.map(move |part| part.split_once('=').unwrap_or((default_key, part)))
+}
+
+/// As [`Properties::get`] says, for one key of a text of which nothing else is of interest.
+pub(super) fn part<'t>(text: &'t str, default_key: &'t str, key: &str) -> Option<&'t str> {
+    parts(text, default_key).find(|(own, _)| *own == key).map(|(_, value)| value)
+}
+
 impl<'t> Properties<'t> {
     pub(super) fn parse(text: &'t str, default_key: &'t str) -> Self {
-        let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-        Self(parts.map(|part| part.split_once('=').unwrap_or((default_key, part))).collect())
+        Self(parts(text, default_key).collect())
     }
 
     pub(super) fn get(&self, key: &str) -> Option<&'t str> {

@@ -73,7 +73,7 @@ impl HttpRequest {
             path.push('/');
             percent_encode(segment, &mut path);
         }
-        let pairs = parameters.encoded();
+        let pairs = if parameters.0.is_empty() { String::new() } else { parameters.encoded() };
         if method.has_body() {
             return Self { method, path, form: Some(pairs) };
         }
@@ -120,21 +120,40 @@ impl Parameters {
     }
 }
 
+/// Bytes that are unreserved in RFC 3986.
+static PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < plain.len() {
+        let own = byte as u8;
+        plain[byte] = own.is_ascii_alphanumeric() || matches!(own, b'-' | b'.' | b'_' | b'~');
+        byte += 1;
+    }
+    plain
+};
+
 /// Appends `text` with every byte encoded that is not unreserved in RFC 3986. A blank is `%20`, never `+`.
 pub fn percent_encode(text: &str, onto: &mut String) {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+    let is_plain = |byte: u8| PLAIN[usize::from(byte)];
     // Most words have nothing that needs it.
     if text.bytes().all(is_plain) {
         return onto.push_str(text);
     }
-    for byte in text.bytes() {
-        if is_plain(byte) {
-            onto.push(char::from(byte));
-        } else {
-            let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'A' + half - 10 });
-            onto.extend(['%', digit(byte >> 4), digit(byte & 15)]);
+    let digit = |half: u8| char::from(if half < 10 { b'0' + half } else { b'A' + half - 10 });
+    let mut rest = text;
+    while let Some(at) = rest.bytes().position(|byte| !is_plain(byte)) {
+        let (plain, from) = rest.split_at(at);
+        onto.push_str(plain);
+        // A character may have several bytes, none of which is plain.
+        let others = from.bytes().take_while(|byte| !is_plain(*byte)).count();
+        for byte in from.bytes().take(others) {
+            onto.push('%');
+            onto.push(digit(byte >> 4));
+            onto.push(digit(byte & 15));
         }
+        rest = from.get(others..).unwrap_or_default();
     }
+    onto.push_str(rest);
 }
 
 #[cfg(test)]

@@ -101,6 +101,10 @@ impl DiskKey {
     /// The key of a disk that a guest of this kind can have. `tpmstate0` cannot be grown and is not among them.
     #[must_use]
     pub fn new(kind: Kind, text: &str) -> Option<Self> {
+        // Most keys have no number, and are told apart by that.
+        if !text.ends_with(|last: char| last.is_ascii_digit() || last == 's') {
+            return None;
+        }
         let is_root = kind == Kind::Lxc && text == "rootfs";
         let is_on_bus =
             BUSES.iter().any(|(own, bus, count)| *own == kind && text.strip_prefix(bus).is_some_and(|rest| is_index(rest, *count)));

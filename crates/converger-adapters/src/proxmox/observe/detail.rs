@@ -32,8 +32,9 @@ pub(super) async fn read<E: Exchange>(
     }
     // The list came from the local node: that it does not answer at all cannot be said of it.
     let lanes: Vec<Lane> = queues.into_iter().map(|(node, queue)| Lane::new(queue, Some(&node) == local)).collect();
-    let workers = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX));
-    join_all(workers.map(|lane| work(session, lane))).await;
+    // Counted before they are joined: few are then polled in place.
+    let workers: Vec<&Lane> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
+    join_all(workers.into_iter().map(|lane| work(session, lane))).await;
     lanes.into_iter().flat_map(Lane::into_outcomes).collect()
 }
 

@@ -85,7 +85,8 @@ pub(super) fn create(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let secret = world.random.uuid();
     let separated = call.text("privsep") != Some("0");
     let expire_s = call.number("expire").unwrap_or(0);
-    let token = Token { secret: secret.clone(), separated, expire_s, comment: call.text("comment").map(str::to_owned) };
+    let comment = call.text("comment").map(str::to_owned);
+    let token = Token { comment, ..Token::new(&id, secret.clone(), separated, expire_s) };
     let info = entry(&token);
     world.access.tokens.insert(id.clone(), token);
     Ok(json!({ "full-tokenid": id, "value": secret, "info": info }).into())

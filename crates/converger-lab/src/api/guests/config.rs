@@ -48,9 +48,9 @@ pub(super) fn put(world: &mut World, call: &Call) -> Result<Data, Fail> {
 /// The same for keys that only go.
 pub(super) fn unlink(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let renamed = |name: &str| if name == "idlist" { "delete" } else { name }.to_owned();
-    let values = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
+    let values: Vec<_> = call.values.iter().map(|(name, value)| (renamed(name), value.clone())).collect();
     let (who, entry, node) = (call.who.clone(), call.entry.clone(), call.node.clone());
-    put(world, &Call { method: call.method, values, who, entry, node, kind: call.kind })
+    put(world, &Call { method: call.method, values: values.into(), who, entry, node, kind: call.kind })
 }
 
 /// A task does it; with a delay given, the call waits that long and returns nothing if the task ended well.

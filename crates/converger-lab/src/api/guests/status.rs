@@ -29,9 +29,18 @@ const CURRENT_BYTES: usize = 600;
 
 pub(super) fn current(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let guest = call.guest(world)?;
+    let make = || {
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        put_before(world, guest, &mut Object::new(&mut before));
+        put_after(world, guest, true, &mut Object::following(&mut after));
+        (before, after)
+    };
+    let missing = || Fail::died(guest.kind.missing(&guest.node, guest.vmid));
+    let (before, after) = world.guests.current_text(guest.vmid, make).ok_or_else(missing)?;
     let mut out = Vec::with_capacity(CURRENT_BYTES);
-    let mut row = Object::new(&mut out);
-    put_entry(world, guest, true, &mut row);
+    out.extend_from_slice(before);
+    let mut row = Object::following(&mut out);
+    row.put("uptime", uptime(world, guest)).put_written(after);
     row.put("ha", world.ha.status(guest));
     row.put_some("agent", (guest.kind == Kind::Qemu && agent_enabled(guest)).then_some(1));
     row.end();
@@ -45,11 +54,24 @@ fn agent_enabled(guest: &Guest) -> bool {
 
 /// What every list says about a guest.
 fn put_entry(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
+    put_before(world, guest, row);
+    row.put("uptime", uptime(world, guest));
+    put_after(world, guest, full, row);
+}
+
+/// Seconds since its start, the only thing here that changes by itself.
+fn uptime(world: &World, guest: &Guest) -> u64 {
+    guest.process.as_ref().map_or(0, |process| world.now_ms.saturating_sub(process.since_ms) / 1_000)
+}
+
+fn put_before(world: &World, guest: &Guest, row: &mut Object<'_>) {
     let cpus = world.nodes.get(&guest.node).map_or(1, |node| node.cpus);
-    let uptime = guest.process.as_ref().map_or(0, |process| world.now_ms.saturating_sub(process.since_ms) / 1_000);
     row.put("vmid", guest.vmid).put("name", guest.shown_name());
     row.put("status", if guest.is_running() { "running" } else { "stopped" }).put("cpus", guest.cpus(cpus));
-    row.put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes()).put("uptime", uptime);
+    row.put("maxmem", guest.memory_bytes()).put("maxdisk", guest.disk_bytes());
+}
+
+fn put_after(world: &World, guest: &Guest, full: bool, row: &mut Object<'_>) {
     let load = guest.load();
     row.put("cpu", load.cpu()).put("mem", load.memory);
     for key in ["disk", "netin", "netout"] {

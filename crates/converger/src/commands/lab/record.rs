@@ -197,7 +197,7 @@ mod tests {
     fn an_answer_that_proxmox_would_not_give_is_told_from_one_that_it_would() {
         let request = Request::new("GET", "/api2/json/version");
         let form = |status: u16, body: &str| {
-            let headers = vec![("Content-Type".to_owned(), "application/json;charset=UTF-8".to_owned())];
+            let headers = vec![("Content-Type".into(), "application/json;charset=UTF-8".into())];
             Form::of(Flavour::V9, &request, &Answer { status, headers, body: body.into(), ..Answer::default() })
         };
         assert_eq!(form(200, r#"{"data":{"version":"9.2.3","release":"9.2","repoid":"x"}}"#), Form::Documented);
