@@ -139,12 +139,16 @@ fn unexported(directory: &Path, path: &Path, error: &io::Error) -> Stop {
     let shown = files::shown(directory);
     let there = if directory.join("checkpoint").exists() {
         format!(
-            "what was exported to {shown} before is still whole, as `converger verify {shown}` shows; some files of the new export lie beside it"
+            "what was exported to {shown} before is still whole, as `converger verify {shown}` shows; files of the new export may lie beside it"
         )
     } else {
-        format!("{shown} has some files of an export and no checkpoint, so that nobody takes it for one")
+        format!("{shown} may have files of an export, and has no checkpoint, so that nobody takes it for one")
     };
-    let limit = if error.kind() == io::ErrorKind::FileTooLarge { "look at the limit of this process (`ulimit -f`)" } else { "make room" };
+    let limit = match error.kind() {
+        io::ErrorKind::FileTooLarge => "look at the limit of this process (`ulimit -f`)",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room",
+        _ => "see to it that this user may write there",
+    };
     Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
         .code(Code::FileUnwritable)
         .help(format!("{there}; {limit}, and export again: that writes what is missing"))
