@@ -248,7 +248,7 @@ pub(crate) fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
 
 /// Whether a file has a name that [`beside`] gives, and no process has that number. One that has it by now may be another: then the file
 /// stays, and is only untidy.
-fn is_left(name: &std::ffi::OsStr) -> bool {
+pub(crate) fn is_left(name: &std::ffi::OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_suffix(".tmp")?.rsplit_once('.')).map(|(_, number)| number);
     number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists())
 }

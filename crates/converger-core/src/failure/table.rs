@@ -297,7 +297,7 @@ pub static TABLE: [Entry; 57] = [
         "task-at-work",
         "the task of an earlier run is still at work",
         "An apply looks first at what earlier ones left, and waits for none of it: the task in the evidence was begun by this program and has not ended, or was a reboot whose guest is not up again yet. Nothing else is done to the guest while it may still act; others go on.",
-        "Let the task end and the guest come up, then apply again: it is read once more, and the guest is released. If it never ends, look at it on its node.",
+        "Let the task end, then apply again: it is read once more, and the guest is released. If it never ends, look at it on its node.",
     ),
     entry(
         Code::TaskLost,

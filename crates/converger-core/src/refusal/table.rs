@@ -314,7 +314,7 @@ pub static TABLE: [Entry; 34] = [
         Stage::Apply,
         Reach::Run,
         "the plan needs an approval that it does not have",
-        "Steps that interrupt guests need a person at a terminal who types the names of the guests; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
+        "Steps that interrupt guests need a person at a terminal who says yes, and types the name of each guest that goes down and stays down; a digest in a script covers benign steps only; in a shared environment somebody else has to approve.",
         "The evidence says what is needed and for which guests. A person says yes at a terminal, and types there the names of guests that go down; a script gives `--confirm` with the digest that `converger plan` or `apply` shows for the same `--only`. Approvals of others are not there yet.",
     ),
     entry(
@@ -333,7 +333,7 @@ pub static TABLE: [Entry; 34] = [
         Reach::Run,
         "there is no freeze to end",
         "`converger thaw` ends what `converger freeze` began in this state directory, and nothing is frozen there: another person was faster, the name is another one, or the freeze stands elsewhere.",
-        "Look with `converger ops list`, which names what is frozen and held. A freeze under `[freeze]` in converger.toml is ended there, and one in another state directory by whoever uses that.",
+        "Look with `converger ops list ENVIRONMENT`, which names what is frozen and held. A freeze under `[freeze]` in converger.toml is ended there, and one in another state directory by whoever uses that.",
     ),
     entry(
         Code::NotHeld,
@@ -342,6 +342,6 @@ pub static TABLE: [Entry; 34] = [
         Reach::Guest,
         "it is not held",
         "`converger release` ends what `converger hold` began, and `converger ops resolve` settles an operation of which it is not known what became of it. Neither is so here: another person or a later apply was faster, or another guest or operation is meant.",
-        "Look with `converger ops list`, which names what is held. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
+        "Look with `converger ops list ENVIRONMENT`, which names what is held. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
     ),
 ];

@@ -61,7 +61,7 @@ fn killed(stage: &mut Stage) -> Result<(String, u64), Stop> {
     let (digest, steps) = stage.planned()?;
     title(
         "Carried out, and killed",
-        "The digest is the confirmation. When three changes have been sent the program is killed, for real (SIGKILL):",
+        "The digest is the confirmation. As its third change goes out the program is killed, for real (SIGKILL):",
     )?;
     match stage.run_until_changes(&["apply", "desired.yaml", "--confirm", &digest], CHANGES_AT_ONCE)? {
         Ended::Killed => say(&styled(render::RED.bold(), "killed")).map(|()| (digest, steps)),
@@ -89,7 +89,7 @@ fn recovery(stage: &mut Stage) -> Result<(), Stop> {
 fn evidence(stage: &mut Stage, digest: &str) -> Result<(), Stop> {
     title(
         "Evidence",
-        "Every decision above, refusals too, is an entry of a signed ledger. Exported, any stranger can check it, without this machine:",
+        "Every decision of an apply, refusals too, is an entry of a signed ledger. Exported, any stranger can check it, without this machine:",
     )?;
     stage.run(&["ledger", "export", "evidence"])?.with(0)?;
     stage.run(&["verify", "evidence"])?.with(0)?;

@@ -164,8 +164,9 @@ fn guest(operation: &Operation) -> String {
 fn line(history: &History, widths: &Widths) -> String {
     let operation = &history.operation;
     let &Widths { id, guest: wide, change } = widths;
-    let code =
-        history.ended.as_ref().and_then(|(outcome, _)| outcome.code()).map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
+    // Why it was held is over where somebody or a reading settled it.
+    let ended = history.ended.as_ref().filter(|_| history.resolved.is_none());
+    let code = ended.and_then(|(outcome, _)| outcome.code()).map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
     let style = if history.progress().is_held() { render::RED } else { render::BOLD };
     format!(
         "{}  {:<id$}  {:<wide$}  {:<change$}  {}{code}\n",

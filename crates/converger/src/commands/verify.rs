@@ -74,15 +74,23 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
             let since = since(arguments, &key)?;
-            let whole = directory::verify(path, key, since.as_ref())?;
+            let whole = directory::verify(path, key, since.as_ref()).map_err(given)?;
             if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
         }
         Some(_) if arguments.since.is_some() => {
             let text = "a receipt proves one entry, and not what came before or after it: --since has no place there";
             return Err(Stop::input(text).code(Code::UsageWrong).help("check an export or a state directory with it"));
         }
-        Some(path) => receipt(path, key)?,
+        Some(path) => receipt(path, key).map_err(given)?,
     })
+}
+
+/// Whoever checks what was given to them has no state directory to look at.
+fn given(stop: Stop) -> Stop {
+    if !stop.is_broken() {
+        return stop;
+    }
+    stop.help("it is not what was signed: keep it as it is, get it once more from its source, and compare the key with the one that `converger ledger key` prints there")
 }
 
 /// A state directory, and the witness that keeps an eye on it.

@@ -84,6 +84,9 @@ impl Drop for Board {
 /// A line that turns for each that is under way, and one that stays for each that has ended.
 fn paint(lines: &mpsc::Receiver<Line>) {
     let (screen, mut bars) = (MultiProgress::with_draw_target(canvas::target()), BTreeMap::<String, ProgressBar>::new());
+    // What is drawn does not pass the stream that leaves colours out where nobody wants them.
+    let is_plain = anstream::AutoStream::choice(&std::io::stderr()) == anstream::ColorChoice::Never;
+    let shown = |text: String| if is_plain { anstream::adapter::strip_str(&text).to_string() } else { text };
     for line in lines {
         match line {
             Line::Words(words) => drop(screen.println(words)),
@@ -93,11 +96,11 @@ fn paint(lines: &mpsc::Receiver<Line>) {
                 if let Some(bar) = bar {
                     bar.finish_and_clear();
                 }
-                let _ = screen.println(text);
+                let _ = screen.println(shown(text));
             }
             Line::Step { operation, text, .. } => {
                 canvas::turns(true);
-                bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(text);
+                bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(shown(text));
             }
         }
         progress::shown();

@@ -28,6 +28,7 @@ pub(super) struct Exported {
 pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
     let checkpoint = &signed.checkpoint;
     extends(book, directory, signed)?;
+    is_alone(directory)?;
     files::tidy(directory, ROOMS_MAX).map_err(|error| unexported(directory, directory, &error))?;
     for tile in Tile::all(checkpoint.size) {
         let hashes = book.tile(tile)?;
@@ -40,6 +41,25 @@ pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<O
     put(directory, "log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
     put(directory, "checkpoint", signed.text.as_bytes())?;
     Ok(Some(Exported { entries: checkpoint.size, kept }))
+}
+
+/// An export is for everybody: what else lies in its directory would be given away with it.
+fn is_alone(directory: &Path) -> Result<(), Stop> {
+    let unread = |error: io::Error| unexported(directory, directory, &error);
+    let found = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(unread)?,
+    };
+    for name in found {
+        let name = name.map_err(unread)?.file_name();
+        let is_ours = ["blob", "checkpoint", "log.vkey", "tile"].iter().any(|own| name == *own) || files::is_left(&name);
+        if !is_ours {
+            let (shown, name) = (files::shown(directory), files::shown(Path::new(&name)));
+            let stop = Stop::input(format!("{shown} has something else in it ({name}), which would be given away with the export"));
+            return Err(stop.code(Code::FileTaken).help("name a directory that is empty, not there, or an export of this ledger"));
+        }
+    }
+    Ok(())
 }
 
 /// So deep lie the files of an export.

@@ -31,7 +31,7 @@ pub(super) fn prove(book: &Book, signed: &Signed, what: &str) -> Result<(u64, St
 fn last_about(book: &Book, id: &str, size: u64) -> Result<u64, Stop> {
     let unknown = || {
         let stop = Stop::input(format!("the ledger has no operation `{}`", id.escape_debug())).code(Code::UsageWrong);
-        stop.help("`converger ops list` shows operations, `converger ledger tail` entries")
+        stop.help("`converger ops list ENVIRONMENT` shows operations, `converger ledger tail` entries")
     };
     let id = OperationId::new(id).ok_or_else(unknown)?;
     let mut last = None;

@@ -84,9 +84,13 @@ const KEY_BYTES_MAX: usize = 4096;
 pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     let file = path.join("log.vkey");
     let bytes = files::read_at_most(&file, KEY_BYTES_MAX).map(|text| text.bytes).map_err(|error| {
-        Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file)))
-            .code(Code::UsageWrong)
-            .help("--key KEY, as `converger ledger key` prints it")
+        let is_state = converger_store::is_used(path);
+        let help = if is_state {
+            "this is a state directory: --db checks it, with its journal"
+        } else {
+            "--key KEY, as `converger ledger key` prints it"
+        };
+        Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file))).code(Code::UsageWrong).help(help)
     })?;
     // What is no text is no key either.
     let text = String::from_utf8_lossy(&bytes);
