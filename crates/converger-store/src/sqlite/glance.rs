@@ -58,7 +58,11 @@ pub(super) fn begun(place: &Path) -> Result<Option<Begun>, OpenError> {
     let begun = connect(place)?;
     open::no_stranger(&begun.connection, place)?;
     let is_bare = schema::is_bare(&begun.connection).map_err(|error| open::of_sql(place.to_path_buf(), error))?;
-    Ok((!is_bare).then_some(begun))
+    if is_bare {
+        return Ok(None);
+    }
+    open::is_as_made(&begun.connection, place)?;
+    Ok(Some(begun))
 }
 
 /// Whether there is a store. What cannot be looked at may be one, and what is no file is none that could be opened: both are told.

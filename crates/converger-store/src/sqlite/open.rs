@@ -183,14 +183,23 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
     schema::look_for_strangers(&connection)?.map_or(Ok(()), |found| Err(Trouble::Found(found)))?;
     narrow(place).map_err(Trouble::Mode)?;
     set_up(&connection, settings.bytes_max)?;
-    check(&connection, length)?;
+    of_one_moment(&connection, |connection| check(connection, length))?;
     match schema::migrate(&mut connection)? {
         Found::Current => {}
         found => return Err(Trouble::Found(found)),
     }
     let settled = settle(&connection, settings.patience)?;
-    let growth = ledger::resume(&connection)?;
+    let growth = of_one_moment(&connection, |connection| Ok(ledger::resume(connection)?))?;
     Ok((connection, settled, growth))
+}
+
+/// All statements see one state of the file: others may write to it at the same time, and a head of before with entries of after looks like
+/// damage.
+fn of_one_moment<T>(connection: &Connection, read: impl FnOnce(&Connection) -> Result<T, Trouble>) -> Result<T, Trouble> {
+    let transaction = connection.unchecked_transaction()?;
+    let value = read(&transaction)?;
+    transaction.commit()?;
+    Ok(value)
 }
 
 impl From<trouble::Trouble> for Trouble {
@@ -214,10 +223,21 @@ pub(super) fn no_stranger(connection: &Connection, place: &Path) -> Result<(), O
     }
 }
 
+/// Whether the tables are ours: a view in the place of one may be anything, also without end.
+pub(super) fn is_as_made(connection: &Connection, place: &Path) -> Result<(), OpenError> {
+    match schema::is_as_made(connection) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(Trouble::Damaged(OTHER_TABLES.into()).of(place)),
+        Err(error) => Err(Trouble::Sql(error).of(place)),
+    }
+}
+
+const OTHER_TABLES: &str = "its tables are not those that this program makes";
+
 /// Whether what decides about guests is as it was written.
 pub(super) fn undamaged(connection: &Connection, place: &Path) -> Result<(), OpenError> {
     // Of any file only that: a glance is short.
-    check(connection, u64::MAX).map_err(|trouble| trouble.of(place))
+    of_one_moment(connection, |connection| check(connection, u64::MAX)).map_err(|trouble| trouble.of(place))
 }
 
 fn set_up(connection: &Connection, bytes_max: u64) -> Result<(), Trouble> {
@@ -268,7 +288,7 @@ pub(super) fn damage(connection: &Connection, length: u64) -> rusqlite::Result<O
         return Ok(Some(found));
     }
     if !is_empty && !schema::is_as_made(connection)? {
-        return Ok(Some("its tables are not those that this program makes".into()));
+        return Ok(Some(OTHER_TABLES.into()));
     }
     if let Some(table) = connection.query_row("PRAGMA foreign_key_check", [], |row| row.get::<_, String>(0)).optional()? {
         return Ok(Some(format!("a row of {table} belongs to nothing")));

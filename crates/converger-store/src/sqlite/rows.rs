@@ -15,8 +15,8 @@ type Made<T> = Result<T, Trouble>;
 
 /// The columns of a history, in the order of [`history`].
 pub(super) const HISTORY: &str = "SELECT o.id, o.body, o.at_ms, t.task, t.at_ms, e.body, e.at_ms, r.resolution, r.who, r.reason, r.at_ms, \
-    s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run), o.environment, o.vmid, (SELECT id FROM runs WHERE seq = o.run) \
-    FROM operations o \
+    s.at_ms, s.up_ms, (SELECT boot FROM runs WHERE seq = o.run), o.environment, o.vmid, (SELECT id FROM runs WHERE seq = o.run), \
+    e.ending FROM operations o \
     LEFT JOIN sendings s ON s.operation = o.seq \
     LEFT JOIN tasks t ON t.operation = o.seq \
     LEFT JOIN ends e ON e.operation = o.seq \
@@ -39,6 +39,12 @@ pub(super) fn history(row: &Row<'_>) -> Made<History> {
     }
     if let Some(body) = row.get::<_, Option<Vec<u8>>>(5)? {
         let outcome = parse_outcome(&body).map_err(|error| Trouble::malformed(&id, &error))?;
+        // What is searched by stands beside it: who is held is found by that word.
+        let ending: String = row.get(17)?;
+        if ending != outcome.end().word() {
+            let what = format!("its row says `{}`, and its body `{}`", ending.escape_debug(), outcome.end().word());
+            return Err(Trouble::rotten(&id, what));
+        }
         history.ended = Some((outcome, number(row, 6, &id)?));
     }
     if let Some(word) = row.get::<_, Option<String>>(7)? {

@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use converger_core::apply::{End, History, Resolution};
+use converger_core::evidence::Entry;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Filter, OpenError, SqliteStore, Store, glance};
+use converger_store::{Batch, Filter, OpenError, SqliteStore, Store, Write, glance};
 use rusqlite::Connection;
 
 use super::{open, other, place, settings, write};
@@ -230,4 +231,23 @@ fn a_store_of_version_1_is_read() {
     assert_eq!(now(store.holds(sample.environment())).expect("read").len(), 1);
     assert!(now(store.freeze(sample.environment())).expect("read").is_some());
     assert_eq!(now(store.run(sample.run().id)).expect("read").and_then(|run| run.ended), Some((End::Held, 7)));
+}
+
+/// Every command opens the store, also while an apply writes to it: a head of before with entries of after is no damage.
+#[test]
+fn whoever_opens_while_another_writes_finds_no_damage() {
+    let (_above, directory) = place();
+    drop(open(&directory));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let store = open(&directory);
+            for number in 0..600 {
+                let key = Entry::Key { verifier: format!("key {number}").into(), at_ms: number };
+                let _ = now(store.commit(Batch::from(Write::decision(key)))).expect("written");
+            }
+        });
+        for _ in 0..60 {
+            drop(open(&directory));
+        }
+    });
 }

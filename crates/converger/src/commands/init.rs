@@ -81,6 +81,7 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
         let stop = Stop::input("`-` is not a file").code(Code::UsageWrong);
         return Err(stop.help("--dry-run prints the declared state on standard output"));
     }
+    super::not_kept(&path, adoption.look.config.as_deref())?;
     if files::notation(&path) == Notation::Json {
         let stop = Stop::input(format!("{name} would be read as JSON, and YAML is written")).code(Code::UsageWrong);
         return Err(stop.help("name a file that ends in .yaml"));

@@ -6,13 +6,14 @@
 //!
 //! What never enters: mending either of the two.
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
-use converger_store::{Batch, Head, Looked, Store as _, Write};
+use converger_store::{Batch, Head, KEY_FILE, Looked, Store as _, Write};
 
 use super::Stop;
 use super::ledger::{broken, key_in, known, named, signer};
@@ -43,6 +44,7 @@ fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
 /// Whether a state directory may be written to. Where no witness is named, nobody can tell.
 pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = witness else { return Ok(()) };
+    is_apart(directory, path)?;
     let (seen, shown) = (read(directory, path)?, files::shown(directory));
     let Some(seen) = seen else {
         return if named(directory)?.is_none() { Ok(()) } else { Err(forgotten(directory, path)) };
@@ -60,6 +62,18 @@ pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop
             Err(broken(text).help(help))
         }
     }
+}
+
+/// A witness that lies in the state directory is put back together with what it guards, or is one of its files.
+fn is_apart(directory: &Path, path: &Path) -> Result<(), Stop> {
+    let (Ok(state), Ok(room)) = (directory.canonicalize(), room(path).canonicalize()) else { return Ok(()) };
+    if !room.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
+        return Ok(());
+    }
+    let text = format!("the witness {} lies in the state directory {}", files::shown(path), files::shown(directory));
+    let help =
+        "name a file on other storage with `witness` in `[ledger]`: whoever puts the state back from an older copy would put it back too";
+    Err(Stop::input(text).code(Code::ConfigInvalid).help(help))
 }
 
 /// The file of the witness is not there, and the ledger was signed before: it may have been told, and its storage may not be mounted.
@@ -128,7 +142,19 @@ fn unasked(path: &Path, error: &io::Error) -> Stop {
 
 /// Tells the witness how long the ledger is now, as far as it is durable.
 pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop> {
-    let Some(path) = witness else { return Ok(()) };
+    witness.map_or(Ok(()), |path| tell(memory, path, Telling::On))
+}
+
+/// What becomes of what the witness has seen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    /// It goes on from there, and never back.
+    On,
+    /// A person began anew.
+    Anew,
+}
+
+fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
     let signer = signer(memory)?;
     let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
     let head = heads.durable;
@@ -143,6 +169,12 @@ pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop
         )));
     }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(&signer);
+    // Whoever looked earlier may come later. One after the other, by the file that all of them have.
+    let key = fs::File::open(memory.directory.join(KEY_FILE));
+    let _turn = key.and_then(|key| key.lock().map(|()| key)).map_err(|error| unasked(path, &error))?;
+    if telling == Telling::On && read(&memory.directory, path)?.is_some_and(|seen| seen.size > head.size) {
+        return Ok(());
+    }
     files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
         Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
             .help("what was done stays done and is recorded; the witness is told by the next command that writes")
@@ -152,6 +184,7 @@ pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop
 
 /// A person takes a state directory back into service.
 pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
+    is_apart(&memory.directory, witness)?;
     let seen = read(&memory.directory, witness)?;
     let size = seen.as_ref().map_or(0, |seen| seen.size);
     // A witness that is new, or whose file is gone, is begun anew by a person too.
@@ -165,7 +198,7 @@ pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u6
     }
     let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(Write::decision(entry)))?;
-    attest(memory, Some(witness))?;
+    tell(memory, witness, Telling::Anew)?;
     Ok(size)
 }
 

@@ -27,6 +27,12 @@ impl Forger {
         assert!(self.0.total_changes() > before, "{statements}: nothing is changed");
     }
 
+    /// Statements that change what tables there are.
+    #[track_caller]
+    pub(crate) fn alter(&self, statements: &str) {
+        self.0.execute_batch(statements).unwrap_or_else(|error| panic!("{statements}: {error}"));
+    }
+
     /// One text of the database.
     #[track_caller]
     pub(crate) fn text(&self, query: &str) -> String {

@@ -85,6 +85,27 @@ fn an_operation_that_is_found_by_another_guest_environment_or_run_is_found() {
     bed.told(&["verify"], 0);
 }
 
+/// Who is held is found by a word beside the body of an end: whoever changes it sets a guest free that nobody knows the state of.
+#[test]
+fn an_end_that_is_found_by_another_word_is_found() {
+    let bed = Bed::short();
+    let held = "UPDATE ends SET ending = 'held', sum = row_sum(operation, 'held', at_ms, body)";
+    check_found(&bed, "an end", |forger| forger.run(held), "its row says `held`, and its body `done`");
+}
+
+/// A view in the place of a table may be anything, also without end.
+#[test]
+fn a_view_in_the_place_of_a_table_is_not_asked() {
+    let bed = Bed::short();
+    for table in ["holds", "ledger_entries", "ends"] {
+        let view = format!(
+            "ALTER TABLE {table} RENAME TO moved; CREATE VIEW {table} AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) \
+             SELECT x AS seq, x AS operation FROM c WHERE x < 0"
+        );
+        check_found(&bed, table, |forger| forger.alter(&view), "its tables are not those that this program makes");
+    }
+}
+
 /// A run with one operation that was asked for with a key, as a service records it.
 fn keyed(bed: &Bed) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));

@@ -50,9 +50,12 @@ fn is_alone(directory: &Path) -> Result<(), Stop> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found.map_err(unread)?,
     };
-    for name in found {
-        let name = name.map_err(unread)?.file_name();
-        let is_ours = ["blob", "checkpoint", "log.vkey", "tile"].iter().any(|own| name == *own) || files::is_left(&name);
+    for found in found {
+        let found = found.map_err(unread)?;
+        let name = found.file_name();
+        // A link leads out of it, and what is written there is not part of it.
+        let is_link = found.file_type().map_err(unread)?.is_symlink();
+        let is_ours = !is_link && (["blob", "checkpoint", "log.vkey", "tile"].iter().any(|own| name == *own) || files::is_left(&name));
         if !is_ours {
             let (shown, name) = (files::shown(directory), files::shown(Path::new(&name)));
             let stop = Stop::input(format!("{shown} has something else in it ({name}), which would be given away with the export"));
