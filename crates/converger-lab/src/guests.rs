@@ -135,14 +135,18 @@ mod tests {
         ];
         let mut guests = guests();
         let mut before = shown(&mut guests);
-        for change in changes {
+        for (number, change) in (0..).zip(changes) {
             change(&mut guests);
+            let current = guests.current_text(100, || (vec![number], Vec::new()));
+            assert!(current.is_none_or(|kept| kept.0 == [number]));
             let anew = guests.get(&100).map(|guest| guest.pending_text(&guest.digest(), Flavour::V9)).unwrap_or_default();
             let now = shown(&mut guests);
             assert_eq!(now.as_bytes(), anew);
             assert_ne!(now, before);
             let digests = guests.get(&100).map(|guest| (guests.digest_of(guest), guest.digest()));
             assert!(digests.is_none_or(|(kept, anew)| kept == anew));
+            let sections = guests.get(&100).map(|guest| (guests.sections_of(guest).0, guest.main.clone()));
+            assert!(sections.is_none_or(|(kept, anew)| *kept == anew));
             before = now;
         }
     }

@@ -203,3 +203,35 @@ fn tasks(world: &mut World, call: &Call) -> Result<Data, Fail> {
     entries.sort_by_key(|(start_s, _)| std::cmp::Reverse(*start_s));
     Ok(json!(entries.into_iter().map(|(_, entry)| entry).collect::<Vec<_>>()).into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Act;
+    use crate::setting::{NodeSetting, Setting};
+    use crate::wire::Request;
+
+    /// Whatever becomes of the nodes, and whoever is asked: what is said of the cluster is what would be said without memory.
+    #[test]
+    fn what_was_said_of_the_cluster_is_not_said_again_once_it_is_another() {
+        let names = ["pve1", "pve2", "pve3"].map(str::to_owned);
+        let nodes = names.iter().map(|name| (name.clone(), NodeSetting::default())).collect();
+        let setting = Setting { cluster: Some("c".to_owned()), nodes, ..Setting::default() };
+        let mut world = World::new(&setting).expect("a world");
+        let token = world.ticket("root@pam").0;
+        let ask = Request::new("GET", "/api2/json/cluster/status").header("Cookie", &format!("PVEAuthCookie={token}"));
+        let mut seen = std::collections::BTreeSet::new();
+        let [_, second, third] = names.clone();
+        let acts = [Act::NodeDown(third.clone()), Act::Isolate(vec![second]), Act::NodeUp(third), Act::Heal];
+        for (number, act) in (1..).zip(acts) {
+            world.act(setting.start_ms + number * 1_000, act);
+            for entry in &names {
+                let said = world.answer_at(world.now_ms, entry, &ask).body;
+                world.status = None;
+                assert_eq!(world.answer_at(world.now_ms, entry, &ask).body, said, "{entry}");
+                seen.insert(said);
+            }
+        }
+        assert!(seen.len() > 6, "{}", seen.len());
+    }
+}
