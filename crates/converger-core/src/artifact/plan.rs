@@ -211,6 +211,11 @@ impl Serialize for Steps<'_> {
 
 struct StepRow<'p>(&'p Step);
 
+/// A step as it stands in the body of a plan.
+pub(super) fn step_row(step: &Step) -> serde_json::Result<serde_json::Value> {
+    serde_json::to_value(StepRow(step))
+}
+
 #[derive(Serialize)]
 struct Precondition {
     status: &'static str,

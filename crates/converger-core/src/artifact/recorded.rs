@@ -10,7 +10,9 @@ use std::io;
 
 use serde_json::Value;
 
+use super::plan::step_row;
 use super::write_body;
+use crate::apply::Operation;
 use crate::plan::Plan;
 use crate::refusal::Refusal;
 
@@ -88,12 +90,31 @@ impl RecordedPlan {
         strange.chain(ids.into_iter().filter_map(differs)).collect()
     }
 
+    /// Whether an operation is a step of it: of this guest, in this place, doing this, and judged like this.
+    #[must_use]
+    pub fn has(&self, operation: &Operation) -> bool {
+        let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
+        let Some(row) = self.guests.get(&u64::from(guest.vmid.get())) else { return false };
+        let planned = usize::try_from(*position).ok().and_then(|at| row.steps.get(at)).cloned();
+        let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
+        let is_of = self.environment == environment.as_str() && serde_json::to_value(guest.kind).is_ok_and(|kind| kind == row.kind);
+        as_judged && is_of && planned.map(without_reason) == step_row(step).ok().map(without_reason)
+    }
+
     /// Why this one must not stand for the plan of now: other steps, or other guests.
     #[must_use]
     pub fn stale(&self, now: &Self, narrowed: Narrowed) -> Option<Refusal> {
         let differences = self.differences(now, narrowed);
         (!differences.is_empty()).then(|| Refusal::plan_stale(differences))
     }
+}
+
+/// A step without the sentence that says why: that is for people, and an operation has a word for it.
+fn without_reason(mut step: Value) -> Value {
+    if let Value::Object(members) = &mut step {
+        members.remove("reason");
+    }
+    step
 }
 
 impl Row {

@@ -3,11 +3,12 @@
 //!
 //! What never enters: where entries and bytes are kept, and the hashes over them.
 
+use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Admissions, Entry, Replay, Weighed, parse_entry};
-use crate::apply::Record;
-use crate::artifact::Digest;
+use crate::apply::{History, OperationId, Record, Source};
+use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::Code;
 
 /// What is wrong with a record, and where.
@@ -31,6 +32,8 @@ pub struct Deep {
     /// What a person let go.
     pruned: BTreeSet<Digest>,
     admissions: Admissions,
+    /// Where each operation was begun.
+    intents: Vec<(OperationId, u64)>,
     /// What was weighed, in order.
     weighed: Vec<Weighed>,
 }
@@ -85,6 +88,7 @@ impl Deep {
                     format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
                 return Err(Wrong { code: Code::UnloggedExecution, index, what });
             }
+            Entry::Record(Record::Intent { operation, .. }) => self.intents.push((operation.id.clone(), index)),
             _ => {}
         }
         Ok(())
@@ -143,7 +147,28 @@ impl Deep {
                 weighed.agrees(&bytes)?;
             }
         }
+        self.as_planned(&kept)?;
         Ok(gone)
+    }
+
+    /// Every operation that the declared state led to is a step of the plan that was admitted.
+    fn as_planned<E: From<Wrong>>(&self, kept: &impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<(), E> {
+        let mut plans: BTreeMap<Digest, Option<RecordedPlan>> = BTreeMap::new();
+        let begun = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
+        for (History { operation, .. }, index) in begun.filter(|(history, _)| history.operation.source == Source::Convergent) {
+            let plan = match plans.entry(operation.plan) {
+                Occupied(plan) => plan.into_mut(),
+                Vacant(place) => {
+                    let body = kept(operation.plan)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                    place.insert(body.as_ref().map(RecordedPlan::read))
+                }
+            };
+            if !plan.as_ref().is_some_and(|plan| plan.has(operation)) {
+                let what = format!("entry {index}: the operation {} is no step of the plan {}", operation.id.as_str(), operation.plan);
+                return Err(Wrong { code: Code::UnloggedExecution, index, what }.into());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -111,6 +111,43 @@ fn an_admission_whose_approval_or_answer_is_another_one_is_found() {
     check_found(&bed, &refused, answer, |forger| forge(forger, "admission", &refused, |text| swapped(text, "refused", "admitted")));
 }
 
+/// Whoever can rewrite the whole record cannot put an operation into it that nobody planned.
+#[test]
+fn an_operation_that_is_no_step_of_its_plan_is_found() {
+    let (bed, _, done) = bed();
+    let forger = Forger::at(&bed.state());
+    let is_intent = |text: &str| text.contains("\"kind\":\"intent\"") && text.contains(&done);
+    let texts: Vec<String> = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).collect();
+    let at = texts.iter().position(|text| is_intent(text)).expect("an intent");
+    drop(forger);
+    for (member, other) in
+        [("position", Value::from(7)), ("vmid", Value::from(555)), ("change", Value::from("stop")), ("impact", Value::from("stop"))]
+    {
+        let mut entry: Value = serde_json::from_str(&texts[at]).expect("JSON");
+        let changed = replaced(&mut entry["what"], member, &other);
+        assert!(changed > 0, "{member}: {}", texts[at]);
+        let mut entries: Vec<Vec<u8>> = texts.iter().map(|text| text.clone().into_bytes()).collect();
+        entries[at] = entry.to_string().into_bytes();
+        let whole = bed.keep_state("whole");
+        Forger::at(&bed.state()).rewrite(&entries);
+        bed.check_broken(&["verify"], &format!("error[unlogged-execution]: entry {at}: the operation {done}-"));
+        bed.put_state_back(&whole);
+        std::fs::remove_dir_all(whole).expect("removed");
+    }
+    bed.told(&["verify"], 0);
+}
+
+/// Every member of this name has another value from now on; how many there were.
+fn replaced(value: &mut Value, member: &str, other: &Value) -> usize {
+    let Value::Object(members) = value else { return 0 };
+    let mut count = 0;
+    for (name, value) in members {
+        count +=
+            if name == member { usize::from(std::mem::replace(value, other.clone()) != *other) } else { replaced(value, member, other) };
+    }
+    count
+}
+
 #[test]
 fn an_admission_is_weighed_again_and_told() {
     let (bed, refused, done) = bed();
