@@ -287,10 +287,21 @@ pub(crate) fn ending(outcome: &Outcome) -> String {
 pub(crate) fn facts(evidence: &Evidence) -> Vec<String> {
     let text = |fact: &Fact| match fact {
         Fact::Number(number) => number.to_string(),
-        Fact::Text(text) => theirs(text),
-        Fact::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
+        Fact::Text(text) => begun(text),
+        Fact::Words(words) => words.iter().map(|word| begun(word)).collect::<Vec<_>>().join(", "),
     };
     evidence.iter().map(|(key, fact)| format!("{}: {}", key.as_str(), text(fact))).collect()
+}
+
+/// The most characters of a fact that people are shown: a page.
+const FACT_CHARS_MAX: usize = 2000;
+
+/// Words of others, as far as anybody reads them at a terminal. What is kept, and written as JSON, is whole.
+fn begun(text: &str) -> String {
+    match text.char_indices().nth(FACT_CHARS_MAX) {
+        None => theirs(text),
+        Some((at, _)) => format!("{} [{} more, with --json]", theirs(&text[..at]), counted(text[at..].chars().count() as u64, "character")),
+    }
 }
 
 /// The options that lead to the same reading again.
@@ -340,5 +351,12 @@ mod tests {
         assert_eq!(theirs(&padded), "\"web [400 blanks] Changes pending: nothing\"");
         assert_eq!((theirs("web-1"), theirs("a  b"), theirs("   ")), ("web-1".into(), "\"a  b\"".into(), "\"   \"".into()));
         assert_eq!(theirs("x\u{3000}\u{a0}\ny"), "\"x\\u{3000}\\u{a0}\\ny\"");
+    }
+
+    #[test]
+    fn a_fact_is_shown_for_a_page_and_no_longer() {
+        assert_eq!(begun(&"é".repeat(FACT_CHARS_MAX)), theirs(&"é".repeat(FACT_CHARS_MAX)));
+        let long = begun(&"x".repeat(50_000));
+        assert!(long.len() < 2100 && long.ends_with("x [48000 characters more, with --json]"), "{}", long.len());
     }
 }

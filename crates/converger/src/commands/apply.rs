@@ -116,9 +116,8 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
         [] => report,
         _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
     };
-    let mut remembered = memory.remembered(&environment)?;
     // Whatever could not be found out, because the run is being left, keeps its guest.
-    remembered.held.extend(memory.wait(memory.store.open_operations(environment.clone())).map_err(|error| memory::failed(&error))?);
+    let remembered = memory.remembered(&environment)?;
     let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     // All that is decided from here on is in the ledger before anybody is told of it.
@@ -149,6 +148,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
 fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
     let file = config::path(arguments.source.look.config.as_deref()).map(|path| files::shown(&path)).unwrap_or_default();
     Stop::input(format!("nothing says who decides in the environment `{environment}`"))
+        .code(Code::ConfigInvalid)
         .help(format!("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into {file}"))
 }
 

@@ -11,17 +11,16 @@ mod prune;
 
 use std::io::{self, Write as _};
 
-use converger_core::apply::is_remark;
 use converger_core::document::is_hidden;
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Signer};
 use converger_store::Store as _;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, memory, shown, witness};
+use super::{Stop, memory, people, shown, witness};
 use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{files, output};
+use crate::{files, output, screen};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
@@ -51,7 +50,7 @@ fn tail(tailing: &Tailing) -> Result<End, Stop> {
         })?;
         Ok(if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out })
     })?;
-    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{text}") };
+    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{}", screen::out(&text)) };
     shown(written, End::Done)
 }
 
@@ -143,16 +142,13 @@ fn export(exporting: &Exporting) -> Result<End, Stop> {
 }
 
 fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
-    if !is_remark(&resyncing.reason) {
-        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").code(Code::UsageWrong).help("say why with --reason"));
-    }
+    let reason = people::remark(&resyncing.reason, "why")?;
     let shelf = Shelf::of(resyncing.place.config.as_deref())?;
     let witness = shelf.witness.as_deref().ok_or_else(|| {
         Stop::input("no witness is named, so that nothing keeps the state directory from being used")
-            .code(Code::UsageWrong)
             .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
-    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &resyncing.reason)?;
+    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &reason)?;
     let directory = files::shown(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
     shown(write!(anstream::stdout(), "{text}"), End::Done)

@@ -3,9 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use converger_core::apply::{
-    History, Operation, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
-};
+use converger_core::apply::{History, Operation, OperationId, Outcome, Record, Release, Resolution, write_operation, write_outcome};
 use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, Standing};
@@ -14,11 +12,12 @@ use serde_json::{Value as Json, json};
 use super::apply::UNDER_WAY;
 use super::ledger::{Book, Shelf};
 use super::memory;
+use super::people::remark;
 use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{output, screen, state};
+use crate::{files, output, screen, state};
 
 pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
     match ops {
@@ -43,13 +42,15 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     };
     let filter = Filter { environment, vmid: listing.vmid, standing, ..Filter::default() };
     let read = |book: &Book| book.looked().operations(&filter, listing.limit).map_err(|error| memory::failed(&error));
-    let histories = shelf(&listing.place)?.read_if_there(read)?.unwrap_or_default();
+    let shelf = shelf(&listing.place)?;
+    let histories = shelf.read_if_there(read)?.unwrap_or_default();
     let written = if listing.json {
         output::json(|out| histories.iter().try_for_each(|history| writeln!(out, "{}", as_json(history))))
     } else {
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
-        let lines = if lines.is_empty() { "no operations\n".to_owned() } else { lines };
+        let none = || format!("no operations in {}\n", files::shown(&shelf.directory));
+        let lines = if lines.is_empty() { none() } else { lines };
         write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}", said_by_people(listing)?)))
     };
     let is_held = histories.iter().any(|history| history.progress().is_held());
@@ -105,9 +106,7 @@ fn find(place: &Place, id: &str) -> Result<History, Stop> {
 
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
 fn resolve(resolving: &Resolving) -> Result<End, Stop> {
-    if !is_remark(&resolving.reason) {
-        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
-    }
+    let reason = remark(&resolving.reason, "how you know")?;
     let memory = memory::to_write(resolving.place.config.as_deref(), &spine::environment(&resolving.place.environment)?)?;
     let history = find(&resolving.place, &resolving.id)?;
     let id = history.id().clone();
@@ -116,8 +115,7 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     }
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
-    let record =
-        Record::Resolved { id, resolution, by: state::actor().into(), reason: resolving.reason.as_str().into(), at_ms: state::now_ms() };
+    let record = Record::Resolved { id, resolution, by: state::actor().into(), reason, at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(record))?;
     memory.attest()?;
     let guest = history.operation.guest.vmid;

@@ -84,13 +84,13 @@ pub(super) fn judged(ground: Ground, seen: Seen, remembered: Remembered) -> Outc
     Outcome { judged, origin: config.origin, provenance: seen.provenance }
 }
 
-/// Guests that are left alone: people hold them, or it is not known what became of an operation on them.
+/// Guests that are left alone: people hold them, or an operation on them is under way, or it is not known what became of one.
 fn grips(remembered: &Remembered) -> Vec<Grip> {
     let held = remembered.holds.iter().map(|hold| {
         let by = GripBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
         Grip { vmid: hold.vmid, by }
     });
-    let unsettled = remembered.held.iter().map(|history| {
+    let unsettled = remembered.unsettled.iter().map(|history| {
         let operation = &history.operation;
         Grip { vmid: operation.guest.vmid, by: GripBy::Operation(operation.id.as_str().to_owned()) }
     });
@@ -108,9 +108,9 @@ pub(super) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Resul
 /// What is wrong with converger.toml.
 pub(super) fn misconfigured(unusable: Unusable) -> Stop {
     let help = match unusable.code {
-        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`",
-        Code::EnvironmentUnconfigured => "write it into converger.toml, or correct the name of the environment",
-        _ => "mend it there; nothing was read and nothing was done",
+        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`".to_owned(),
+        Code::EnvironmentUnconfigured => format!("correct the name of the environment, or {HOW_TO_CONFIGURE}"),
+        _ => "mend it there; nothing was read and nothing was done".to_owned(),
     };
     Stop::input(unusable.text).code(unusable.code).help(help)
 }
@@ -250,7 +250,7 @@ fn configure(environment: &EnvironmentName) -> String {
 pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.code(Code::UsageWrong).help("use lower-case letters, digits, `-` and `_`, at most 64")
+        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
     })
 }
 

@@ -108,10 +108,13 @@ fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && room(path).is_dir() => return Ok(None),
         read => read.map_err(|error| unasked(path, &error))?,
     };
-    let verifier = verifier(directory, &bytes)?;
+    let (verifier, other) = (verifier(directory, &bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
     Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
-        broken(format!("the witness {shown} keeps a checkpoint of another ledger, or one that was changed: {error}"))
-            .help("name the witness of this state directory in `[ledger]`, or find out who wrote there")
+        let what = if bytes.is_empty() { "is empty".to_owned() } else { format!("{other}: {error}") };
+        broken(format!("the witness {shown} {what}")).help(
+            "name the witness of this state directory in `[ledger]`, or find out who wrote there; once that is known, move the file away and \
+             begin it anew with `converger ledger resync --reason \"...\"`",
+        )
     })
 }
 
@@ -186,17 +189,16 @@ fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
 pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
     is_apart(&memory.directory, witness)?;
     let seen = read(&memory.directory, witness)?;
-    let size = seen.as_ref().map_or(0, |seen| seen.size);
+    let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
     // A witness that is new, or whose file is gone, is begun anew by a person too.
     let is_needed = match &seen {
         Some(seen) => found(&memory.directory, seen)? != Standing::Extends,
         None => named(&memory.directory)?.is_some(),
     };
     if !is_needed {
-        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service")
-            .code(Code::UsageWrong));
+        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
     }
-    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, at_ms: state::now_ms() };
+    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, root, at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(Write::decision(entry)))?;
     tell(memory, witness, Telling::Anew)?;
     Ok(size)

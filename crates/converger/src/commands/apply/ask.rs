@@ -113,13 +113,16 @@ impl Person<'_> {
         thread::Builder::new().spawn(read).map_err(|error| spine::no_thread(&error))?;
         let mut signal = self.signal.clone();
         let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
-        match self.memory.wait(select(answered, gone)) {
-            Either::Left((Ok(line), _)) => Ok(line.map_err(failed)?.trim_end_matches(['\r', '\n']).to_owned()),
-            Either::Left((Err(_), _)) | Either::Right(_) => {
-                // What comes next has a line of its own.
-                let _ = writeln!(out);
-                Err(Stop::declined("nobody answered; nothing was sent"))
-            }
+        let line = match self.memory.wait(select(answered, gone)) {
+            Either::Left((Ok(line), _)) => line.map_err(failed)?,
+            Either::Left((Err(_), _)) | Either::Right(_) => String::new(),
+        };
+        // Not even an empty line: the terminal gave its end (Ctrl-D), or somebody left.
+        if line.is_empty() {
+            // What comes next has a line of its own.
+            let _ = writeln!(out);
+            return Err(Stop::declined("nobody answered; nothing was sent"));
         }
+        Ok(line.trim_end_matches(['\r', '\n']).to_owned())
     }
 }

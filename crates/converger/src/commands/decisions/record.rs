@@ -82,6 +82,16 @@ impl<'p> Place<'p> {
         }
     }
 
+    /// Where that is, for people.
+    pub(in super::super) fn shown(&self) -> String {
+        match self {
+            Self::State(config) => {
+                Shelf::of(*config).map_or_else(|_| "no state directory".to_owned(), |shelf| files::shown(&shelf.directory))
+            }
+            Self::Export { path, .. } => files::shown(path),
+        }
+    }
+
     /// What is told of the record and of all that was decided in it.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
         match self {

@@ -66,7 +66,7 @@ impl Shelf {
 fn nothing(directory: &Path) -> Stop {
     let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
     let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
-    Stop::input(text).code(Code::UsageWrong).help(help)
+    Stop::input(text).help(help)
 }
 
 /// The ledger and the journal as they were when they were opened.
@@ -147,7 +147,7 @@ impl Book {
     pub(in super::super) fn one(&self, index: u64) -> Result<Vec<u8>, Stop> {
         let size = self.heads()?.all.size;
         if index >= size {
-            let stop = Stop::input(format!("there is no entry {index}: the ledger has {size}")).code(Code::UsageWrong);
+            let stop = Stop::input(format!("there is no entry {index}: the ledger has {size}"));
             return Err(stop.help("entries are counted from 0"));
         }
         let mut found = Vec::new();

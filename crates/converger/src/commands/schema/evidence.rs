@@ -36,13 +36,13 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
         ("thaw", json!({ "by": text(), "environment": text() })),
-        ("resync", json!({ "by": text(), "reason": text(), "size": count() })),
+        ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
     ]
 }
 
 /// Members that an entry may be without.
-const OPTIONAL: [&str; 2] = ["boot", "guest"];
+const OPTIONAL: [&str; 3] = ["boot", "guest", "root"];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {
