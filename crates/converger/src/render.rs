@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, Class, FieldChange, Impact, Risk};
-use converger_core::apply::{Evidence, Fact, Findings, Outcome, Word};
+use converger_core::apply::{Evidence, Fact, Findings, History, Outcome, Word};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
 use converger_core::failure;
@@ -309,6 +309,16 @@ pub(crate) fn look(look: &Look) -> String {
     let option =
         |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(" --{name} {}", files::argument(path))).unwrap_or_default();
     option("replay", &look.replay) + &option("config", &look.config)
+}
+
+/// Operations that no end is known of, for whoever only looks.
+pub(crate) fn open(histories: &[History]) -> String {
+    let line = |history: &History| {
+        let (id, guest) = (history.id().as_str(), &history.operation.guest);
+        let what = format!("{} of {} {}", history.operation.step.change.word(), guest.vmid, theirs(&guest.name));
+        format!("{} {what} ({id}) is under way, or was left when its run was killed: an apply first finds out\n", styled(YELLOW, "note:"))
+    };
+    histories.iter().map(line).collect()
 }
 
 /// Where a live reading is from, and what was not as it should be.

@@ -34,7 +34,7 @@ use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
 use converger_engine::schedule::{Limits, OnFailure};
-use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
+use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 

@@ -8,6 +8,7 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_adapters::proxmox::{self, Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
+use converger_core::apply::History;
 use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired, NotNarrowed, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
@@ -59,10 +60,13 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     let ground = ground(source, choice)?;
     let desired = &ground.desired;
     // A recording is planned alike on every machine, whatever this one remembers.
-    let remembered = match source.look.replay {
+    let mut remembered = match source.look.replay {
         None => memory::glance(&ground.config, desired.environment())?,
         Some(_) => Remembered::default(),
     };
+    // What is open an apply finds out before it plans: the plan here is the one that it would make then, and not one without these guests.
+    let open: Vec<History> = remembered.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
+    let _ = write!(anstream::stderr(), "{}", screen::err(&render::open(&open)));
     let needs = Needs::of(desired).afresh(&remembered.changed);
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
     Ok(judged(ground, seen, remembered))

@@ -2,7 +2,6 @@
 
 use converger_core::apply::OperationId;
 use converger_core::evidence::Entry;
-use converger_core::failure::Code;
 use converger_ledger::{Receipt, inclusion};
 
 use super::super::Stop;
