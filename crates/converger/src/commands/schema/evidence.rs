@@ -41,13 +41,13 @@ fn kinds() -> Vec<(&'static str, Json)> {
     ]
 }
 
-/// Members that an entry may be without.
-const OPTIONAL: [&str; 3] = ["boot", "guest", "root"];
+/// Members that an entry of a kind may be without.
+const OPTIONAL: [(&str, &str); 3] = [("refusal", "guest"), ("resync", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {
     let each = kinds().into_iter().map(|(kind, members)| {
-        let may_lack = |name: &str| name == "boot" || kind == "refusal" && OPTIONAL.contains(&name);
+        let may_lack = |name: &str| OPTIONAL.contains(&(kind, name));
         let required: Vec<String> =
             members.as_object().into_iter().flatten().map(|(name, _)| name.clone()).filter(|name| !may_lack(name)).collect();
         let required: Vec<&str> = required.iter().map(String::as_str).collect();
