@@ -18,7 +18,8 @@ pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
     let environment = known(&freezing.place)?;
     let reason = remark(&freezing.reason, "why: others will ask")?;
     let freeze = Freeze { environment: environment.clone(), by: state::actor().into(), reason, at_ms: state::now_ms() };
-    let said = format!("{environment} is frozen: nothing is changed there until `converger thaw {environment}`");
+    let said =
+        format!("{environment} is frozen: nothing new is begun there until `converger thaw {environment}`; what was sent before goes on");
     let directory = write(&freezing.place, Write::Freeze(freeze))?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
