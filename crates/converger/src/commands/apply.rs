@@ -44,7 +44,7 @@ use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
 use crate::{config, files, progress, render, screen, state};
-use ask::Person;
+use ask::{Person, Said};
 pub(super) use board::UNDER_WAY;
 use board::{Board, Subject};
 use pace::Pace;
@@ -241,9 +241,8 @@ fn watch_over(mut signal: watch::Receiver<Signal>) -> Result<(), Stop> {
             });
             // After `--timeout` the first signal is the second word.
             let left = pin!(async { signal.wait_for(|signal| *signal == Signal::Quit).await.is_ok() });
-            match select(twice, left).await {
-                Either::Right((false, twice)) => twice.await,
-                _ => {}
+            if let Either::Right((false, twice)) = select(twice, left).await {
+                twice.await;
             }
             tokio::time::sleep(LEAVING).await;
         });
@@ -348,13 +347,18 @@ fn approved(
     if !arguments.json && !is_objected {
         told(&way.digest_line())?;
     }
-    admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
+    let Said { confirmation, declined } = ask::confirmation(arguments, &safe, mode, person)?;
+    admission.confirmation = confirmation;
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
     match admitted(safe, &admission)? {
         Admitted::Approved(approved) => recorded.admitted(&admission, &[]).map(|()| Some(approved)),
         Admitted::Refused(refusals) => {
             recorded.admitted(&admission, &refusals)?;
+            // Whoever said no knows why.
+            if let Some(stop) = declined {
+                return Err(stop);
+            }
             let text: String = refusals.iter().map(render::refusal).collect();
             let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", way.on(&refusals))));
             Ok(None)

@@ -60,7 +60,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
 }
 
 fn setting(arguments: &Lab) -> Result<Setting, Stop> {
-    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(|text| Stop::input(text))?;
+    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(Stop::input)?;
     let bad_day = arguments.bad_day.map(|seed| SeededDay { seed, ..SeededDay::default() });
     let Some(path) = &arguments.world else {
         let scale = Scale { nodes: arguments.nodes, guests: arguments.guests };

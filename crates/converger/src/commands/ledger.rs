@@ -24,7 +24,7 @@ use crate::{files, output, screen};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
-pub(super) use key::{key_in, known, named, signer};
+pub(super) use key::{key_in, named, signer};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
@@ -103,6 +103,8 @@ fn sign(config: Option<&std::path::Path>) -> Result<Signed, Stop> {
     shelf.must_be_there()?;
     let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
     let signer = signer(&memory)?;
+    // The key may have been named just now, and whoever keeps an eye on the ledger is to know.
+    memory.attest()?;
     let head = memory.wait(memory.store.heads()).map_err(|error| damaged(&error))?.durable;
     // What is said to be the root is believed once the entries lead to it: a signature is for ever.
     shelf.read(|book| book.leads_to(head))?;
@@ -148,6 +150,8 @@ fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
         Stop::input("no witness is named, so that nothing keeps the state directory from being used")
             .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
+    witness::is_apart(&shelf.directory, witness)?;
+    shelf.must_be_there()?;
     let size = witness::resync(&memory::at(&shelf.directory)?, witness, &reason)?;
     let directory = files::shown(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");

@@ -128,7 +128,7 @@ impl Recorded<'_> {
     /// Who agreed to it, if somebody did.
     fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<Write> {
         let (by, how, plan, names) = match confirmation {
-            Confirmation::None => return None,
+            Confirmation::None | Confirmation::Declined { .. } => return None,
             Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
             // Whether that is this plan is for the admission to say.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
