@@ -31,9 +31,9 @@ impl Export {
             let text = format!("{} is no directory, and an export is one", files::shown(path));
             return Err(Stop::input(text).code(Code::FileUnreadable).help("`converger ledger export DIR` makes one where the ledger is"));
         }
-        let given = key.map(verifier).transpose()?;
-        let note = given.is_none().then_some(UNTRUSTED_KEY);
-        let key = given.map_or_else(|| directory::beside(path), Ok)?;
+        let known = key.map(verifier).transpose()?;
+        let note = known.is_none().then_some(UNTRUSTED_KEY);
+        let key = known.map_or_else(|| directory::beside(path), Ok)?;
         let (deep, _) = directory::log(path, &key, None, |index, entry| told(index, entry.clone())).map_err(given)?;
         directory::named(&deep, &key).map_err(given)?;
         Ok(Self { path: path.to_owned(), replay: deep.into_replay(), note })
