@@ -311,14 +311,16 @@ pub(crate) fn look(look: &Look) -> String {
     option("replay", &look.replay) + &option("config", &look.config)
 }
 
-/// Operations that no end is known of, for whoever only looks.
-pub(crate) fn open(histories: &[History]) -> String {
-    let line = |history: &History| {
-        let (id, guest) = (history.id().as_str(), &history.operation.guest);
-        let what = format!("{} of {} {}", history.operation.step.change.word(), guest.vmid, theirs(&guest.name));
-        format!("{} {what} ({id}) is under way, or was left when its run was killed: an apply first finds out\n", styled(YELLOW, "note:"))
+/// That an operation has its guest, for whoever would not be told otherwise.
+pub(crate) fn unsettled(history: &History) -> String {
+    let (id, guest) = (history.id().as_str(), &history.operation.guest);
+    let what = format!("{} of {} {} ({id})", history.operation.step.change.word(), guest.vmid, theirs(&guest.name));
+    let how = if history.progress().is_open() {
+        "is under way, or was left when its run was killed: an apply first finds out".to_owned()
+    } else {
+        format!("is held: nobody knows what became of it; see `converger ops show {} {id}`", history.operation.environment)
     };
-    histories.iter().map(line).collect()
+    format!("{} {what} {how}\n", styled(YELLOW, "note:"))
 }
 
 /// Where a live reading is from, and what was not as it should be.

@@ -21,7 +21,7 @@ use std::time::Duration;
 use converger_adapters::proxmox::client::{Client, Turn};
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::{Answer, Ask, Cause, End as Fate, OperationId, Place, RunId};
+use converger_core::apply::{Answer, Ask, Cause, End as Fate, History, OperationId, Place, RunId};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::{Narrowed, Provenance, RecordedPlan};
 use converger_core::contract;
@@ -116,6 +116,9 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let remembered = memory.remembered(&environment)?;
     // It outweighs a refusal: what is refused is known.
     let is_held = is_held(&recovered, &remembered, &ground.desired);
+    let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
+    let untold: String = remembered.unsettled.iter().filter(is_new).map(render::unsettled).collect();
+    let _ = write!(anstream::stderr(), "{}", screen::err(&untold));
     let refused = if is_held { End::Held } else { End::Refused };
     let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);

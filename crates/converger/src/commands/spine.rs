@@ -66,7 +66,8 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     };
     // What is open an apply finds out before it plans: the plan here is the one that it would make then, and not one without these guests.
     let open: Vec<History> = remembered.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
-    let _ = write!(anstream::stderr(), "{}", screen::err(&render::open(&open)));
+    let told: String = open.iter().map(render::unsettled).collect();
+    let _ = write!(anstream::stderr(), "{}", screen::err(&told));
     let needs = Needs::of(desired).afresh(&remembered.changed);
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
     Ok(judged(ground, seen, remembered))
