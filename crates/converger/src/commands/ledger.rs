@@ -54,8 +54,11 @@ fn tail(tailing: &Tailing) -> Result<End, Stop> {
     shown(written, End::Done)
 }
 
-/// The last entries as they are kept, each with its place.
-fn last(source: &LedgerSource, count: u32) -> Result<Vec<(u64, Vec<u8>)>, Stop> {
+/// Entries as they are kept, each with its place.
+type Kept = Vec<(u64, Vec<u8>)>;
+
+/// The last entries.
+fn last(source: &LedgerSource, count: u32) -> Result<Kept, Stop> {
     if let Some(path) = &source.from.from {
         let mut last = exported(path, source, |_| true)?.1;
         return Ok(last.split_off(last.len().saturating_sub(count as usize)));
@@ -78,7 +81,7 @@ fn one(source: &LedgerSource, index: u64) -> Result<Vec<u8>, Stop> {
 }
 
 /// How many entries an export has, which was checked whole, and those of them that are meant.
-fn exported(path: &Path, source: &LedgerSource, is_meant: impl Fn(u64) -> bool) -> Result<(u64, Vec<(u64, Vec<u8>)>), Stop> {
+fn exported(path: &Path, source: &LedgerSource, is_meant: impl Fn(u64) -> bool) -> Result<(u64, Kept), Stop> {
     let (mut size, mut meant, mut unwritten) = (0, Vec::new(), None);
     let export = Export::open(path, source.from.key.as_deref(), |index, entry| {
         size = index + 1;
