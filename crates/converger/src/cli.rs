@@ -621,6 +621,8 @@ pub(crate) enum Format {
     Result,
     /// `ops list --json` and `ops show --json`
     History,
+    /// What people said against acting, in `ops list --json`
+    Said,
     /// `doctor --json`
     Doctor,
     /// `pin --json`

@@ -1,16 +1,18 @@
-//! converger.toml: environments, protection, limits, how much at once, and freeze. Strict: an unknown key is an error, because a misspelt limit is
-//! none.
+//! converger.toml: environments, protection, limits, how much at once and for how long, and freeze. Strict: an unknown key is an error, because
+//! a misspelt limit is none.
 
 mod connection;
 mod fault;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid, is_tag};
 use converger_core::policy::{Circumstances, Limits, Rules};
+use converger_engine::operation::Patience;
 use converger_engine::schedule::Limits as AtOnce;
 use serde::Deserialize;
 use toml::Spanned;
@@ -34,6 +36,8 @@ pub(crate) struct Config {
     pub(crate) limits: Limits,
     /// How much is under way at once.
     pub(crate) at_once: AtOnce,
+    /// How long is waited for what was begun.
+    pub(crate) patience: Patience,
     pub(crate) circumstances: Circumstances,
     /// How the environment is reached, where that is written.
     pub(crate) connection: Option<Connection>,
@@ -95,8 +99,9 @@ struct LimitsTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ApplyTable {
-    at_once: Option<Spanned<u32>>,
-    at_once_per_node: Option<Spanned<u32>>,
+    at_once: Option<Spanned<u64>>,
+    at_once_per_node: Option<Spanned<u64>>,
+    task_timeout: Option<Spanned<u64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -207,6 +212,7 @@ fn built_in() -> Config {
         rules: Rules::default(),
         limits: Limits::default(),
         at_once: AtOnce::default(),
+        patience: Patience::default(),
         circumstances: Circumstances::default(),
         connection: None,
         state: None,
@@ -248,6 +254,7 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         rules: rules(protect)?,
         limits,
         at_once: at_once(&file.apply)?,
+        patience: patience(&file.apply)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: state(file.store, path),
@@ -316,22 +323,28 @@ fn limits(table: &LimitsTable) -> Result<Limits, Fault> {
     Ok(Limits { guests: table.guests.unwrap_or(default.guests), percent, stops: table.stops.unwrap_or(default.stops) })
 }
 
-/// The most that may be asked for: a cluster whose nodes each start so many guests does nothing else.
-const AT_ONCE_MAX: u32 = 1_000;
+/// A cluster whose nodes each start more guests than this does nothing else.
+const AT_ONCE: RangeInclusive<u64> = 1..=1_000;
 
 fn at_once(table: &ApplyTable) -> Result<AtOnce, Fault> {
-    let within = |written: &Option<Spanned<u32>>, key: &str, default: u32| match written {
-        Some(written) if !(1..=AT_ONCE_MAX).contains(written.get_ref()) => {
-            Err(Fault::at(written, format!("`apply.{key}` must be between 1 and {AT_ONCE_MAX}, not {}", written.get_ref())))
-        }
-        Some(written) => Ok(*written.get_ref()),
-        None => Ok(default),
+    let own = |key: &str, written: &Option<Spanned<u64>>, default: u32| {
+        let own = connection::within(key, "operations", written.as_ref(), AT_ONCE)?;
+        Ok(own.and_then(|own| u32::try_from(own).ok()).unwrap_or(default))
     };
     let default = AtOnce::default();
     Ok(AtOnce {
-        per_node: within(&table.at_once_per_node, "at_once_per_node", default.per_node)?,
-        overall: within(&table.at_once, "at_once", default.overall)?,
+        per_node: own("apply.at_once_per_node", &table.at_once_per_node, default.per_node)?,
+        overall: own("apply.at_once", &table.at_once, default.overall)?,
     })
+}
+
+/// Seconds for one task: what is shorter ends while a guest comes up, and nobody watches anything for longer than a day.
+const TASK_SECS: RangeInclusive<u64> = 10..=86_400;
+
+fn patience(table: &ApplyTable) -> Result<Patience, Fault> {
+    let default = Patience::default();
+    let own = connection::within("apply.task_timeout", "seconds", table.task_timeout.as_ref(), TASK_SECS)?;
+    Ok(Patience { task_ms: own.map_or(default.task_ms, |seconds| seconds * 1_000), ..default })
 }
 
 fn freeze(freeze: Freeze) -> Result<Option<String>, Fault> {
@@ -397,8 +410,9 @@ mod tests {
             ("[environments.lab.protect]\nnames = [\"core-*\"]", "begins no name"),
             ("[limits]\npercent = 101", "between 0 and 100"),
             ("[freeze]\non = true", "needs a `freeze.reason`"),
-            ("[apply]\nat_once = 0", "`apply.at_once` must be between 1 and 1000, not 0"),
+            ("[apply]\nat_once = 0", "`apply.at_once` must be between 1 and 1000 operations, not 0"),
             ("[apply]\nat_once_per_node = 1001", "`apply.at_once_per_node` must be between 1 and 1000"),
+            ("[apply]\ntask_timeout = 9", "`apply.task_timeout` must be between 10 and 86400 seconds, not 9"),
             ("[environments.lab.protect]\nids = [5]", "not the id"),
             ("[environments.lab.protect]\ntags = [\"\"]", "is not a tag"),
             ("[environments.prod.protect]\nids = [100]", "`lab` is not configured"),
@@ -430,5 +444,8 @@ mod tests {
         assert_eq!((config.circumstances.freeze, config.origin.as_str()), (None, "room/converger.toml"));
         let own = check("[apply]\nat_once_per_node = 2").expect("accepted");
         assert_eq!((own.at_once, own.origin.as_str()), (AtOnce { per_node: 2, ..AtOnce::default() }, "built-in limits"));
+        assert_eq!(own.patience, Patience::default());
+        let patient = check("[apply]\ntask_timeout = 3600").expect("accepted").patience;
+        assert_eq!(patient, Patience { task_ms: 3_600_000, ..Patience::default() });
     }
 }

@@ -32,7 +32,7 @@ use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
-use converger_engine::schedule::{Limits, OnFailure};
+use converger_engine::schedule::OnFailure;
 use converger_store::{Remembered, SqliteStore};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
@@ -42,6 +42,7 @@ use super::memory::{self, Memory};
 use super::spine::{self, Ground, Outcome, Seen};
 use super::{Stop, shown};
 use crate::cli::Apply;
+use crate::config::Config;
 use crate::exit::End;
 use crate::{config, files, progress, render, screen, state};
 use ask::{Person, Said};
@@ -101,7 +102,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let silence = Silence::new(connection.clock);
     let hand = Arc::new(Live { hand: proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?, silence });
     let at_once = ground.config.at_once;
-    let engine = engine(hand, memory, arguments, at_once, pace.clone());
+    let engine = engine(hand, memory, arguments, &ground.config, pace.clone());
     let (signal, began) = signals(memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
     let recovered = recover(&engine, memory, &environment, &signal)?;
@@ -185,9 +186,9 @@ impl Hand for Live {
 
 type Driver = Engine<Live, SqliteStore, Pace>;
 
-fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, limits: Limits, pace: Pace) -> Driver {
+fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, config: &Config, pace: Pace) -> Driver {
     let on_failure = if arguments.fail_fast { OnFailure::Stop } else { OnFailure::GoOn };
-    let settings = Settings { limits, on_failure, ..Settings::default() };
+    let settings = Settings { limits: config.at_once, on_failure, patience: config.patience };
     Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(pace), settings)
 }
 

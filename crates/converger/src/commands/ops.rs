@@ -7,6 +7,7 @@ use converger_core::apply::{
     Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
 };
 use converger_core::failure::Code;
+use converger_core::guest::Vmid;
 use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, EnvironmentLock, Filter, Standing, Write};
@@ -52,14 +53,18 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     let read = |book: &Book| book.looked().operations(&filter, listing.limit).map_err(|error| memory::failed(&error));
     let shelf = shelf(&listing.place)?;
     let histories = shelf.read_if_there(read)?.unwrap_or_default();
+    let said = said(listing)?;
     let written = if listing.json {
-        output::json(|out| histories.iter().try_for_each(|history| writeln!(out, "{}", as_json(history))))
+        let lines: Vec<Json> = said.iter().map(Said::json).chain(histories.iter().map(as_json)).collect();
+        output::json(|out| lines.iter().try_for_each(|line| writeln!(out, "{line}")))
     } else {
+        let said: String = said.iter().map(|said| format!("{}\n", styled(render::YELLOW, said.line()))).collect();
+        let said = if said.is_empty() { said } else { format!("{said}\n") };
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
         let none = || format!("no operations in {}\n", files::shown(&shelf.directory));
         let lines = if lines.is_empty() { none() } else { lines };
-        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}{}", said_by_people(listing)?, older(&histories, listing))))
+        write!(anstream::stdout(), "{}", screen::out(&format!("{said}{lines}{}", older(&histories, listing))))
     };
     // Also of those that have no room in the list.
     let held = Filter { standing: Some(Standing::Held), before: None, ..filter.clone() };
@@ -74,20 +79,44 @@ fn older(histories: &[History], listing: &Listing) -> String {
     last.map_or_else(String::new, |last| format!("the newest {}; `--before {}` shows older ones\n", listing.limit, last.id().as_str()))
 }
 
-/// What people said that keeps the program from acting: freezes and holds, as long as they last.
-fn said_by_people(listing: &Listing) -> Result<String, Stop> {
+/// What somebody said that keeps the program from acting, as long as it lasts: a freeze, or the hold of a guest.
+struct Said {
+    /// The guest that is held; none: everything is frozen.
+    guest: Option<Vmid>,
+    reason: Box<str>,
+    /// Who said it and when; none: it stands in converger.toml.
+    by: Option<(Box<str>, u64)>,
+}
+
+impl Said {
+    fn line(&self) -> String {
+        let what = self.guest.map_or_else(|| "frozen".to_owned(), |guest| format!("guest {guest} held"));
+        match &self.by {
+            Some((by, at_ms)) => format!("{what} {}", word_of(by, &self.reason, *at_ms)),
+            None => format!("{what} by converger.toml: {}", theirs(&self.reason)),
+        }
+    }
+
+    fn json(&self) -> Json {
+        let by = self.by.as_ref().map(|(by, at_ms)| json!({ "who": by, "at_ms": at_ms }));
+        let word = if self.guest.is_some() { "hold" } else { "freeze" };
+        json!({ "schema": "converger.said/1", "said": word, "guest": self.guest, "reason": self.reason, "by": by })
+    }
+}
+
+/// All of it that concerns what is listed.
+fn said(listing: &Listing) -> Result<Vec<Said>, Stop> {
     if listing.open {
-        return Ok(String::new());
+        return Ok(Vec::new());
     }
     let environment = spine::environment(&listing.place.environment)?;
     let config = spine::load(listing.place.config.as_deref(), &environment)?;
     let remembered = memory::glance(&config, &environment)?;
-    let frozen = remembered.freeze.iter().map(|freeze| format!("frozen {}", word_of(&freeze.by, &freeze.reason, freeze.at_ms)));
-    let frozen = frozen.chain(config.circumstances.freeze.map(|reason| format!("frozen by converger.toml: {}", theirs(&reason))));
-    let holds = remembered.holds.iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
-    let held = holds.map(|hold| format!("guest {} held {}", hold.vmid, word_of(&hold.by, &hold.reason, hold.at_ms)));
-    let lines: String = frozen.chain(held).map(|line| format!("{}\n", styled(render::YELLOW, line))).collect();
-    Ok(if lines.is_empty() { lines } else { format!("{lines}\n") })
+    let frozen = remembered.freeze.map(|freeze| Said { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
+    let written = config.circumstances.freeze.map(|reason| Said { guest: None, reason: reason.into(), by: None });
+    let holds = remembered.holds.into_iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
+    let held = holds.map(|hold| Said { guest: Some(hold.vmid), reason: hold.reason, by: Some((hold.by, hold.at_ms)) });
+    Ok(frozen.into_iter().chain(written).chain(held).collect())
 }
 
 /// Who said something, when and why.

@@ -25,6 +25,7 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Plan => plan(),
         Format::Result => reports::result(),
         Format::History => reports::history(),
+        Format::Said => reports::said(),
         Format::Doctor => reports::doctor(),
         Format::Pin => reports::pin(),
         Format::Init => reports::init(),

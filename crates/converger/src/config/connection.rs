@@ -214,7 +214,7 @@ impl Written {
 }
 
 /// A number that is written, if it is one that can be meant.
-fn within(key: &str, unit: &str, written: Option<&Spanned<u64>>, range: RangeInclusive<u64>) -> Result<Option<u64>, Fault> {
+pub(super) fn within(key: &str, unit: &str, written: Option<&Spanned<u64>>, range: RangeInclusive<u64>) -> Result<Option<u64>, Fault> {
     let Some(written) = written else { return Ok(None) };
     let number = *written.get_ref();
     if range.contains(&number) {

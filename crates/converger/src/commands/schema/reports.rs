@@ -118,6 +118,20 @@ pub(super) fn history() -> Json {
     schema
 }
 
+/// A line of `ops list --json` before those of operations.
+pub(super) fn said() -> Json {
+    let by = object(&["at_ms", "who"], json!({ "at_ms": count(), "who": text() }));
+    let mut schema = object(
+        &["by", "guest", "reason", "said", "schema"],
+        json!({
+            "by": or_null(by), "guest": or_null(vmid()), "reason": text(), "said": words(&["freeze", "hold"]),
+            "schema": { "const": "converger.said/1" },
+        }),
+    );
+    head(&mut schema, "A freeze, or a hold of a guest, as long as it lasts (ops list --json)");
+    schema
+}
+
 /// A line of `doctor --json`.
 pub(super) fn doctor() -> Json {
     let line = object(&["text", "where"], json!({ "text": text(), "where": words(&["node", "config", "here"]) }));
