@@ -23,6 +23,7 @@ use futures_util::FutureExt as _;
 use super::bugs::{self, Bug};
 use super::harm::{Harm, Kind};
 use super::oracle::{Against, Mutation, Oracle};
+use super::recall;
 use super::scene::{Scene, TOKEN};
 use super::stage::Stage;
 use super::trace::Brief;
@@ -488,7 +489,7 @@ impl<'l> Life<'l> {
         }
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
-        let read = came.answer.and_then(|answer| codec::decode(&command, &answer));
+        let read = came.answer.and_then(|answer| recall::decode(&command, &answer));
         let (time, at_ms) = self.time(hand::clock(ask, &read), vmid, came.at_ms);
         let answer = hand::answer(&self.caller, ask, read, time);
         let answer = self.with_foreign_tasks(ask, answer);
@@ -505,7 +506,7 @@ impl<'l> Life<'l> {
     fn time(&mut self, clock: Option<codec::Command>, vmid: u32, at_ms: u64) -> (Option<Result<codec::Event, Failure>>, u64) {
         let Some(command) = clock else { return (None, at_ms) };
         let came = self.stage.carry(&codec::encode(&command), vmid);
-        (Some(came.answer.and_then(|answer| codec::decode(&command, &answer))), at_ms.max(came.at_ms))
+        (Some(came.answer.and_then(|answer| recall::decode(&command, &answer))), at_ms.max(came.at_ms))
     }
 
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {

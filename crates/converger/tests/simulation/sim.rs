@@ -8,6 +8,7 @@ mod bugs;
 mod harm;
 mod oracle;
 mod process;
+mod recall;
 mod saga;
 mod scene;
 mod stage;

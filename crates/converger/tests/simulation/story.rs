@@ -34,8 +34,14 @@ use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
 use super::trace::Trace;
 
+/// Whoever dies is started again while things go wrong, up to so many lives.
+const LIVES_MAX: u64 = 3;
+
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
+
+/// What a guest that nothing can bring there does in the second run, it does in every run from then on.
+const RUNS_HOPELESS_MAX: usize = 2;
 
 /// Of so many schedules one has a ledger, which is played again.
 const AUDITED_ONE_IN: u64 = 16;
@@ -68,7 +74,8 @@ pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let mut rng = Rng::new(seed);
     let scene = scene::draw(&mut rng);
     let harms = harm::draw(&mut rng, &scene);
-    let lives = 1 + rng.below(3);
+    // What carries a key is asked for again.
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if scene.is_one_shot { 2 } else { 1 });
     let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
     let story = Story::new(scene, stage, rng, bug);
     // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
@@ -223,16 +230,21 @@ impl Story {
         self.oracle.violation.is_some()
     }
 
+    /// So many lives, and one more for whoever dies in the last one. A life in which nothing struck and nothing was sent is the last one:
+    /// the next one would be the same again.
     fn bad_days(&mut self, lives: u64) {
-        for _ in 0..lives {
-            if self.is_broken() {
+        let mut left = lives;
+        for _ in 0..lives.max(LIVES_MAX) {
+            if self.is_broken() || left == 0 {
                 return;
             }
-            let has_died = self.live().is_err();
-            if has_died {
+            let before = (self.stage().harms(), self.oracle.sends);
+            left -= 1;
+            if self.live().is_err() {
+                left = left.max(1);
                 self.stage().sometimes("the process died");
                 self.stage().tell(format_args!("the process is dead"));
-            } else if !self.stage().has_harms() {
+            } else if self.stage().harms() == 0 || (self.stage().harms(), self.oracle.sends) == before {
                 return;
             }
             let within = *self.rng.pick(&[1_000, 30_000, 600_000]).unwrap_or(&1_000);
@@ -402,7 +414,7 @@ impl Story {
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
             // It was read for so long that nobody knows any more how it is.
-            Err(_) if !self.is_healed => return None,
+            Ok(Admitted::Refused(_)) if !self.is_healed => return None,
             other => panic!("everything was typed: {other:?}"),
         };
         self.runs += 1;
@@ -443,7 +455,8 @@ impl Story {
         self.stage().heal(vmids.into_iter());
         self.stage().pass(600_000);
         self.thaw();
-        for _ in 0..RUNS_MAX {
+        let runs_max = if self.is_any_hopeless() { RUNS_HOPELESS_MAX } else { RUNS_MAX };
+        for _ in 0..runs_max {
             self.release();
             let sends = self.oracle.sends;
             if self.live().is_err() || self.is_broken() {
