@@ -34,6 +34,11 @@ pub enum Mode {
 pub enum Confirmation {
     /// Nothing.
     None,
+    /// A person was asked, and did not say yes.
+    Declined {
+        /// Who.
+        by: Box<str>,
+    },
     /// A person at a terminal said yes, and typed these names of guests.
     Typed {
         /// Who.
@@ -152,24 +157,20 @@ pub struct ApprovedPlan {
     how: &'static str,
 }
 
-/// Decides whether a plan may be carried out. All causes against it are collected.
+/// Decides whether a plan may be carried out. All that stands against it whatever is said is collected; what is said counts where nothing does.
 ///
 /// # Errors
 /// The plan cannot be written as JSON; none of ours is one.
 pub fn admit(safe: SafePlan, admission: &Admission) -> io::Result<Admitted> {
     let digest = write_body(&mut io::sink(), safe.plan())?;
-    let mut refusals = objections(&safe, admission);
-    let (by, how) = match approval(safe.plan(), admission, digest) {
-        Ok(approval) => approval,
-        Err(refusal) => {
-            refusals.push(refusal);
-            ("nobody".into(), "not at all")
-        }
-    };
+    let refusals = objections(&safe, admission);
     if !refusals.is_empty() {
         return Ok(Admitted::Refused(refusals));
     }
-    Ok(Admitted::Approved(ApprovedPlan { safe, digest, by, how }))
+    Ok(match approval(safe.plan(), admission, digest) {
+        Ok((by, how)) => Admitted::Approved(ApprovedPlan { safe, digest, by, how }),
+        Err(refusal) => Admitted::Refused(vec![refusal]),
+    })
 }
 
 /// What stands against a plan whatever is said to the question: nobody needs to be asked then.
@@ -217,6 +218,7 @@ fn approval(plan: &Plan, admission: &Admission, digest: Digest) -> Result<(Box<s
     }
     match &admission.confirmation {
         Confirmation::None => missing("a confirmation", changed),
+        Confirmation::Declined { .. } => missing("a yes of whoever was asked", changed),
         Confirmation::Typed { by, names } => {
             let unnamed = unnamed(plan, names);
             if unnamed.is_empty() { Ok((by.clone(), "typed")) } else { missing("the typed name of each guest that goes down", unnamed) }

@@ -20,6 +20,7 @@ use std::borrow::Cow;
 pub use diagnostic::{Diagnostic, Diagnostics, Place, Span};
 pub use hidden::is_hidden;
 pub use once::keys_once;
+pub use reader::nearest;
 pub(crate) use reader::{Next, Reader, Seen, Stop, is_decimal, quoted};
 pub(crate) use scalar::{yaml_comment, yaml_lines, yaml_quoted, yaml_text};
 

@@ -163,6 +163,8 @@ pub enum Entry {
         reason: Box<str>,
         /// How many entries the witness had seen.
         size: u64,
+        /// The root of their log, as a checkpoint has it; none where the witness had seen nothing.
+        root: Option<Box<str>>,
         /// When.
         at_ms: u64,
     },

@@ -434,11 +434,14 @@ async fn recorded(store: &impl Store, record: Record) -> operation::Event {
         _ => None,
     };
     let event = committed(store.commit(Batch::from(record)).await);
-    if let (Some((run, vmid, at_ms)), operation::Event::NotCommitted(NotCommitted::Refused(refusal))) = (intended, &event) {
-        // Where that cannot be written the next record cannot either, and says so.
-        let _ = store.commit(Batch::from(Write::decision(Entry::refused(run, Some(vmid), refusal, at_ms)))).await;
+    let (Some((run, vmid, at_ms)), operation::Event::NotCommitted(NotCommitted::Refused(refusal))) = (intended, &event) else {
+        return event;
+    };
+    // Nobody is told of a decision that is not written down (G10).
+    match store.commit(Batch::from(Write::decision(Entry::refused(run, Some(vmid), refusal, at_ms)))).await {
+        Ok(_) => event,
+        Err(error) => operation::Event::NotCommitted(NotCommitted::Failed(error.to_string().into())),
     }
-    event
 }
 
 /// What a store's answer to a record means to the operation that it is of.

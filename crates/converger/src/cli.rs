@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use converger_core::guest::Vmid;
 
 pub(crate) use evidence::{
-    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, Proving, Pruning, Reproducing, Resyncing, ShowingEntry, Tailing,
-    Verifying,
+    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Reproducing, Resyncing, ShowingEntry,
+    Tailing, Verifying,
 };
 
 const ABOUT: &str = "\
@@ -521,7 +521,13 @@ pub(crate) struct Listing {
     /// Only those of this guest
     #[arg(long, value_parser = vmid)]
     pub(crate) vmid: Option<Vmid>,
-    /// At most so many
+    /// Only those of this run
+    #[arg(long, value_name = "ID")]
+    pub(crate) run: Option<String>,
+    /// Only those that are older than this one
+    #[arg(long, value_name = "OPERATION")]
+    pub(crate) before: Option<String>,
+    /// At most so many, the newest first
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) limit: u32,
     /// Print a line of JSON for each

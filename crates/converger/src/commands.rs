@@ -122,8 +122,9 @@ pub(crate) enum Message {
 }
 
 impl Stop {
+    /// What was asked for cannot be meant, unless a code says more.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self::new(End::Input, Message::Sentence(message.into()))
+        Self::new(End::Input, Message::Sentence(message.into())).code(Code::UsageWrong)
     }
 
     /// A decision that no plan has: with its evidence and what to do.
@@ -210,6 +211,11 @@ impl Stop {
     /// The word of its code.
     pub(crate) fn code_word(&self) -> Option<&'static str> {
         self.code
+    }
+
+    /// What to do about it.
+    pub(crate) fn remedy(&self) -> Option<&str> {
+        self.help.as_deref()
     }
 
     /// What is said, without what to do about it.

@@ -211,7 +211,7 @@ fn built_in() -> Config {
         connection: None,
         state: None,
         witness: None,
-        snapshot: b"{}".to_vec(),
+        snapshot: serde_json::json!({ "limits": in_force(Limits::default()) }).to_string().into_bytes(),
     }
 }
 
@@ -241,23 +241,31 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         );
         return Err(Fault::at(own, text));
     }
+    let origin = file.limits.as_ref().map_or("built-in limits".into(), |_| files::shown(path));
+    let limits = limits(&file.limits.unwrap_or_default())?;
     Ok(Config {
-        origin: file.limits.as_ref().map_or("built-in limits".into(), |_| files::shown(path)),
+        origin,
         rules: rules(protect)?,
-        limits: limits(&file.limits.unwrap_or_default())?,
+        limits,
         at_once: at_once(&file.apply)?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: state(file.store, path),
         witness: witness(file.ledger, path),
-        snapshot: snapshot(text, environment)?,
+        snapshot: snapshot(text, environment, limits)?,
     })
+}
+
+/// Limits as they are kept, built in or not: what is built in may be another another day.
+fn in_force(limits: Limits) -> serde_json::Value {
+    serde_json::json!({ "guests": limits.guests, "percent": limits.percent, "stops": limits.stops })
 }
 
 /// What was understood of a text and concerns an environment, in the order of names. Remarks are not part of it: somebody may have noted a
 /// secret there; nor are other environments, which no decision about this one rests on.
-fn snapshot(text: &str, environment: &EnvironmentName) -> Result<Vec<u8>, Fault> {
-    let mut understood: serde_json::Value = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
+fn snapshot(text: &str, environment: &EnvironmentName, limits: Limits) -> Result<Vec<u8>, Fault> {
+    let mut understood: serde_json::Map<String, serde_json::Value> = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
+    understood.insert("limits".into(), in_force(limits));
     if let Some(environments) = understood.get_mut("environments").and_then(serde_json::Value::as_object_mut) {
         environments.retain(|name, _| name == environment.as_str());
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, Class, FieldChange, Impact, Risk};
-use converger_core::apply::{Evidence, Fact, Findings, Outcome, Word};
+use converger_core::apply::{Evidence, Fact, Findings, History, Outcome, Word};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::DesiredGuest;
 use converger_core::failure;
@@ -287,10 +287,21 @@ pub(crate) fn ending(outcome: &Outcome) -> String {
 pub(crate) fn facts(evidence: &Evidence) -> Vec<String> {
     let text = |fact: &Fact| match fact {
         Fact::Number(number) => number.to_string(),
-        Fact::Text(text) => theirs(text),
-        Fact::Words(words) => words.iter().map(|word| theirs(word)).collect::<Vec<_>>().join(", "),
+        Fact::Text(text) => begun(text),
+        Fact::Words(words) => words.iter().map(|word| begun(word)).collect::<Vec<_>>().join(", "),
     };
     evidence.iter().map(|(key, fact)| format!("{}: {}", key.as_str(), text(fact))).collect()
+}
+
+/// The most characters of a fact that people are shown: a page.
+const FACT_CHARS_MAX: usize = 2000;
+
+/// Words of others, as far as anybody reads them at a terminal. What is kept, and written as JSON, is whole.
+fn begun(text: &str) -> String {
+    match text.char_indices().nth(FACT_CHARS_MAX) {
+        None => theirs(text),
+        Some((at, _)) => format!("{} [{} more, with --json]", theirs(&text[..at]), counted(text[at..].chars().count() as u64, "character")),
+    }
 }
 
 /// The options that lead to the same reading again.
@@ -298,6 +309,18 @@ pub(crate) fn look(look: &Look) -> String {
     let option =
         |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(" --{name} {}", files::argument(path))).unwrap_or_default();
     option("replay", &look.replay) + &option("config", &look.config)
+}
+
+/// That an operation has its guest, for whoever would not be told otherwise.
+pub(crate) fn unsettled(history: &History) -> String {
+    let (id, guest) = (history.id().as_str(), &history.operation.guest);
+    let what = format!("{} of {} {} ({id})", history.operation.step.change.word(), guest.vmid, theirs(&guest.name));
+    let how = if history.progress().is_open() {
+        "is under way, or was left when its run was killed: an apply first finds out".to_owned()
+    } else {
+        format!("is held: nobody knows what became of it; see `converger ops show {} {id}`", history.operation.environment)
+    };
+    format!("{} {what} {how}\n", styled(YELLOW, "note:"))
 }
 
 /// Where a live reading is from, and what was not as it should be.
@@ -340,5 +363,12 @@ mod tests {
         assert_eq!(theirs(&padded), "\"web [400 blanks] Changes pending: nothing\"");
         assert_eq!((theirs("web-1"), theirs("a  b"), theirs("   ")), ("web-1".into(), "\"a  b\"".into(), "\"   \"".into()));
         assert_eq!(theirs("x\u{3000}\u{a0}\ny"), "\"x\\u{3000}\\u{a0}\\ny\"");
+    }
+
+    #[test]
+    fn a_fact_is_shown_for_a_page_and_no_longer() {
+        assert_eq!(begun(&"é".repeat(FACT_CHARS_MAX)), theirs(&"é".repeat(FACT_CHARS_MAX)));
+        let long = begun(&"x".repeat(50_000));
+        assert!(long.len() < 2100 && long.ends_with("x [48000 characters more, with --json]"), "{}", long.len());
     }
 }

@@ -68,8 +68,8 @@ pub(crate) struct Evidence {
     pub(crate) sent: Vec<Step>,
     /// What the lab got from the last apply of all, which should find nothing to do.
     pub(crate) sent_last: Vec<Step>,
-    /// Whether that one ended well.
-    pub(crate) is_converged: bool,
+    /// The code that it ended with.
+    pub(crate) last_code: Option<i32>,
     /// The journal at the end.
     pub(crate) journal_last: Result<Vec<Ended>, String>,
     /// Whether the record was whole at the end; words, where it was not.
@@ -80,6 +80,8 @@ pub(crate) struct Evidence {
 
 /// The change whose effect cannot be read from the guest.
 const REBOOT: &str = "reboot";
+/// How whoever is to look for a person ends.
+const HELD: i32 = 5;
 
 /// The longest that a start may take after a crash.
 pub(crate) const READY_MAX: Duration = Duration::from_secs(2);
@@ -139,15 +141,16 @@ impl Evidence {
 
     fn last(&self) -> Vec<String> {
         let mut wrong: Vec<String> = self.sent_last.iter().map(|step| format!("restless: the last apply sent {step}")).collect();
-        if !self.is_converged {
-            wrong.push("restless: the last apply did not end well".into());
-        }
         let journal = match &self.journal_last {
             Ok(journal) => journal,
             Err(cause) => return [wrong, vec![format!("the journal cannot be read at the end: {cause}")]].concat(),
         };
         // What a reboot did no state shows afterwards. Where its end could not be written down either, a person is asked, and that is an end.
         let is_held_reboot = |entry: &Ended| entry.step.change == REBOOT && entry.end.as_deref() == Some("held");
+        let well = if journal.iter().any(is_held_reboot) { HELD } else { 0 };
+        if self.last_code != Some(well) {
+            wrong.push("restless: the last apply did not end well".into());
+        }
         let is_open = |entry: &&Ended| matches!(entry.end.as_deref(), None | Some("held")) && !is_held_reboot(entry);
         wrong.extend(journal.iter().filter(is_open).map(|entry| format!("unsettled: nobody knows what became of {}", entry.step)));
         for step in &self.planned {
@@ -230,7 +233,7 @@ mod tests {
             ready: Some(Duration::from_millis(300)),
             sent: vec![step(101), step(102)],
             sent_last: Vec::new(),
-            is_converged: true,
+            last_code: Some(0),
             journal_last: Ok(vec![ended(101, "done"), ended(102, "done")]),
             verified_last: Ok(()),
             said: Vec::new(),
@@ -264,7 +267,8 @@ mod tests {
         let reboot = Step { vmid: 102, change: REBOOT.into() };
         let with = |step: &Step, end: Option<&str>| {
             let last = vec![ended(101, "done"), Ended { step: step.clone(), end: end.map(str::to_owned) }];
-            let mut evidence = Evidence { planned: vec![self::step(101), step.clone()], journal_last: Ok(last), ..good() };
+            let last_code = Some(if end == Some("held") { HELD } else { 0 });
+            let mut evidence = Evidence { planned: vec![self::step(101), step.clone()], journal_last: Ok(last), last_code, ..good() };
             evidence.sent.retain(|own| own.vmid != 102);
             evidence.sent.push(step.clone());
             evidence.last()
@@ -316,13 +320,13 @@ mod tests {
         check(&Evidence { ready: None, ..good() }, &["slow: the restart was never ready"]);
         assert!(Evidence { ready: Some(Duration::from_millis(2_001)), ..good() }.is_only_slow());
         assert!(!Evidence { ready: None, ..good() }.is_only_slow(), "that is not slow");
-        assert!(!Evidence { is_converged: false, ..good() }.is_only_slow());
+        assert!(!Evidence { last_code: Some(1), ..good() }.is_only_slow());
     }
 
     #[test]
     fn an_end_that_is_none_is_found() {
         check(&Evidence { sent_last: vec![step(102)], ..good() }, &["restless: the last apply sent start of 102"]);
-        check(&Evidence { is_converged: false, ..good() }, &["restless: the last apply did not end well"]);
+        check(&Evidence { last_code: Some(1), ..good() }, &["restless: the last apply did not end well"]);
         let open = Evidence { journal_last: Ok(vec![ended(101, "done"), ended(102, "held")]), ..good() };
         check(&open, &["unsettled: nobody knows what became of start of 102", "wrong journal: start of 102 was done 0 times by it"]);
         let twice = Evidence { journal_last: Ok(vec![ended(101, "done"), ended(102, "done"), ended(102, "done")]), ..good() };

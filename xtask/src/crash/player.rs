@@ -148,8 +148,8 @@ fn descendants(process: u32) -> Vec<u32> {
 
 /// With all that came of it: strace and script let go of their children when they are killed.
 fn kill(child: &Child) {
-    // From the last to the first: nobody is left to do anything about the death of a child.
-    let doomed: Vec<String> = descendants(child.id()).iter().rev().map(u32::to_string).collect();
+    // From the first to the last: nobody is left to do anything about the death of a child.
+    let doomed: Vec<String> = descendants(child.id()).iter().map(u32::to_string).collect();
     let arguments: Vec<&str> = std::iter::once("-KILL").chain(doomed.iter().map(String::as_str)).collect();
     let _ = shell::succeeds(&mut shell::command("kill", &arguments));
 }

@@ -188,7 +188,7 @@ mod tests {
             ready: Some(Duration::from_millis(30)),
             sent: vec![step; sent],
             sent_last: Vec::new(),
-            is_converged: true,
+            last_code: Some(0),
             journal_last: Ok(vec![done]),
             verified_last: Ok(()),
             said: vec!["103 guests in scope\n".into(), "nothing to do".into()],

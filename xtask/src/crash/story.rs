@@ -122,7 +122,7 @@ impl Stage {
             }
         };
         let mut ready = None;
-        let mut last = (Vec::new(), false);
+        let mut last = (Vec::new(), None);
         let mut said = Vec::new();
         for round in 0..ROUNDS_MAX {
             let before = sent(&lab)?.len();
@@ -131,8 +131,8 @@ impl Stage {
                 ready = played.ready;
             }
             said.push(played.said);
-            last = (sent(&lab)?.split_off(before), played.code == Some(0));
-            if last == (Vec::new(), true) {
+            last = (sent(&lab)?.split_off(before), played.code);
+            if last == (Vec::new(), Some(0)) {
                 break;
             }
             self.look_after(&lab)?;
@@ -150,7 +150,7 @@ impl Stage {
             ready,
             sent: sent(&lab)?,
             sent_last: last.0,
-            is_converged: last.1,
+            last_code: last.1,
             journal_last: self.journal_of("state")?,
             verified_last: self.verified()?,
             said,

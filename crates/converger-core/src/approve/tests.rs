@@ -91,6 +91,7 @@ fn digest_of(safe: &SafePlan) -> Digest {
 
 #[test]
 fn nobody_said_yes() {
+    assert_eq!(codes(&refused(whole(), &admission(Confirmation::Declined { by: "ann".into() }))), [Code::ApprovalMissing]);
     let refusals = refused(whole(), &admission(Confirmation::None));
     assert_eq!(codes(&refusals), [Code::ApprovalMissing]);
     let Some((_, Datum::Ids(guests))) = refusals[0].evidence().iter().find(|(key, _)| *key == "guests") else { panic!("{refusals:?}") };
@@ -178,10 +179,10 @@ fn a_guest_that_is_refused_stops_all_unless_it_is_to_be_left_out() {
 }
 
 #[test]
-fn all_causes_are_collected() {
+fn all_that_stands_against_it_is_collected_and_nobody_is_asked_then() {
     let locked = safe(|_, observation| observation["guests"][0]["lock"] = json!("backup"));
     let worst = Admission { provenance: Provenance::Replay, now_secs: TAKEN + 10_000, ..admission(Confirmation::None) };
-    let all = [Code::ReplayNotAppliable, Code::ObservationStale, Code::GuestLocked, Code::ApprovalMissing];
+    let all = [Code::ReplayNotAppliable, Code::ObservationStale, Code::GuestLocked];
     assert_eq!(codes(&refused(locked, &worst)), all);
 }
 

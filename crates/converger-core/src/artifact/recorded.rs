@@ -97,8 +97,15 @@ impl RecordedPlan {
         let Some(row) = self.guests.get(&u64::from(guest.vmid.get())) else { return false };
         let planned = usize::try_from(*position).ok().and_then(|at| row.steps.get(at)).cloned();
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
-        let is_of = self.environment == environment.as_str() && serde_json::to_value(guest.kind).is_ok_and(|kind| kind == row.kind);
+        let kind = serde_json::to_value(guest.kind).is_ok_and(|kind| kind == row.kind);
+        let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name;
         as_judged && is_of && planned.map(without_reason) == step_row(step).ok().map(without_reason)
+    }
+
+    /// What it refuses of guests: which, and by which code.
+    #[must_use]
+    pub fn refusals(&self) -> BTreeSet<(u64, &str)> {
+        self.guests.iter().flat_map(|(vmid, row)| row.codes.iter().map(|code| (*vmid, code.as_str()))).collect()
     }
 
     /// Why this one must not stand for the plan of now: other steps, or other guests.

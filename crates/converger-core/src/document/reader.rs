@@ -395,7 +395,8 @@ pub(crate) fn quoted(text: &str) -> String {
 }
 
 /// The known word that is at most two edits away; short words allow one.
-fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+#[must_use]
+pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let distances = known.iter().map(|candidate| (edits(word, candidate), *candidate));
     let (distance, candidate) = distances.min()?;
     let allowed = if candidate.len() > 4 { 2 } else { 1 };

@@ -25,6 +25,10 @@ pub const BUNDLE_SCHEMA: &str = "converger.bundle/1";
 const GUESTS: &str = "no-guest-refused";
 const PASSED: &str = "passed";
 const REFUSED: &str = "refused";
+/// Of the approval, where something stands against the plan whatever is said: nobody is asked then.
+const UNASKED: &str = "unasked";
+/// Codes that no plan is held against: who drives an environment, and what a person may end.
+const NO_GATES: [Code; 2] = [Code::EnvironmentBusy, Code::NotFrozen];
 
 /// What an admission weighs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,13 +49,13 @@ pub struct Bundle {
 pub struct Gate {
     /// Its id: the code that it refuses with.
     pub id: String,
-    /// `passed` or `refused`.
+    /// `passed` or `refused`; of the approval also `unasked`.
     pub result: String,
 }
 
 impl Gate {
-    pub(super) fn is_passed(&self) -> bool {
-        self.result == PASSED
+    pub(super) fn is_refused(&self) -> bool {
+        self.result == REFUSED
     }
 
     /// Whether it is about the whole run, and not about its guests.
@@ -143,10 +147,15 @@ impl Bundle {
 
 /// Every gate, by the codes that were raised.
 fn gates(raised: &BTreeSet<Code>) -> Vec<Gate> {
-    let gate = |id: &str, is_raised: bool| Gate { id: id.into(), result: if is_raised { REFUSED } else { PASSED }.into() };
-    let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == Reach::Run);
-    let mut gates: Vec<Gate> = of_run.map(|entry| gate(entry.word, raised.contains(&entry.code))).collect();
-    gates.push(gate(GUESTS, raised.iter().any(|code| code.entry().reach != Reach::Run)));
+    let result = |is_raised: bool| if is_raised { REFUSED } else { PASSED };
+    let of_run = refusal::TABLE.iter().filter(|entry| entry.reach == Reach::Run && !NO_GATES.contains(&entry.code));
+    let gate = |entry: &refusal::Entry| {
+        let is_unasked = entry.code == Code::ApprovalMissing && !raised.is_empty() && !raised.contains(&entry.code);
+        Gate { id: entry.word.into(), result: if is_unasked { UNASKED } else { result(raised.contains(&entry.code)) }.into() }
+    };
+    let mut gates: Vec<Gate> = of_run.map(gate).collect();
+    let of_guests = raised.iter().any(|code| code.entry().reach != Reach::Run);
+    gates.push(Gate { id: GUESTS.into(), result: result(of_guests).into() });
     gates.sort();
     gates
 }
@@ -179,7 +188,7 @@ pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> An
     if gates(&causes) != bundle.gates {
         return broken(failure::Code::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
     }
-    let refused: Vec<String> = bundle.gates.into_iter().filter(|gate| !gate.is_passed()).map(|gate| gate.id).collect();
+    let refused: Vec<String> = bundle.gates.into_iter().filter(Gate::is_refused).map(|gate| gate.id).collect();
     if refused.is_empty() { Answer::Admissible } else { Answer::Inadmissible(refused) }
 }
 
@@ -244,12 +253,14 @@ const STOP_ALL: &str = "stop-all";
 const LEFT_OUT: &str = "left-out";
 const TYPED: &str = "typed";
 const DIGEST: &str = "digest";
+const DECLINED: &str = "declined";
 
 impl Row {
     fn of(bundle: &Bundle) -> Self {
         let Bundle { by, decision: Decision { inputs, plan, judgement }, admission, gates } = bundle;
         let approval = match &admission.confirmation {
             Confirmation::None => None,
+            Confirmation::Declined { by } => Some(ApprovalRow { by: by.to_string(), how: DECLINED.into(), names: Vec::new(), plan: None }),
             Confirmation::Typed { by, names } => {
                 let names = names.iter().map(|name| name.to_string()).collect();
                 Some(ApprovalRow { by: by.to_string(), how: TYPED.into(), names, plan: None })
@@ -323,6 +334,7 @@ impl ApprovalRow {
     fn confirmation(self) -> Option<Confirmation> {
         let by = self.by.into();
         match (self.how.as_str(), self.plan) {
+            (DECLINED, None) if self.names.is_empty() => Some(Confirmation::Declined { by }),
             (TYPED, None) => Some(Confirmation::Typed { by, names: self.names.into_iter().map(Into::into).collect() }),
             (DIGEST, Some(plan)) => Some(Confirmation::FullDigest { by, digest: Digest::parse(&plan)? }),
             _ => None,

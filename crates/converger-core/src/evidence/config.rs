@@ -25,7 +25,7 @@ struct ConfigRow {
     /// The one that the decision is about, where one is configured.
     #[serde(default)]
     environments: BTreeMap<String, EnvironmentRow>,
-    #[serde(default)]
+    /// As they were in force, built in or not: what is built in may be another another day.
     limits: LimitsRow,
     #[serde(default)]
     freeze: FreezeRow,
@@ -55,11 +55,11 @@ struct ProtectRow {
     tags: Vec<String>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 struct LimitsRow {
-    guests: Option<u32>,
-    percent: Option<u32>,
-    stops: Option<u32>,
+    guests: u32,
+    percent: u32,
+    stops: u32,
 }
 
 #[derive(Default, Deserialize)]
@@ -83,13 +83,9 @@ impl InForce {
         }
         let id = |number: u64| Vmid::new(number).ok_or("it protects what is no guest");
         let ids = own.protect.ids.into_iter().map(id).collect::<Result<Vec<_>, _>>()?;
-        let default = Limits::default();
+        let LimitsRow { guests, percent, stops } = limits;
         Ok(Self {
-            limits: Limits {
-                guests: limits.guests.unwrap_or(default.guests),
-                percent: limits.percent.unwrap_or(default.percent),
-                stops: limits.stops.unwrap_or(default.stops),
-            },
+            limits: Limits { guests, percent, stops },
             rules: Rules::new(ids, own.protect.names, own.protect.tags),
             is_frozen: freeze.on,
             mode: own.mode.map(|mode| match mode {

@@ -82,7 +82,7 @@ impl Deep {
         match entry {
             Entry::Pruned { digests, .. } => self.pruned.extend(digests),
             // What is named again is kept again.
-            Entry::RunStarted { inputs, .. } => self.pruned.retain(|digest| *digest != inputs.observation),
+            Entry::RunStarted { inputs, .. } => drop(self.pruned.remove(&inputs.observation)),
             Entry::Record(Record::Intent { operation, .. }) if !self.admissions.is_admitted(&operation.run) => {
                 let what =
                     format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
@@ -141,34 +141,52 @@ impl Deep {
                 }
             }
         }
+        let mut plans = Plans { kept: &kept, read: BTreeMap::new() };
         for weighed in &self.weighed {
             // That it is there was seen above.
             if let Some(bytes) = kept(weighed.bundle)? {
                 weighed.agrees(&bytes)?;
             }
+            if let Some(plan) = plans.at(weighed.plan())? {
+                weighed.as_refused(plan)?;
+            }
         }
-        self.as_planned(&kept)?;
+        self.as_planned(&mut plans)?;
         Ok(gone)
     }
 
     /// Every operation that the declared state led to is a step of the plan that was admitted.
-    fn as_planned<E: From<Wrong>>(&self, kept: &impl Fn(Digest) -> Result<Option<Vec<u8>>, E>) -> Result<(), E> {
-        let mut plans: BTreeMap<Digest, Option<RecordedPlan>> = BTreeMap::new();
+    fn as_planned<E: From<Wrong>, K: Fn(Digest) -> Result<Option<Vec<u8>>, E>>(&self, plans: &mut Plans<'_, K>) -> Result<(), E> {
         let begun = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
         for (History { operation, .. }, index) in begun.filter(|(history, _)| history.operation.source == Source::Convergent) {
-            let plan = match plans.entry(operation.plan) {
-                Occupied(plan) => plan.into_mut(),
-                Vacant(place) => {
-                    let body = kept(operation.plan)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-                    place.insert(body.as_ref().map(RecordedPlan::read))
-                }
-            };
-            if !plan.as_ref().is_some_and(|plan| plan.has(operation)) {
+            if !plans.at(operation.plan)?.is_some_and(|plan| plan.has(operation)) {
                 let what = format!("entry {index}: the operation {} is no step of the plan {}", operation.id.as_str(), operation.plan);
                 return Err(Wrong { code: Code::UnloggedExecution, index, what }.into());
             }
         }
         Ok(())
+    }
+}
+
+/// Bodies of plans, each read once.
+struct Plans<'k, K> {
+    kept: &'k K,
+    read: BTreeMap<Digest, Option<RecordedPlan>>,
+}
+
+impl<K> Plans<'_, K> {
+    /// The plan under a digest; none, where nothing is kept there that could be one.
+    fn at<E>(&mut self, digest: Digest) -> Result<Option<&RecordedPlan>, E>
+    where
+        K: Fn(Digest) -> Result<Option<Vec<u8>>, E>,
+    {
+        Ok(match self.read.entry(digest) {
+            Occupied(plan) => plan.into_mut().as_ref(),
+            Vacant(place) => {
+                let body = (self.kept)(digest)?.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+                place.insert(body.as_ref().map(RecordedPlan::read)).as_ref()
+            }
+        })
     }
 }
 

@@ -77,6 +77,7 @@ struct Draft {
     program: Option<Box<str>>,
     reason: Option<Box<str>>,
     resolution: Option<Resolution>,
+    root: Option<Box<str>>,
     rules: Option<Digest>,
     run: Option<RunId>,
     size: Option<u64>,
@@ -86,7 +87,7 @@ struct Draft {
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 34] = [
+const WHAT_KEYS: [&str; 35] = [
     "answer",
     "before_ms",
     "boot",
@@ -114,6 +115,7 @@ const WHAT_KEYS: [&str; 34] = [
     "program",
     "reason",
     "resolution",
+    "root",
     "rules",
     "run",
     "size",
@@ -154,6 +156,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "program" => draft.program = read_text(reader, "`program`")?,
             "reason" => draft.reason = read_text(reader, "`reason`")?,
             "resolution" => draft.resolution = one_of(reader, "`resolution`", &Resolution::WORDS, &Resolution::ALL)?,
+            "root" => draft.root = read_text(reader, "`root`")?,
             "rules" => draft.rules = digest(reader)?,
             "run" => draft.run = checked(reader, "`run`", RunId::new)?,
             "size" => draft.size = reader.integer("`size`", 0, INTEGER_MAX)?.map(|(number, _)| number),
@@ -226,7 +229,7 @@ impl Draft {
             "freeze" => Entry::Freeze(Freeze { environment: self.environment?, by, reason: self.reason?, at_ms }),
             "thaw" => Entry::Thaw { environment: self.environment?, by, at_ms },
             "prune" => Entry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
-            _ => Entry::Resync { by, reason: self.reason?, size: self.size?, at_ms },
+            _ => Entry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, at_ms },
         })
     }
 }

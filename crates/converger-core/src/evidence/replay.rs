@@ -57,11 +57,14 @@ pub enum Misplaced {
     Hold(Vmid),
     /// The environment was frozen already, or was not frozen.
     Freeze(EnvironmentName),
+    /// A key was named before.
+    SecondKey,
 }
 
 impl fmt::Display for Misplaced {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::SecondKey => out.write_str("a key was named before, and a ledger has one"),
             Self::RunUnknown(run) => write!(out, "it is about the run {}, which did not begin before it", run.as_str()),
             Self::RunOver(run) => write!(out, "it is about the run {}, which had ended", run.as_str()),
             Self::RunTwice(run) => write!(out, "the run {} began before", run.as_str()),
@@ -84,6 +87,8 @@ impl Replay {
     /// It cannot stand here. What was taken before stays.
     pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
         match entry {
+            // A key is made and named once (0019).
+            Entry::Key { .. } if !self.keys.is_empty() => return Err(Misplaced::SecondKey),
             Entry::Key { verifier, .. } => self.keys.push(verifier),
             Entry::RunStarted { run, inputs } => return self.start(run, inputs.observation),
             Entry::PlanMade { run, plan, .. } | Entry::Admitted { run, plan, .. } => {

@@ -65,7 +65,13 @@ fn entry(rng: &mut Rng, kind: usize) -> Entry {
         14 => Entry::Release { environment, guest, by: text(rng), at_ms },
         15 => Entry::Freeze(Freeze { environment, by: text(rng), reason: text(rng), at_ms }),
         16 => Entry::Thaw { environment, by: text(rng), at_ms },
-        17 => Entry::Resync { by: text(rng), reason: text(rng), size: rng.below(1 << 40), at_ms },
+        17 => Entry::Resync {
+            by: text(rng),
+            reason: text(rng),
+            size: rng.below(1 << 40),
+            root: (rng.below(2) == 0).then(|| text(rng)),
+            at_ms,
+        },
         _ => {
             let digests = (0..rng.below(4)).map(|_| digest(rng)).collect();
             Entry::Pruned { by: text(rng), before_ms: rng.below(1 << 45), digests, at_ms }

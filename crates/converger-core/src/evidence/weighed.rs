@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Answer, Bundle, Decision, Entry, Inputs, Wrong, admissible};
+use super::{Answer, Bundle, Decision, Entry, Gate, Inputs, Wrong, admissible};
 use crate::apply::{RunId, Word};
 use crate::approve::Confirmation;
-use crate::artifact::Digest;
+use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::Code;
+use crate::guest::Vmid;
 
 /// An admission, and what the entries before it say that it rests on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct Weighed {
     plan: Digest,
     /// What was refused for the whole run.
     refusals: BTreeSet<Word>,
+    /// What was refused of guests with its plan.
+    guests: BTreeSet<(Vmid, Word)>,
 }
 
 /// That somebody agreed to a plan.
@@ -50,7 +53,8 @@ impl Approval {
     /// What the ledger has where this was said to a plan.
     fn of(confirmation: Confirmation, plan: Digest) -> Option<Self> {
         match confirmation {
-            Confirmation::None => None,
+            // Who says no has agreed to nothing; the bundle has their name, and an entry the refusal.
+            Confirmation::None | Confirmation::Declined { .. } => None,
             Confirmation::Typed { by, names } => Some(Self { plan, by, how: "typed".into(), names: names.into() }),
             Confirmation::FullDigest { by, digest } => Some(Self { plan: digest, by, how: "digest".into(), names: Box::default() }),
         }
@@ -68,6 +72,7 @@ struct Said {
     made: Option<(Digest, Digest)>,
     approvals: Vec<Approval>,
     refusals: BTreeSet<Word>,
+    guests: BTreeSet<(Vmid, Word)>,
     is_admitted: bool,
 }
 
@@ -77,11 +82,12 @@ impl Admissions {
         match entry {
             Entry::RunStarted { run, inputs } => {
                 let (by, inputs) = (run.by.clone(), inputs.clone());
-                let said = Said { by, inputs, made: None, approvals: Vec::new(), refusals: BTreeSet::new(), is_admitted: false };
-                self.0.insert(run.id.clone(), said);
+                let (approvals, refusals, guests) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+                self.0.insert(run.id.clone(), Said { by, inputs, made: None, approvals, refusals, guests, is_admitted: false });
             }
             Entry::PlanMade { run, plan, judgement, .. } => self.0.get_mut(run)?.made = Some((*plan, *judgement)),
             Entry::Refused { run, code, guest: None, .. } => drop(self.0.get_mut(run)?.refusals.replace(code.clone())),
+            Entry::Refused { run, code, guest: Some(guest), .. } => drop(self.0.get_mut(run)?.guests.replace((*guest, code.clone()))),
             Entry::Approved { run, plan, by, how, names, .. } => {
                 let approval = Approval { plan: *plan, by: by.clone(), how: how.as_str().into(), names: names.clone() };
                 self.0.get_mut(run)?.approvals.push(approval);
@@ -89,10 +95,10 @@ impl Admissions {
             Entry::Admitted { run, plan, bundle, answer, .. } => {
                 let said = self.0.get_mut(run)?;
                 said.is_admitted = answer.as_str() == Answer::Admissible.word();
-                let Said { by, inputs, made, approvals, refusals, .. } = said.clone();
+                let Said { by, inputs, made, approvals, refusals, guests, .. } = said.clone();
                 let decision = made.map(|(plan, judgement)| Decision { inputs, plan, judgement });
                 let (run, bundle, answer, plan) = (run.clone(), *bundle, answer.clone(), *plan);
-                return Some(Weighed { index, run, bundle, answer, approvals, by, decision, plan, refusals });
+                return Some(Weighed { index, run, bundle, answer, approvals, by, decision, plan, refusals, guests });
             }
             Entry::RunEnded { run, .. } => drop(self.0.remove(run)),
             _ => {}
@@ -129,16 +135,42 @@ impl Weighed {
         if self.approvals != Vec::from_iter(Approval::of(admission.confirmation, decision.plan)) {
             return unlike("the approvals that it weighed are not those that stand before it in the ledger");
         }
-        let refused: Vec<_> = gates.into_iter().filter(|gate| !gate.is_passed()).collect();
+        let refused: Vec<_> = gates.into_iter().filter(Gate::is_refused).collect();
         let [yes, no] = [Answer::Admissible.word(), Answer::Inadmissible(Vec::new()).word()];
         let word = if refused.is_empty() { yes } else { no };
         // What was broken, or could not be told, has gates that decided nothing.
         if [yes, no].contains(&self.answer.as_str()) && self.answer.as_str() != word {
             return unlike(&format!("its gates give `{word}`, and `{}` is recorded", self.answer.as_str()));
         }
-        let is_told = |id: &str| self.refusals.iter().any(|code| code.as_str() == id);
-        match refused.iter().find(|gate| gate.is_of_run() && !is_told(&gate.id)) {
-            Some(gate) => unlike(&format!("it was refused by `{}`, and no entry before it says so", gate.id)),
+        let of_run: BTreeSet<&str> = refused.iter().filter(|gate| gate.is_of_run()).map(|gate| gate.id.as_str()).collect();
+        let told: BTreeSet<&str> = self.refusals.iter().map(Word::as_str).collect();
+        if let Some(gate) = of_run.difference(&told).next() {
+            return unlike(&format!("it was refused by `{gate}`, and no entry before it says so"));
+        }
+        // What was broken, or could not be told, was weighed by nobody.
+        match told.difference(&of_run).next().filter(|_| [yes, no].contains(&self.answer.as_str())) {
+            Some(code) => unlike(&format!("an entry before it says that the run was refused by `{code}`, and that gate says otherwise")),
+            None => Ok(()),
+        }
+    }
+
+    /// The plan that was weighed.
+    pub(super) fn plan(&self) -> Digest {
+        self.plan
+    }
+
+    /// Whether the entries before it refuse of guests what the plan does, and nothing else.
+    ///
+    /// # Errors
+    /// The first that only one of the two has.
+    pub(super) fn as_refused(&self, plan: &RecordedPlan) -> Result<(), Wrong> {
+        let told: BTreeSet<(u64, &str)> = self.guests.iter().map(|(guest, code)| (guest.get().into(), code.as_str())).collect();
+        let (planned, unlike) = (plan.refusals(), |what: String| Err(self.wrong(Code::IntegrityViolation, &what)));
+        if let Some((guest, code)) = planned.difference(&told).next() {
+            return unlike(format!("its plan refuses guest {guest} by `{code}`, and no entry before it says so"));
+        }
+        match told.difference(&planned).next() {
+            Some((guest, code)) => unlike(format!("an entry before it refuses guest {guest} by `{code}`, and its plan does not")),
             None => Ok(()),
         }
     }

@@ -149,9 +149,12 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             map.serialize_entry("by", by)?;
             map.serialize_entry("environment", environment)
         }
-        Entry::Resync { by, reason, size, .. } => {
+        Entry::Resync { by, reason, size, root, .. } => {
             map.serialize_entry("by", by)?;
             map.serialize_entry("reason", reason)?;
+            if let Some(root) = root {
+                map.serialize_entry("root", root)?;
+            }
             map.serialize_entry("size", size)
         }
         Entry::Pruned { by, before_ms, digests, .. } => {

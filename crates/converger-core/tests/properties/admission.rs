@@ -35,6 +35,7 @@ fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
     let by = || "ann@desk".into();
     let other = Digest::of_bytes(b"another plan");
     let confirmation = match rng.below(5) {
+        0 if rng.one_in(2) => Confirmation::Declined { by: by() },
         0 => Confirmation::None,
         1 => Confirmation::FullDigest { by: by(), digest: if rng.one_in(4) { other } else { plan } },
         2 => Confirmation::Typed { by: by(), names: Vec::new() },

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use converger_core::apply::{Evidence, Run, RunId, Word};
 use converger_core::approve::Confirmation;
-use converger_core::artifact::Digest;
+use converger_core::artifact::{Digest, RecordedPlan};
 use converger_core::evidence::{Bundle, Deep, Entry, Wrong, write_entry};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 
 use crate::admission::{Weighed, weighed};
 use crate::each_case;
@@ -33,19 +33,22 @@ fn record(weighed: &Weighed) -> Record {
     let started = Run { id: run.clone(), environment, plan, by: by.clone(), at_ms: 1, boot: None };
     let mut entries = vec![Entry::RunStarted { run: started, inputs: decision.inputs.clone() }];
     entries.push(Entry::PlanMade { run: run.clone(), plan, judgement: decision.judgement, at_ms: 1 });
-    let refused = |code: &str| Entry::Refused {
+    let refused = |guest: Option<Vmid>, code: &str| Entry::Refused {
         run: run.clone(),
-        guest: None,
+        guest,
         stage: word("safety"),
         code: word(code),
         evidence: Evidence::default(),
         at_ms: 1,
     };
     let raised = weighed.bundle.gates.iter().filter(|gate| gate.result == "refused" && gate.id != "no-guest-refused");
-    entries.extend(raised.map(|gate| refused(&gate.id)));
+    entries.extend(raised.map(|gate| refused(None, &gate.id)));
+    let body: serde_json::Value = serde_json::from_slice(&weighed.blobs[&plan]).expect("JSON");
+    let of_guests = RecordedPlan::read(&body);
+    entries.extend(of_guests.refusals().into_iter().map(|(guest, code)| refused(Vmid::new(guest), code)));
     let approved = |plan, by: &str, how, names| Entry::Approved { run: run.clone(), plan, by: by.into(), how: word(how), names, at_ms: 1 };
     match &admission.confirmation {
-        Confirmation::None => {}
+        Confirmation::None | Confirmation::Declined { .. } => {}
         Confirmation::Typed { by, names } => entries.push(approved(plan, by, "typed", names.clone().into())),
         Confirmation::FullDigest { by, digest } => entries.push(approved(*digest, by, "digest", Box::default())),
     }
@@ -143,6 +146,28 @@ fn an_approval_or_a_refusal_that_was_taken_out_is_missed() {
         }
     }
     assert!(approvals > 0 && refusals > 0, "{approvals} {refusals}");
+}
+
+#[test]
+fn a_refusal_that_nobody_made_is_found() {
+    let mut of_run = 0;
+    for case in each_case(SEED + 5, RECORDS) {
+        let whole = record(&weighed(&case));
+        let run = RunId::new("run-1").expect("an id");
+        for (guest, part) in [(None, "that gate says otherwise"), (Vmid::new(999_999_999), "and its plan does not")] {
+            let has_it = |entry: &Entry| matches!(entry, Entry::Refused { code, .. } if code.as_str() == "not-quorate");
+            if guest.is_none() && whole.entries.iter().any(has_it) {
+                continue;
+            }
+            of_run += u32::from(guest.is_none());
+            let (stage, code, evidence) = (word("plan"), word("not-quorate"), Evidence::default());
+            let invented = Entry::Refused { run: run.clone(), guest, stage, code, evidence, at_ms: 1 };
+            let mut entries = whole.entries.clone();
+            entries.insert(2, invented);
+            assert!(is_found(&Record { entries, blobs: whole.blobs.clone() }, part), "{case:?} {part}");
+        }
+    }
+    assert!(of_run > 0, "some runs are not refused for that");
 }
 
 #[test]

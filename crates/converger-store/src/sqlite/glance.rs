@@ -1,4 +1,4 @@
-//! What people should know of a store before anything is done: a freeze, holds, operations that are held, and guests changed of late.
+//! What people should know of a store before anything is done: a freeze, holds, operations that have their guests, and guests changed of late.
 //!
 //! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
 //! into the file. What never enters: writing, and waiting for anybody.
@@ -14,7 +14,6 @@ use rusqlite::{Connection, OpenFlags};
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{open, schema, snapshot, still, sums};
-use crate::query::{Filter, LIST_MAX, Standing};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
 
@@ -25,8 +24,8 @@ pub struct Remembered {
     pub freeze: Option<Freeze>,
     /// Guests that people hold, in the order of their ids.
     pub holds: Vec<Hold>,
-    /// Operations of which it is not known what became of them, newest first.
-    pub held: Vec<History>,
+    /// Operations that have their guests: they are under way, or it is not known what became of them. Oldest first.
+    pub unsettled: Vec<History>,
     /// Guests that were changed since the asked time, or may be under change now.
     pub changed: BTreeSet<Vmid>,
 }
@@ -80,11 +79,10 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
 
 /// All that is remembered of an environment, of one moment.
 fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, Trouble> {
-    let filter = Filter { environment: Some(environment.clone()), standing: Some(Standing::Held), ..Filter::default() };
     Ok(Remembered {
         freeze: tables.freeze(environment)?,
         holds: tables.holds(environment)?,
-        held: tables.operations(&filter, LIST_MAX)?,
+        unsettled: tables.unsettled(environment)?,
         changed: tables.changed(environment, since_ms)?,
     })
 }

@@ -76,6 +76,17 @@ impl<'c> Tables<'c> {
         Ok(all)
     }
 
+    /// All operations that have their guests now, open or held; oldest first.
+    pub(super) fn unsettled(&self, environment: &EnvironmentName) -> Done<Vec<History>> {
+        self.occupying(environment, "")
+    }
+
+    /// Those of them of which something more is true. They are not found by walking through all that ever were.
+    fn occupying(&self, environment: &EnvironmentName, more: &str) -> Done<Vec<History>> {
+        let sql = format!("{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 {more} ORDER BY o.seq", rows::HISTORY);
+        self.all(&sql, params![environment.as_str()], rows::history)
+    }
+
     /// Changes exactly one row: that it is there was asked before, so that anything else is a damaged file.
     fn change(&self, what: &str, sql: &str, params: impl Params) -> Done<()> {
         match self.connection.prepare_cached(sql)?.execute(params)? {
@@ -217,12 +228,7 @@ impl Read for Tables<'_> {
     }
 
     fn open_operations(&self, environment: &EnvironmentName) -> Done<Vec<History>> {
-        // What an open operation is cannot be found by walking through all that ever were.
-        let sql = format!(
-            "{} JOIN occupants c ON c.operation = o.seq WHERE c.environment = ?1 AND e.operation IS NULL ORDER BY o.seq",
-            rows::HISTORY
-        );
-        self.all(&sql, params![environment.as_str()], rows::history)
+        self.occupying(environment, "AND e.operation IS NULL")
     }
 
     fn operations(&self, filter: &Filter, limit: u32) -> Done<Vec<History>> {

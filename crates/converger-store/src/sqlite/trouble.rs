@@ -25,7 +25,14 @@ pub(super) enum Trouble {
 
 impl From<rusqlite::Error> for Trouble {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Sql(error)
+        use rusqlite::Error::{FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, Utf8Error};
+        match error {
+            // SQLite gives what is there; that it is no value of ours is what is wrong with the row.
+            FromSqlConversionFailure(..) | IntegralValueOutOfRange(..) | InvalidColumnType(..) | Utf8Error(..) => {
+                Self::rotten("a row", error.to_string())
+            }
+            error => Self::Sql(error),
+        }
     }
 }
 

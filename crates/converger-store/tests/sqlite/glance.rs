@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::SystemTime;
 
-use converger_core::apply::{End, Record, Resolution};
+use converger_core::apply::{End, History, Operation, OperationId, Record, Resolution};
 use converger_store::conformance::{Sample, now};
 use converger_store::{Batch, Remembered, Write, glance};
 
@@ -50,6 +50,31 @@ fn what_was_changed_of_late_or_may_be_changing_now_is_told() {
         assert_eq!(now(store.remembered(environment.clone(), since_ms)).expect("read").changed, wanted, "since {since_ms}");
         assert_eq!(glance(&directory, &elsewhere, since_ms).expect("read").changed, BTreeSet::new(), "another environment");
     }
+}
+
+#[test]
+fn whoever_has_a_guest_is_told_until_that_is_over() {
+    let (_above, directory) = place();
+    let mut sample = Sample::new(3);
+    let (environment, store) = (sample.environment(), open(&directory));
+    write(&store, Batch::new(vec![sample.start()]));
+    let told = |what: &str, expected: &[&Operation]| {
+        let unsettled = glance(&directory, &environment, 0).expect("read").unsettled;
+        let ids: Vec<&OperationId> = unsettled.iter().map(History::id).collect();
+        assert_eq!(ids, expected.iter().map(|operation| &operation.id).collect::<Vec<_>>(), "{what}");
+    };
+    let (first, second) = (sample.operation(1, 1), sample.operation(2, 2));
+    told("nothing was begun", &[]);
+    for operation in [&first, &second] {
+        write(&store, Batch::new(vec![Write::Record(sample.intent(operation))]));
+    }
+    told("two are under way", &[&first, &second]);
+    write(&store, Batch::new(vec![Write::Record(sample.ended(&first, End::Held))]));
+    told("what became of one is not known", &[&first, &second]);
+    write(&store, Batch::new(vec![Write::Record(sample.ended(&second, End::Done))]));
+    told("one is done", &[&first]);
+    write(&store, Batch::new(vec![Write::Record(sample.resolved(&first, Resolution::Done))]));
+    told("a person said what became of the other", &[]);
 }
 
 /// Every file of a directory with its content and the times at which it, and the directory, were changed.
@@ -108,7 +133,7 @@ fn a_log_that_is_cut_off_or_damaged_is_read_as_far_as_sqlite_reads_it() {
         let told = glance(&left(&directory, &log, above.path(), &format!("told-{part}")), &environment, 0).expect("read");
         let theirs = open(&left(&directory, &log, above.path(), &format!("theirs-{part}")));
         assert_eq!(told, now(theirs.remembered(environment.clone(), 0)).expect("read"), "part {part}");
-        counts.insert(told.held.len());
+        counts.insert(told.unsettled.len());
     }
     assert!(counts.len() > 3, "some logs have more in them than others: {counts:?}");
 }

@@ -102,7 +102,7 @@ fn victim(directory: &Path) {
     let Ok(store) = SqliteStore::open(directory, settings) else { return println!("\nnot opened") };
     let sample = Sample::new(1);
     // With so many entries that a tile becomes full on the way.
-    let start = || super::ledger::keys(0..200).with(sample.start());
+    let start = || super::ledger::words(0..200).with(sample.start());
     until_taken(|| now(store.commit(start())));
     for group in 0..10 {
         let waiting: Vec<_> = (group * 3..group * 3 + 3).map(|number| (number, store.commit(batch(&sample, number)))).collect();

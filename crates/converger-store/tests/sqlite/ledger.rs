@@ -7,8 +7,11 @@ use converger_store::{Batch, Head, LIST_MAX, Looked, MemoryStore, SqliteStore, S
 
 use super::{open, other, place, settings, write};
 
-pub(super) fn keys(numbers: std::ops::Range<u64>) -> Batch {
-    Batch::new(numbers.map(|number| Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number })).collect())
+/// So many entries of which there may be many.
+pub(super) fn words(numbers: std::ops::Range<u64>) -> Batch {
+    let word =
+        |number| Entry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
+    Batch::new(numbers.map(|number| Write::decision(word(number))).collect())
 }
 
 /// The head of the log that these entries make.
@@ -51,10 +54,10 @@ fn two_processes_write_one_log() {
     let (_above, directory) = place();
     let (one, two) = (open(&directory), open(&directory));
     for round in 0..40 {
-        write(&one, keys(round * 20..round * 20 + 7));
+        write(&one, words(round * 20..round * 20 + 7));
         // A batch that is refused leaves the log as it was, whoever asked.
         assert!(now(one.commit(Write::decision(Entry::Key { verifier: "x".into(), at_ms: u64::MAX }).into())).is_err());
-        write(&two, keys(round * 20 + 7..round * 20 + 20));
+        write(&two, words(round * 20 + 7..round * 20 + 20));
     }
     let entries = now(one.entries(0, 1000)).expect("read");
     let times: Vec<u64> = entries.iter().map(|entry| parse_entry(entry).expect("an entry").at_ms()).collect();
@@ -81,7 +84,7 @@ fn what_is_lost_or_added_at_the_end_is_told_with_its_place() {
     for (sql, part) in broken {
         let (_above, directory) = place();
         let store = open(&directory);
-        write(&store, keys(0..600));
+        write(&store, words(0..600));
         drop(store);
         other(&directory.join("converger.db")).execute_batch(sql).expect("SQL");
         let error = SqliteStore::open(&directory, settings()).map(drop).expect_err(sql).to_string();
@@ -94,7 +97,7 @@ fn what_is_lost_or_added_at_the_end_is_told_with_its_place() {
 fn a_gap_is_told_to_whoever_reads() {
     let (_above, directory) = place();
     let store = open(&directory);
-    write(&store, keys(0..600));
+    write(&store, words(0..600));
     other(store.place()).execute_batch("DELETE FROM ledger_entries WHERE seq = 42").expect("SQL");
     let error = now(store.entries(0, 100)).expect_err("a gap").to_string();
     assert!(error.contains("entry 41 is missing"), "{error}");
@@ -125,7 +128,7 @@ fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
     let dark = twin.crash().lose_power();
     assert_eq!(now(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
     let twin = twin.crash();
-    for batch in [Batch::from(sample.intent(&second)), keys(0..1)] {
+    for batch in [Batch::from(sample.intent(&second)), words(0..1)] {
         write(&file, batch.clone());
         write(&twin, batch);
     }
@@ -154,7 +157,7 @@ fn whoever_looks_reads_all_of_it_and_changes_nothing() {
     let (store, sample) = (open(&directory), Sample::new(1));
     let body = b"{\"planner\":1}".to_vec();
     let digest = converger_core::artifact::Digest::of_bytes(&body);
-    write(&store, keys(0..300));
+    write(&store, words(0..300));
     write(&store, Batch::from(sample.start()).with(Write::blob(body.clone())).with(sample.intent(&sample.operation(1, 1))));
     let tile = Tile { level: 0, index: 0, width: 256 };
     let wanted = (now(store.heads()).expect("read"), now(store.entries(0, 999)).expect("read"), now(store.hashes(tile)).expect("read"));

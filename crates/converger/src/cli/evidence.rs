@@ -12,6 +12,16 @@ pub(crate) struct LedgerPlace {
     pub(crate) config: Option<PathBuf>,
 }
 
+/// Which ledger, where it is only read: that of a state directory, or an export of one.
+#[derive(Args, Debug)]
+pub(crate) struct LedgerSource {
+    #[command(flatten)]
+    pub(crate) from: FromExport,
+    /// Where the state directory is written [default: converger.toml where it exists]
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub(crate) config: Option<PathBuf>,
+}
+
 /// What is asked of the ledger.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ledger {
@@ -76,7 +86,7 @@ pub(crate) struct Resyncing {
 #[derive(Args, Debug)]
 pub(crate) struct Tailing {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) source: LedgerSource,
     /// How many
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
@@ -89,7 +99,7 @@ pub(crate) struct Tailing {
 #[derive(Args, Debug)]
 pub(crate) struct ShowingEntry {
     #[command(flatten)]
-    pub(crate) place: LedgerPlace,
+    pub(crate) source: LedgerSource,
     /// Its place, counted from 0
     pub(crate) index: u64,
     /// Print it as JSON

@@ -11,7 +11,6 @@ mod saved;
 mod silence;
 mod way;
 
-use std::error::Error as _;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,19 +21,19 @@ use std::time::Duration;
 use converger_adapters::proxmox::client::{Client, Turn};
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::{Answer, Ask, Cause, End as Fate, OperationId, Place, RunId};
+use converger_core::apply::{Answer, Ask, Cause, End as Fate, History, OperationId, Place, RunId};
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::{Narrowed, Provenance, RecordedPlan};
 use converger_core::contract;
+use converger_core::desired::Desired;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
-use converger_core::moment;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
 use converger_engine::driver::{Engine, EngineError, Hand, Report, Settings, Signal, worst};
 use converger_engine::schedule::{Limits, OnFailure};
-use converger_store::{EnvironmentLock, LockError, Remembered, SqliteStore, Store as _};
+use converger_store::{Remembered, SqliteStore};
 use futures_util::future::{Either, select};
 use tokio::sync::watch;
 
@@ -45,7 +44,7 @@ use super::{Stop, shown};
 use crate::cli::Apply;
 use crate::exit::End;
 use crate::{config, files, progress, render, screen, state};
-use ask::Person;
+use ask::{Person, Said};
 pub(super) use board::UNDER_WAY;
 use board::{Board, Subject};
 use pace::Pace;
@@ -95,8 +94,7 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
 fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::Saved>, memory: &Memory, pace: Pace) -> Result<End, Stop> {
     let environment = ground.desired.environment().clone();
     let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
-    let lock = lock(memory, &environment)?;
-    memory.store.rely_on(&lock);
+    let _lock = memory.lock(&environment)?;
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
@@ -110,45 +108,56 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     if !arguments.json {
         result::tell_recovered(&environment, &recovered)?;
     }
-    // It outweighs a refusal: what is refused is known.
-    let refused = if recovered.end() == Fate::Held { End::Held } else { End::Refused };
     let report = match recovered.operations() {
         [] => report,
         _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
     };
-    let mut remembered = memory.remembered(&environment)?;
     // Whatever could not be found out, because the run is being left, keeps its guest.
-    remembered.held.extend(memory.wait(memory.store.open_operations(environment.clone())).map_err(|error| memory::failed(&error))?);
+    let remembered = memory.remembered(&environment)?;
+    // It outweighs a refusal: what is refused is known.
+    let is_held = is_held(&recovered, &remembered, &ground.desired);
+    let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
+    let untold: String = remembered.unsettled.iter().filter(is_new).map(render::unsettled).collect();
+    let _ = write!(anstream::stderr(), "{}", screen::err(&untold));
+    let refused = if is_held { End::Held } else { End::Refused };
     let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     // All that is decided from here on is in the ledger before anybody is told of it.
     let recorded = record::begin(memory, &outcome.judged, config, run_id()?)?;
     let person = Person { memory, signal: signal.clone() };
+    let told = Told { environment: &environment, run: &recorded, at_once, recovered: &recovered };
     let approved = match decided(arguments, outcome, mode, saved, &person, &recorded) {
         Ok(Some(approved)) => approved,
-        Ok(None) => {
-            recorded.ended(Fate::Refused);
-            return Ok(refused);
-        }
-        Err(stop) => {
-            recorded.ended(stop.fate());
-            return Err(stop.beside(refused));
+        not => {
+            let fate = not.as_ref().err().map_or(Fate::Refused, Stop::fate);
+            recorded.ended(fate);
+            let written = told.not_carried_out(arguments, fate);
+            return match not {
+                Err(stop) => Err(stop.beside(refused)),
+                Ok(_) => written.map(|()| refused),
+            };
         }
     };
-    let (digest, left_out, run) = (approved.digest(), left_out(&approved), recorded.run());
+    let left_out = left_out(&approved);
     began.store(true, Ordering::SeqCst);
-    let report = carry_out(&engine, memory, approved, run, &signal)?;
-    let told = Told { environment: &environment, plan: digest, run, at_once, recovered: &recovered, report: &report, left_out };
-    told.write(arguments)?;
+    let report = carry_out(&engine, memory, approved, recorded.run(), &signal)?;
+    told.carried_out(arguments, &report, left_out)?;
     // What was left of an earlier run and is settled by now does not speak about this one.
-    let held = if recovered.end() == Fate::Held { Fate::Held } else { Fate::Done };
+    let held = if is_held { Fate::Held } else { Fate::Done };
     let refused = if left_out > 0 { Fate::Refused } else { Fate::Done };
     Ok(end(worst([report.end(), held, refused].into_iter())))
+}
+
+/// Whether it is not known what became of something: of what was left of an earlier run, or of a guest that is declared.
+fn is_held(recovered: &Report, remembered: &Remembered, desired: &Desired) -> bool {
+    let of_recovered = recovered.operations().iter().any(|reported| reported.outcome.end() == Fate::Held);
+    of_recovered || remembered.unsettled.iter().any(|history| desired.scope().has(history.operation.guest.vmid))
 }
 
 fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
     let file = config::path(arguments.source.look.config.as_deref()).map(|path| files::shown(&path)).unwrap_or_default();
     Stop::input(format!("nothing says who decides in the environment `{environment}`"))
+        .code(Code::ConfigInvalid)
         .help(format!("write `mode = \"solo\"` (one person) or `mode = \"shared\"` (whoever asks does not approve) into {file}"))
 }
 
@@ -182,20 +191,6 @@ fn engine(hand: Arc<Live>, memory: &Memory, arguments: &Apply, limits: Limits, p
     Engine::new(hand, Arc::new(memory.store.clone()), Arc::new(pace), settings)
 }
 
-/// One process drives an environment (design 6.23).
-fn lock(memory: &Memory, environment: &EnvironmentName) -> Result<EnvironmentLock, Stop> {
-    EnvironmentLock::take(&memory.directory, environment, &state::actor(), state::now_ms()).map_err(|error| match error {
-        LockError::Busy { holder: Some(holder), .. } => {
-            Stop::refused(&Refusal::environment_busy(&holder.name, holder.pid, &moment::written(holder.since_ms / 1000)))
-        }
-        LockError::Busy { holder: None, .. } => Stop::refused(&Refusal::environment_busy_just_now()),
-        LockError::NameUnfit | LockError::Unusable { .. } => {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            Stop::failed(format!("{error}{cause}")).code(Some(Code::JournalUnwritable))
-        }
-    })
-}
-
 /// Ctrl-C and SIGTERM: the first begins nothing new, the second leaves at once. A time limit is a first one.
 fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<(watch::Receiver<Signal>, Began), Stop> {
     let (sender, receiver) = watch::channel(Signal::GoOn);
@@ -205,7 +200,7 @@ fn signals(memory: &Memory, timeout: Option<u64>, pace: Pace) -> Result<(watch::
         Endings::listen()?
     };
     memory.runtime.spawn(hear(endings, sender, timeout, pace, Arc::clone(&began)));
-    watch_over()?;
+    watch_over(receiver.clone())?;
     Ok((receiver, began))
 }
 
@@ -233,9 +228,9 @@ async fn hear(mut endings: Endings, sender: watch::Sender<Signal>, timeout: Opti
     sender.closed().await;
 }
 
-/// Ends the program some time after a second signal, by a thread of its own: whatever the rest of it waits for, an answer or a screen, it
-/// can be ended. Being killed loses nothing: the journal knows what was under way.
-fn watch_over() -> Result<(), Stop> {
+/// Ends the program some time after it was told to leave, or after a second signal that nobody heard, by a thread of its own: whatever the rest
+/// of it waits for, an answer or a screen, it can be ended. Being killed loses nothing: the journal knows what was under way.
+fn watch_over(mut signal: watch::Receiver<Signal>) -> Result<(), Stop> {
     let runtime = spine::runtime()?;
     let mut endings = {
         let _inside = runtime.enter();
@@ -243,8 +238,15 @@ fn watch_over() -> Result<(), Stop> {
     };
     let watch = move || {
         runtime.block_on(async {
-            endings.next().await;
-            endings.next().await;
+            let twice = pin!(async {
+                endings.next().await;
+                endings.next().await;
+            });
+            // After `--timeout` the first signal is the second word.
+            let left = pin!(async { signal.wait_for(|signal| *signal == Signal::Quit).await.is_ok() });
+            if let Either::Right((false, twice)) = select(twice, left).await {
+                twice.await;
+            }
             tokio::time::sleep(LEAVING).await;
         });
         std::process::exit(End::Held.number().into());
@@ -285,7 +287,7 @@ fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, sign
     record::recovery(memory, environment, unsettled.iter().map(|history| history.id().clone()).collect())?;
     let count = render::counted(u64::try_from(unsettled.len()).unwrap_or(u64::MAX), "operation");
     let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
-    let board = Board::new(Subject::Past);
+    let board = Board::new(Subject::Past, unsettled.len());
     Ok(memory.wait(engine.recover(unsettled, signal.clone(), |notice| board.notice(&notice))))
 }
 
@@ -323,8 +325,8 @@ fn approved(
         Judged::Safe(safe) => (!objections(safe, &admission).is_empty(), ask::is_asked(arguments, safe, mode)),
         Judged::Refused(_) => (true, false),
     };
-    if !arguments.json || is_objected {
-        super::show_outcome(&outcome, arguments.json, false)?;
+    if !arguments.json {
+        super::show_outcome(&outcome, false, false)?;
     }
     // Standard output may be for the result, or lead into a file; nobody says yes to what was not shown where the question is.
     if is_asked && !is_objected && (arguments.json || !io::stdout().is_terminal()) {
@@ -348,13 +350,18 @@ fn approved(
     if !arguments.json && !is_objected {
         told(&way.digest_line())?;
     }
-    admission.confirmation = ask::confirmation(arguments, &safe, mode, person)?;
+    let Said { confirmation, declined } = ask::confirmation(arguments, &safe, mode, person)?;
+    admission.confirmation = confirmation;
     // Somebody may have thought about the answer for an hour.
     admission.now_secs = state::now_ms() / 1000;
     match admitted(safe, &admission)? {
         Admitted::Approved(approved) => recorded.admitted(&admission, &[]).map(|()| Some(approved)),
         Admitted::Refused(refusals) => {
             recorded.admitted(&admission, &refusals)?;
+            // Whoever said no knows why.
+            if let Some(stop) = declined {
+                return Err(stop);
+            }
             let text: String = refusals.iter().map(render::refusal).collect();
             let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", way.on(&refusals))));
             Ok(None)
@@ -367,7 +374,8 @@ fn admitted(safe: SafePlan, admission: &Admission) -> Result<Admitted, Stop> {
 }
 
 fn carry_out(engine: &Driver, memory: &Memory, plan: ApprovedPlan, run: &RunId, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
-    let board = Board::new(Subject::Steps);
+    let steps = plan.plan().verdicts().iter().map(|verdict| if let Verdict::Steps(steps) = verdict { steps.len() } else { 0 });
+    let board = Board::new(Subject::Steps, steps.sum());
     let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
     let driven = engine.apply(plan, run.clone(), ids, Vec::new(), signal.clone(), |notice| board.notice(&notice));
     memory.wait(driven).map_err(|error| match error {

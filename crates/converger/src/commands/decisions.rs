@@ -103,9 +103,9 @@ impl Decided {
 
     fn named(&self, name: &str) -> Result<&Made, Stop> {
         self.find(name).ok_or_else(|| {
-            Stop::input(format!("the ledger has no plan and no run `{}`", name.escape_debug()))
-                .code(Code::UsageWrong)
-                .help("a plan is named by its full digest, a run by its id; `converger ledger tail` shows both")
+            Stop::input(format!("the ledger has no plan and no run `{}`", name.escape_debug())).help(
+                "a plan is named by its full digest, a run by its id; `converger ledger tail` shows both, with --from those of an export",
+            )
         })
     }
 

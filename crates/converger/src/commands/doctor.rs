@@ -115,9 +115,14 @@ fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
         let found = format!("guest {} is left alone: held {}", hold.vmid, ops::word_of(&hold.by, &hold.reason, hold.at_ms));
         here("held", found, format!("converger release {name} {}", hold.vmid))
     });
-    let unsettled = remembered.held.iter().map(|history| {
+    let unsettled = remembered.unsettled.iter().map(|history| {
         let (vmid, id) = (history.operation.guest.vmid, history.id().as_str());
-        let found = format!("guest {vmid} is left alone: it is not known what became of operation {id}");
+        let why = if history.progress().is_open() {
+            format!("operation {id} is under way, or was left when its run was killed; the next apply finds out")
+        } else {
+            format!("it is not known what became of operation {id}")
+        };
+        let found = format!("guest {vmid} is left alone: {why}");
         here("held", found, format!("converger ops show {name} {id}"))
     });
     frozen.chain(written).chain(held).chain(unsettled).collect()

@@ -5,6 +5,7 @@ use std::io::Write;
 
 use converger_core::action::CATALOGUE;
 use converger_core::contract::{self, Report};
+use converger_core::document::nearest;
 use converger_core::failure::{self, TABLE as FAILURES};
 use converger_core::normalize::{Absent, Live, Role, Rule, TABLE as FIELDS, Value};
 use converger_core::refusal::{Code, Entry, Reach, TABLE as CODES};
@@ -28,7 +29,7 @@ pub(super) fn explain(topic: Option<&str>, place: &Place<'_>, as_json: bool) -> 
             let failure = || failure::Code::find(word).map(|code| (failure_text(code.entry()), failure_json(code.entry())));
             match refusal.or_else(failure) {
                 Some(known) => known,
-                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown(word)),
+                None => return explain_recorded(place, word, as_json)?.ok_or_else(|| unknown(word, place)),
             }
         }
     };
@@ -40,13 +41,13 @@ fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> 
     shown(written, end)
 }
 
-fn unknown(word: &str) -> Stop {
-    let words = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word));
-    let near = words.into_iter().find(|own| own.contains(word) || word.contains(own));
-    let stop = Stop::input(format!("there is no code, plan, run or operation `{}`", word.escape_debug())).code(failure::Code::UsageWrong);
+fn unknown(word: &str, place: &Place<'_>) -> Stop {
+    let words: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
+    let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest(word, &words));
+    let stop = Stop::input(format!("there is no code, plan, run or operation `{}`", word.escape_debug()));
     match near {
         Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
-        None => stop.help("`converger explain` lists them all"),
+        None => stop.help(format!("`converger explain` lists the codes; plans, runs and operations were looked for in {}", place.shown())),
     }
 }
 

@@ -60,7 +60,7 @@ fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
         (Some(first), Some(second)) => {
             let all: Vec<String> = [first, second].into_iter().chain(names).map(|name| name.to_string()).collect();
             let stop = Stop::input(format!("{} leads to {} environments: {}", survey.origin, all.len(), all.join(", ")));
-            Err(stop.code(Code::UsageWrong).help("name the one that the guests are in with --environment"))
+            Err(stop.help("name the one that the guests are in with --environment"))
         }
         (None, _) => {
             let stop = Stop::input(format!("{} leads to no environment", survey.origin)).code(Code::EnvironmentUnconfigured);
@@ -78,12 +78,12 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
     };
     let name = files::shown(&path);
     if path == Path::new("-") {
-        let stop = Stop::input("`-` is not a file").code(Code::UsageWrong);
+        let stop = Stop::input("`-` is not a file");
         return Err(stop.help("--dry-run prints the declared state on standard output"));
     }
     super::not_kept(&path, adoption.look.config.as_deref())?;
     if files::notation(&path) == Notation::Json {
-        let stop = Stop::input(format!("{name} would be read as JSON, and YAML is written")).code(Code::UsageWrong);
+        let stop = Stop::input(format!("{name} would be read as JSON, and YAML is written"));
         return Err(stop.help("name a file that ends in .yaml"));
     }
     if path.symlink_metadata().is_ok() {

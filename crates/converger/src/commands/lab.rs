@@ -60,7 +60,7 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
 }
 
 fn setting(arguments: &Lab) -> Result<Setting, Stop> {
-    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(|text| Stop::input(text).code(Code::UsageWrong))?;
+    let flavour = arguments.flavour.map(Flavour::try_from).transpose().map_err(Stop::input)?;
     let bad_day = arguments.bad_day.map(|seed| SeededDay { seed, ..SeededDay::default() });
     let Some(path) = &arguments.world else {
         let scale = Scale { nodes: arguments.nodes, guests: arguments.guests };
@@ -141,7 +141,7 @@ fn unserved(error: &ServeError) -> Stop {
     match error {
         ServeError::Setting(_) => unfit(error.to_string()),
         ServeError::Ports(..) => {
-            let stop = Stop::input(error.to_string()).code(Code::UsageWrong);
+            let stop = Stop::input(error.to_string());
             stop.help("`--port` names the first of them; `--port 0` takes any that are free")
         }
         ServeError::Port(..) => {

@@ -10,22 +10,24 @@ mod prove;
 mod prune;
 
 use std::io::{self, Write as _};
+use std::path::Path;
 
-use converger_core::apply::is_remark;
 use converger_core::document::is_hidden;
+use converger_core::evidence::write_entry;
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Signer};
 use converger_store::Store as _;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, memory, shown, witness};
-use crate::cli::{Exporting, Ledger, LedgerPlace, Proving, Resyncing, ShowingEntry, Tailing};
+use super::verify::Export;
+use super::{Stop, memory, people, shown, witness};
+use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{files, output};
+use crate::{files, output, screen};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
-pub(super) use key::{key_in, known, named, signer};
+pub(super) use key::{key_in, named, signer};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
@@ -42,17 +44,59 @@ pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
 }
 
 fn tail(tailing: &Tailing) -> Result<End, Stop> {
-    let text = Shelf::of(tailing.place.config.as_deref())?.read(|book| {
-        let (size, mut out) = (book.heads()?.all.size, String::new());
-        book.each(size.saturating_sub(tailing.count.into()), size, |index, entry| {
-            let text = if tailing.json { format!("{}\n", numbered(index, entry)?) } else { line(index, &book.entry(index, entry)?) };
-            out.push_str(&text);
+    let mut out = String::new();
+    for (index, bytes) in last(&tailing.source, tailing.count)? {
+        let text = if tailing.json { format!("{}\n", numbered(index, &bytes)?) } else { line(index, &book::entry(index, &bytes)?) };
+        out.push_str(&text);
+    }
+    let text = if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out };
+    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{}", screen::out(&text)) };
+    shown(written, End::Done)
+}
+
+/// Entries as they are kept, each with its place.
+type Kept = Vec<(u64, Vec<u8>)>;
+
+/// The last entries.
+fn last(source: &LedgerSource, count: u32) -> Result<Kept, Stop> {
+    if let Some(path) = &source.from.from {
+        let mut last = exported(path, source, |_| true)?.1;
+        return Ok(last.split_off(last.len().saturating_sub(count as usize)));
+    }
+    Shelf::of(source.config.as_deref())?.read(|book| {
+        let (size, mut last) = (book.heads()?.all.size, Vec::new());
+        book.each(size.saturating_sub(count.into()), size, |index, entry| {
+            last.push((index, entry.to_vec()));
             Ok(())
         })?;
-        Ok(if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out })
+        Ok(last)
+    })
+}
+
+/// One entry as it is kept.
+fn one(source: &LedgerSource, index: u64) -> Result<Vec<u8>, Stop> {
+    let Some(path) = &source.from.from else { return Shelf::of(source.config.as_deref())?.read(|book| book.one(index)) };
+    let (size, found) = exported(path, source, |own| own == index)?;
+    found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| book::beyond(index, size))
+}
+
+/// How many entries an export has, which was checked whole, and those of them that are meant.
+fn exported(path: &Path, source: &LedgerSource, is_meant: impl Fn(u64) -> bool) -> Result<(u64, Kept), Stop> {
+    let (mut size, mut meant, mut unwritten) = (0, Vec::new(), None);
+    let export = Export::open(path, source.from.key.as_deref(), |index, entry| {
+        size = index + 1;
+        if is_meant(index) {
+            match write_entry(&entry) {
+                Ok(bytes) => meant.push((index, bytes)),
+                Err(error) => unwritten = Some(error),
+            }
+        }
     })?;
-    let written = if tailing.json { output::json(|to| write!(to, "{text}")) } else { write!(anstream::stdout(), "{text}") };
-    shown(written, End::Done)
+    export.tell_note();
+    match unwritten {
+        Some(error) => Err(Stop::failed(format!("an entry cannot be written: {error}"))),
+        None => Ok((size, meant)),
+    }
 }
 
 /// An entry as it is kept, with its place.
@@ -62,10 +106,8 @@ fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
 }
 
 fn show(showing: &ShowingEntry) -> Result<End, Stop> {
-    let (json, line) = Shelf::of(showing.place.config.as_deref())?.read(|book| {
-        let bytes = book.one(showing.index)?;
-        Ok((numbered(showing.index, &bytes)?, line(showing.index, &book.entry(showing.index, &bytes)?)))
-    })?;
+    let bytes = one(&showing.source, showing.index)?;
+    let (json, line) = (numbered(showing.index, &bytes)?, line(showing.index, &book::entry(showing.index, &bytes)?));
     let written = if showing.json {
         output::json(|out| writeln!(out, "{json}"))
     } else {
@@ -98,12 +140,14 @@ struct Signed {
 
 /// Signs what is durable and nothing else: nothing that a checkpoint says can be lost. How much that is the open store tells; a file that is
 /// only looked at may have more than the disk has.
-fn sign(config: Option<&std::path::Path>) -> Result<Signed, Stop> {
+fn sign(config: Option<&Path>) -> Result<Signed, Stop> {
     let shelf = Shelf::of(config)?;
     // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
     shelf.must_be_there()?;
     let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
     let signer = signer(&memory)?;
+    // The key may have been named just now, and whoever keeps an eye on the ledger is to know.
+    memory.attest()?;
     let head = memory.wait(memory.store.heads()).map_err(|error| damaged(&error))?.durable;
     // What is said to be the root is believed once the entries lead to it: a signature is for ever.
     shelf.read(|book| book.leads_to(head))?;
@@ -143,16 +187,15 @@ fn export(exporting: &Exporting) -> Result<End, Stop> {
 }
 
 fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
-    if !is_remark(&resyncing.reason) {
-        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").code(Code::UsageWrong).help("say why with --reason"));
-    }
+    let reason = people::remark(&resyncing.reason, "why")?;
     let shelf = Shelf::of(resyncing.place.config.as_deref())?;
     let witness = shelf.witness.as_deref().ok_or_else(|| {
         Stop::input("no witness is named, so that nothing keeps the state directory from being used")
-            .code(Code::UsageWrong)
             .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
-    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &resyncing.reason)?;
+    witness::is_apart(&shelf.directory, witness)?;
+    shelf.must_be_there()?;
+    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &reason)?;
     let directory = files::shown(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
     shown(write!(anstream::stdout(), "{text}"), End::Done)

@@ -1,5 +1,6 @@
 //! The store as commands use it: opened for an environment, waited for, and its errors in words.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
@@ -7,8 +8,9 @@ use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
 use converger_core::apply::Illegal;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
+use converger_core::moment;
 use converger_core::refusal::Refusal;
-use converger_store::{Batch, OpenError, Receipt, Refused, Remembered, SqliteStore, Store as _, StoreError};
+use converger_store::{Batch, EnvironmentLock, LockError, OpenError, Receipt, Refused, Remembered, SqliteStore, Store as _, StoreError};
 use rustix::io::Errno;
 use tokio::runtime::Runtime;
 
@@ -70,6 +72,14 @@ impl Memory {
         self.wait(self.store.remembered(environment.clone(), since_ms())).map_err(|error| failed(&error))
     }
 
+    /// One process drives an environment (design 6.23), as long as it has this.
+    pub(super) fn lock(&self, environment: &EnvironmentName) -> Result<EnvironmentLock, Stop> {
+        let lock =
+            EnvironmentLock::take(&self.directory, environment, &state::actor(), state::now_ms()).map_err(|error| locked_out(&error))?;
+        self.store.rely_on(&lock);
+        Ok(lock)
+    }
+
     /// Makes a batch durable.
     pub(super) fn commit(&self, batch: Batch) -> Result<Receipt, Stop> {
         self.wait(self.store.commit(batch)).map_err(|error| failed(&error))
@@ -82,6 +92,19 @@ impl Memory {
 
     pub(super) fn wait<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
+    }
+}
+
+fn locked_out(error: &LockError) -> Stop {
+    match error {
+        LockError::Busy { holder: Some(holder), .. } => {
+            Stop::refused(&Refusal::environment_busy(&holder.name, holder.pid, &moment::written(holder.since_ms / 1000)))
+        }
+        LockError::Busy { holder: None, .. } => Stop::refused(&Refusal::environment_busy_just_now()),
+        LockError::NameUnfit | LockError::Unusable { .. } => {
+            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            Stop::failed(format!("{error}{cause}")).code(Some(Code::JournalUnwritable))
+        }
     }
 }
 

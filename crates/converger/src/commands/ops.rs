@@ -1,24 +1,26 @@
 //! `converger ops`: what was done, what is under way, what is held, and a person's word on that.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::{self, Write as _};
 
 use converger_core::apply::{
-    History, Operation, OperationId, Outcome, Record, Release, Resolution, is_remark, write_operation, write_outcome,
+    Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
 };
+use converger_core::failure::Code;
 use converger_core::moment;
 use converger_core::refusal::Refusal;
-use converger_store::{Batch, Filter, Standing};
+use converger_store::{Batch, EnvironmentLock, Filter, Standing, Write};
 use serde_json::{Value as Json, json};
 
 use super::apply::UNDER_WAY;
 use super::ledger::{Book, Shelf};
-use super::memory;
+use super::memory::{self, Memory};
+use super::people::remark;
 use super::{Stop, shown, spine};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{output, screen, state};
+use crate::{files, output, screen, state};
 
 pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
     match ops {
@@ -41,19 +43,35 @@ fn list(listing: &Listing) -> Result<End, Stop> {
         (_, true) => Some(Standing::Open),
         _ => None,
     };
-    let filter = Filter { environment, vmid: listing.vmid, standing, ..Filter::default() };
+    let unknown = |what: &str, id: &str| {
+        Stop::input(format!("`{}` is not the id of {what}", id.escape_debug())).help("ids stand in `ops list` and in result.json")
+    };
+    let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
+    let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
+    let filter = Filter { environment, run, vmid: listing.vmid, standing, before };
     let read = |book: &Book| book.looked().operations(&filter, listing.limit).map_err(|error| memory::failed(&error));
-    let histories = shelf(&listing.place)?.read_if_there(read)?.unwrap_or_default();
+    let shelf = shelf(&listing.place)?;
+    let histories = shelf.read_if_there(read)?.unwrap_or_default();
     let written = if listing.json {
         output::json(|out| histories.iter().try_for_each(|history| writeln!(out, "{}", as_json(history))))
     } else {
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
-        let lines = if lines.is_empty() { "no operations\n".to_owned() } else { lines };
-        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}", said_by_people(listing)?)))
+        let none = || format!("no operations in {}\n", files::shown(&shelf.directory));
+        let lines = if lines.is_empty() { none() } else { lines };
+        write!(anstream::stdout(), "{}", screen::out(&format!("{}{lines}{}", said_by_people(listing)?, older(&histories, listing))))
     };
-    let is_held = histories.iter().any(|history| history.progress().is_held());
+    // Also of those that have no room in the list.
+    let held = Filter { standing: Some(Standing::Held), before: None, ..filter.clone() };
+    let any = |book: &Book| book.looked().operations(&held, 1).map_err(|error| memory::failed(&error));
+    let is_held = !listing.open && shelf.read_if_there(any)?.is_some_and(|histories| !histories.is_empty());
     shown(written, if is_held { End::Held } else { End::Done })
+}
+
+/// Where the list ends, though there may be more.
+fn older(histories: &[History], listing: &Listing) -> String {
+    let last = histories.last().filter(|_| histories.len() == listing.limit as usize);
+    last.map_or_else(String::new, |last| format!("the newest {}; `--before {}` shows older ones\n", listing.limit, last.id().as_str()))
 }
 
 /// What people said that keeps the program from acting: freezes and holds, as long as they last.
@@ -105,26 +123,42 @@ fn find(place: &Place, id: &str) -> Result<History, Stop> {
 
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
 fn resolve(resolving: &Resolving) -> Result<End, Stop> {
-    if !is_remark(&resolving.reason) {
-        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say with --reason how you know"));
-    }
+    let reason = remark(&resolving.reason, "how you know")?;
     let memory = memory::to_write(resolving.place.config.as_deref(), &spine::environment(&resolving.place.environment)?)?;
     let history = find(&resolving.place, &resolving.id)?;
     let id = history.id().clone();
-    if !history.progress().is_held() {
+    let progress = history.progress();
+    if !progress.is_held() && !progress.is_open() {
         return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
     }
+    // What has no end is somebody's as long as a process drives the environment; afterwards a person may know what no reading can tell.
+    let left = progress.is_open().then(|| left(&memory, &resolving.place, &id)).transpose()?;
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
-    let record =
-        Record::Resolved { id, resolution, by: state::actor().into(), reason: resolving.reason.as_str().into(), at_ms: state::now_ms() };
-    let _ = memory.commit(Batch::from(record))?;
+    let record = Record::Resolved { id, resolution, by: state::actor().into(), reason, at_ms: state::now_ms() };
+    let records = left.into_iter().map(|(_, ended)| ended).chain([record]);
+    let _ = memory.commit(Batch::new(records.map(Write::Record).collect()))?;
     memory.attest()?;
     let guest = history.operation.guest.vmid;
-    shown(
-        writeln!(anstream::stdout(), "operation {} is resolved as {}; guest {guest} is free again", resolving.id, resolution.word()),
-        End::Done,
-    )
+    let holds = memory.remembered(&history.operation.environment)?.holds;
+    let then = match holds.iter().find(|hold| hold.vmid == guest) {
+        Some(hold) => format!("guest {guest} stays held {}", word_of(&hold.by, &hold.reason, hold.at_ms)),
+        None => format!("guest {guest} is free again"),
+    };
+    let said = format!("{}operation {} is resolved as {}; {then}\n", text(&history), resolving.id, resolution.word());
+    shown(write!(anstream::stdout(), "{}", screen::out(&said)), End::Done)
+}
+
+/// The end of an operation that was left without one, for a person to resolve: nobody drives its environment, and nobody will meanwhile.
+fn left(memory: &Memory, place: &Place, id: &OperationId) -> Result<(EnvironmentLock, Record), Stop> {
+    let lock = memory.lock(&spine::environment(&place.environment)?)?;
+    // It may have ended until now.
+    let history = find(place, id.as_str())?;
+    if !history.progress().is_open() {
+        return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
+    }
+    let outcome = Outcome::held(Code::RunLeft, Release::Person, Findings::default());
+    Ok((lock, Record::Ended { id: id.clone(), outcome, at_ms: state::now_ms() }))
 }
 
 fn utc(at_ms: u64) -> String {

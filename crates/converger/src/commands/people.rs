@@ -16,9 +16,10 @@ use crate::{files, state};
 
 pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
     let environment = known(&freezing.place)?;
-    let (by, reason) = remark(&freezing.reason)?;
-    let freeze = Freeze { environment: environment.clone(), by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
-    let said = format!("{environment} is frozen: nothing is changed there until `converger thaw {environment}`");
+    let reason = remark(&freezing.reason, "why: others will ask")?;
+    let freeze = Freeze { environment: environment.clone(), by: state::actor().into(), reason, at_ms: state::now_ms() };
+    let said =
+        format!("{environment} is frozen: nothing new is begun there until `converger thaw {environment}`; what was sent before goes on");
     let directory = write(&freezing.place, Write::Freeze(freeze))?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
@@ -32,8 +33,8 @@ pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
 
 pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
-    let (by, reason) = remark(&holding.reason)?;
-    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: by.into(), reason: reason.into(), at_ms: state::now_ms() };
+    let reason = remark(&holding.reason, "why: others will ask")?;
+    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: state::actor().into(), reason, at_ms: state::now_ms() };
     let said = format!(
         "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
         holding.vmid, holding.vmid
@@ -57,11 +58,12 @@ fn known(place: &Place) -> Result<EnvironmentName, Stop> {
     Ok(environment)
 }
 
-fn remark(reason: &str) -> Result<(String, String), Stop> {
-    if !is_remark(reason) {
-        return Err(Stop::input("a reason is missing, or longer than 4096 bytes").help("say why with --reason: others will ask"));
+/// What somebody gives as a reason, to be kept.
+pub(super) fn remark(reason: &str, what: &str) -> Result<Box<str>, Stop> {
+    if is_remark(reason) {
+        return Ok(reason.into());
     }
-    Ok((state::actor(), reason.to_owned()))
+    Err(Stop::input("a reason is missing, or longer than 4096 bytes").help(format!("say with --reason {what}")))
 }
 
 /// Makes it durable; gives the state directory that it is kept in.

@@ -65,7 +65,7 @@ fn wish(pinning: &Pinning, desired: &Desired) -> Result<Wish, Stop> {
     let named: Vec<Vmid> = pinning.vmid.iter().chain(&pinning.repin).copied().collect();
     if let Some(vmid) = named.iter().find(|vmid| desired.find(**vmid).is_none()) {
         let path = files::shown(&pinning.source.desired);
-        let stop = Stop::input(format!("guest {vmid} is not declared in {path}")).code(failure::Code::UsageWrong);
+        let stop = Stop::input(format!("guest {vmid} is not declared in {path}"));
         return Err(stop.help("declare it first, or correct the id"));
     }
     let chosen = if named.is_empty() { Chosen::All } else { Chosen::Only(Scope::new(named)) };

@@ -182,12 +182,16 @@ fn notes() -> Json {
 }
 
 fn refusals() -> Json {
+    list(refusal())
+}
+
+fn refusal() -> Json {
     let codes: Vec<&str> = CODES.iter().map(|entry| entry.word).collect();
     let stages = words(&["plan", "safety", "apply"]);
-    list(object(
+    object(
         &["code", "evidence", "remedy", "stage"],
         json!({ "code": words(&codes), "evidence": { "type": "object" }, "remedy": text(), "stage": stages }),
-    ))
+    )
 }
 
 /// A field that a step changes.

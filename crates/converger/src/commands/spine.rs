@@ -8,6 +8,7 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_adapters::proxmox::{self, Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
+use converger_core::apply::History;
 use converger_core::artifact::Provenance;
 use converger_core::desired::{self, Desired, NotNarrowed, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
@@ -59,10 +60,14 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     let ground = ground(source, choice)?;
     let desired = &ground.desired;
     // A recording is planned alike on every machine, whatever this one remembers.
-    let remembered = match source.look.replay {
+    let mut remembered = match source.look.replay {
         None => memory::glance(&ground.config, desired.environment())?,
         Some(_) => Remembered::default(),
     };
+    // What is open an apply finds out before it plans: the plan here is the one that it would make then, and not one without these guests.
+    let open: Vec<History> = remembered.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
+    let told: String = open.iter().map(render::unsettled).collect();
+    let _ = write!(anstream::stderr(), "{}", screen::err(&told));
     let needs = Needs::of(desired).afresh(&remembered.changed);
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
     Ok(judged(ground, seen, remembered))
@@ -84,13 +89,13 @@ pub(super) fn judged(ground: Ground, seen: Seen, remembered: Remembered) -> Outc
     Outcome { judged, origin: config.origin, provenance: seen.provenance }
 }
 
-/// Guests that are left alone: people hold them, or it is not known what became of an operation on them.
+/// Guests that are left alone: people hold them, or an operation on them is under way, or it is not known what became of one.
 fn grips(remembered: &Remembered) -> Vec<Grip> {
     let held = remembered.holds.iter().map(|hold| {
         let by = GripBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
         Grip { vmid: hold.vmid, by }
     });
-    let unsettled = remembered.held.iter().map(|history| {
+    let unsettled = remembered.unsettled.iter().map(|history| {
         let operation = &history.operation;
         Grip { vmid: operation.guest.vmid, by: GripBy::Operation(operation.id.as_str().to_owned()) }
     });
@@ -108,9 +113,9 @@ pub(super) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Resul
 /// What is wrong with converger.toml.
 pub(super) fn misconfigured(unusable: Unusable) -> Stop {
     let help = match unusable.code {
-        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`",
-        Code::EnvironmentUnconfigured => "write it into converger.toml, or correct the name of the environment",
-        _ => "mend it there; nothing was read and nothing was done",
+        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`".to_owned(),
+        Code::EnvironmentUnconfigured => format!("correct the name of the environment, or {HOW_TO_CONFIGURE}"),
+        _ => "mend it there; nothing was read and nothing was done".to_owned(),
     };
     Stop::input(unusable.text).code(unusable.code).help(help)
 }
@@ -250,7 +255,7 @@ fn configure(environment: &EnvironmentName) -> String {
 pub(super) fn environment(name: &str) -> Result<EnvironmentName, Stop> {
     EnvironmentName::new(name).ok_or_else(|| {
         let stop = Stop::input(format!("`{}` is not the name of an environment", name.escape_debug()));
-        stop.code(Code::UsageWrong).help("use lower-case letters, digits, `-` and `_`, at most 64")
+        stop.help("use lower-case letters, digits, `-` and `_`, at most 64")
     })
 }
 

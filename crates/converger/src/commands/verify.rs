@@ -24,7 +24,7 @@ use super::{Stop, shown, witness};
 use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
-use crate::{files, output};
+use crate::{files, output, screen};
 
 pub(super) use export::Export;
 
@@ -60,7 +60,7 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(&whole)))
     } else {
-        write!(anstream::stdout(), "{}", text(&whole))
+        write!(anstream::stdout(), "{}", screen::out(&text(&whole)))
     };
     shown(written, End::Done)
 }
@@ -79,7 +79,7 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
         }
         Some(_) if arguments.since.is_some() => {
             let text = "a receipt proves one entry, and not what came before or after it: --since has no place there";
-            return Err(Stop::input(text).code(Code::UsageWrong).help("check an export or a state directory with it"));
+            return Err(Stop::input(text).help("check an export or a state directory with it"));
         }
         Some(path) => receipt(path, key).map_err(given)?,
     })
@@ -87,7 +87,7 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
 
 /// Whoever checks what was given to them has no state directory to look at.
 fn given(stop: Stop) -> Stop {
-    if !stop.is_broken() {
+    if stop.remedy() != Some(Code::IntegrityViolation.entry().remedy) {
         return stop;
     }
     stop.help("it is not what was signed: keep it as it is, get it once more from its source, and compare the key with the one that `converger ledger key` prints there")
@@ -99,7 +99,7 @@ fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> R
     if key.is_some() && arguments.since.is_none() {
         let text = "--key checks signatures, and nothing in a state directory is signed";
         let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
-        return Err(Stop::input(text).code(Code::UsageWrong).help(help));
+        return Err(Stop::input(text).help(help));
     }
     let signed_by = || -> Result<Verifier, Stop> {
         let named = named(&shelf.directory)?.and_then(|named| Verifier::parse(&named).ok());
@@ -126,7 +126,12 @@ fn since(arguments: &Verifying, key: &Verifier) -> Result<Option<Since>, Stop> {
     let Some(path) = &arguments.since else { return Ok(None) };
     let name = files::shown(path);
     let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?;
-    let checkpoint = Checkpoint::verify(&read.bytes, key).map_err(|error| broken(format!("{name}: {error}")))?;
+    let checkpoint = Checkpoint::verify(&read.bytes, key).map_err(|error| {
+        broken(format!("{name}: {error}")).help(
+            "--since takes a checkpoint of this ledger that somebody kept, as `converger ledger checkpoint` prints it and as an export has it: \
+             compare the file and the key with their source",
+        )
+    })?;
     Ok(Some(Since { name, checkpoint }))
 }
 
@@ -134,9 +139,8 @@ fn verifier(text: &str) -> Result<Verifier, Stop> {
     // A key, or a file that has one.
     let read = || files::read(Path::new(text)).ok().and_then(|text| String::from_utf8(text.bytes).ok());
     let given = if text.contains('+') { text.to_owned() } else { read().unwrap_or_else(|| text.to_owned()) };
-    Verifier::parse(&given).map_err(|error| {
-        Stop::input(format!("--key: {error}")).code(Code::UsageWrong).help("`converger ledger key` prints it where the ledger is")
-    })
+    Verifier::parse(&given)
+        .map_err(|error| Stop::input(format!("--key: {error}")).help("`converger ledger key` prints it where the ledger is"))
 }
 
 fn text(whole: &Whole) -> String {
@@ -176,7 +180,6 @@ fn receipt(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
     let receipt = Receipt::parse(&text).map_err(|error| broken(format!("{name}: {error}")))?;
     let key = key.ok_or_else(|| {
         Stop::input("a receipt is checked with the key of its ledger")
-            .code(Code::UsageWrong)
             .help("--key KEY, as `converger ledger key` prints it where the ledger is")
     })?;
     let checkpoint = receipt.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;

@@ -16,7 +16,7 @@ use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
 use converger_store::{Batch, Head, KEY_FILE, Looked, Store as _, Write};
 
 use super::Stop;
-use super::ledger::{broken, key_in, known, named, signer};
+use super::ledger::{broken, key_in, named, signer};
 use super::memory::{self, Memory};
 use crate::{files, state};
 
@@ -45,12 +45,17 @@ fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
 pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = witness else { return Ok(()) };
     is_apart(directory, path)?;
-    let (seen, shown) = (read(directory, path)?, files::shown(directory));
-    let Some(seen) = seen else {
+    let Some(seen) = read(directory, path)? else {
         return if named(directory)?.is_none() { Ok(()) } else { Err(forgotten(directory, path)) };
     };
+    extends(found(directory, &seen)?, &seen, directory)
+}
+
+/// Whether a ledger goes on from what the witness has seen of it.
+fn extends(standing: Standing, seen: &Checkpoint, directory: &Path) -> Result<(), Stop> {
+    let shown = files::shown(directory);
     let help = "find out who put it there; look with `converger ledger tail` and `verify`, and take it back into service with `converger ledger resync --reason \"...\"`";
-    match found(directory, &seen)? {
+    match standing {
         Standing::Extends => Ok(()),
         Standing::Shorter => {
             let text = format!("{shown} was put back from an older copy: the witness has seen {} entries of its ledger", seen.size);
@@ -65,7 +70,7 @@ pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop
 }
 
 /// A witness that lies in the state directory is put back together with what it guards, or is one of its files.
-fn is_apart(directory: &Path, path: &Path) -> Result<(), Stop> {
+pub(super) fn is_apart(directory: &Path, path: &Path) -> Result<(), Stop> {
     let (Ok(state), Ok(room)) = (directory.canonicalize(), room(path).canonicalize()) else { return Ok(()) };
     if !room.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
         return Ok(());
@@ -108,18 +113,24 @@ fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
         Err(error) if error.kind() == io::ErrorKind::NotFound && room(path).is_dir() => return Ok(None),
         read => read.map_err(|error| unasked(path, &error))?,
     };
-    let verifier = verifier(directory, &bytes)?;
+    let (verifier, other) = (verifier(directory, &bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
     Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
-        broken(format!("the witness {shown} keeps a checkpoint of another ledger, or one that was changed: {error}"))
-            .help("name the witness of this state directory in `[ledger]`, or find out who wrote there")
+        let what = if bytes.is_empty() { "is empty".to_owned() } else { format!("{other}: {error}") };
+        broken(format!("the witness {shown} {what}")).help(
+            "name the witness of this state directory in `[ledger]`, or find out who wrote there; once that is known, move the file away and \
+             begin it anew with `converger ledger resync --reason \"...\"`",
+        )
     })
 }
 
 /// The key of the ledger here. Where there is no ledger left, it is told as put back from a copy of before it began.
 fn verifier(directory: &Path, bytes: &[u8]) -> Result<Verifier, Stop> {
     // A copy of before the first signature has the key, and no entry that names it.
-    match known(directory)?.map_or_else(|| key_in(directory), |signer| Ok(Some(signer)))? {
-        Some(signer) => Ok(signer.verifier()),
+    // Nothing is signed here, so that the secret may be elsewhere.
+    let of_ledger = named(directory)?.and_then(|named| Verifier::parse(&named).ok());
+    let own = if of_ledger.is_some() { of_ledger } else { key_in(directory)?.map(|signer| signer.verifier()) };
+    match own {
+        Some(verifier) => Ok(verifier),
         None => {
             let size = Checkpoint::unverified(bytes).map_or(0, |checkpoint| checkpoint.size);
             let shown = files::shown(directory);
@@ -156,6 +167,9 @@ enum Telling {
 
 fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
     let signer = signer(memory)?;
+    // Whoever looked earlier may come later. One after the other, by the file that all of them have.
+    let key = fs::File::open(memory.directory.join(KEY_FILE));
+    let _turn = key.and_then(|key| key.lock().map(|()| key)).map_err(|error| unasked(path, &error))?;
     let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
     let head = heads.durable;
     let mut hashes = TiledHashes::new(heads.all.size, |tile| {
@@ -169,11 +183,15 @@ fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
         )));
     }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(&signer);
-    // Whoever looked earlier may come later. One after the other, by the file that all of them have.
-    let key = fs::File::open(memory.directory.join(KEY_FILE));
-    let _turn = key.and_then(|key| key.lock().map(|()| key)).map_err(|error| unasked(path, &error))?;
-    if telling == Telling::On && read(&memory.directory, path)?.is_some_and(|seen| seen.size > head.size) {
-        return Ok(());
+    if telling == Telling::On
+        && let Some(seen) = read(&memory.directory, path)?
+    {
+        // Another copy of the directory may have told it meanwhile.
+        let root = if seen.size > heads.all.size { None } else { Some(root_at(&mut hashes, seen.size)?) };
+        extends(standing(&seen, heads.all, root), &seen, &memory.directory)?;
+        if seen.size > head.size {
+            return Ok(());
+        }
     }
     files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
         Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
@@ -184,19 +202,17 @@ fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
 
 /// A person takes a state directory back into service.
 pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
-    is_apart(&memory.directory, witness)?;
     let seen = read(&memory.directory, witness)?;
-    let size = seen.as_ref().map_or(0, |seen| seen.size);
+    let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
     // A witness that is new, or whose file is gone, is begun anew by a person too.
     let is_needed = match &seen {
         Some(seen) => found(&memory.directory, seen)? != Standing::Extends,
         None => named(&memory.directory)?.is_some(),
     };
     if !is_needed {
-        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service")
-            .code(Code::UsageWrong));
+        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
     }
-    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, at_ms: state::now_ms() };
+    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, root, at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(Write::decision(entry)))?;
     tell(memory, witness, Telling::Anew)?;
     Ok(size)

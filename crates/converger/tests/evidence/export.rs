@@ -294,3 +294,31 @@ fn a_replaced_key_is_noticed() {
     check_noticed(&bed, &key, "another key that signs", &replaced, &named);
     bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
 }
+
+/// What nobody signed is not part of the record, whoever laid it there.
+#[test]
+fn what_lies_among_the_named_things_and_is_none_of_them_is_told() {
+    let (bed, files, key, _) = exported();
+    let mut more = files.clone();
+    more.0.insert(format!("blob/sha256/{}", "0".repeat(64)), b"nobody's".to_vec());
+    more.write(&bed.stage.path("changed"));
+    let told = bed.told(&["verify", "changed", "--key", &key], 0);
+    assert!(told.contains("something lies below `blob` that no entry names"), "{told}");
+    files.write(&bed.stage.path("changed"));
+    assert!(!bed.told(&["verify", "changed", "--key", &key], 0).contains("no entry names"), "what was exported has nothing of the kind");
+}
+
+/// A pipe or a directory where a file belongs is no trouble of the disk: the export is not what it was.
+#[test]
+fn what_is_no_file_where_one_belongs_is_found_and_not_waited_for() {
+    let (bed, files, key, _) = exported();
+    let tile = files.0.keys().find(|path| path.starts_with("tile/entries/")).expect("entries").clone();
+    for path in [tile, "checkpoint".to_owned()] {
+        files.write(&bed.stage.path("changed"));
+        let place = bed.stage.path("changed").join(&path);
+        std::fs::remove_file(&place).expect("removed");
+        rustix::fs::mknodat(rustix::fs::CWD, &place, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
+        bed.check_broken(&["verify", "changed", "--key", &key], &format!("{path} is no regular file"));
+        std::fs::remove_file(&place).expect("removed");
+    }
+}

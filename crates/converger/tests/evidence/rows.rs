@@ -93,6 +93,14 @@ fn an_end_that_is_found_by_another_word_is_found() {
     check_found(&bed, "an end", |forger| forger.run(held), "its row says `held`, and its body `done`");
 }
 
+/// A value that no row of ours can have is no trouble of the disk: somebody wrote it.
+#[test]
+fn a_root_that_is_too_short_is_found() {
+    let bed = Bed::short();
+    let short = "UPDATE ledger_head SET root = x'00', sum = row_sum(one, size, x'00', durable_size, durable_root)";
+    check_found(&bed, "a short root", |forger| forger.run(short), "cannot be read: Cannot read 32 byte value out of 1 byte blob");
+}
+
 /// A view in the place of a table may be anything, also without end.
 #[test]
 fn a_view_in_the_place_of_a_table_is_not_asked() {

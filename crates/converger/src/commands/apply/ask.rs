@@ -46,25 +46,40 @@ pub(super) fn nothing_is_refused(safe: &SafePlan, refused: Refused) -> Result<()
         .help("the plan says why; resolve that, leave out what is refused with --partial, or name the others with --only"))
 }
 
+/// What was said, and how that ends the run where it was no.
+pub(super) struct Said {
+    pub(super) confirmation: Confirmation,
+    pub(super) declined: Option<Stop>,
+}
+
 /// What was said. Where nobody can be asked and no digest was given, nothing was; where one person does not decide alone, nobody is.
-pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, person: &Person<'_>) -> Result<Confirmation, Stop> {
-    let by = state::actor().into();
+pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, person: &Person<'_>) -> Result<Said, Stop> {
+    let by: Box<str> = state::actor().into();
+    let said = |confirmation| Ok(Said { confirmation, declined: None });
+    let declined = |by, why| Ok(Said { confirmation: Confirmation::Declined { by }, declined: Some(Stop::declined(why)) });
     if let Some(digest) = digest(arguments)? {
-        return Ok(Confirmation::FullDigest { by, digest });
+        return said(Confirmation::FullDigest { by, digest });
     }
     if !is_asked(arguments, safe, mode) {
-        return Ok(Confirmation::None);
+        return said(Confirmation::None);
     }
-    if person.answers(&format!("{} [yes/no] ", styled(render::BOLD, question(safe))))? != "yes" {
-        return Err(Stop::declined("the answer was not `yes`; nothing was sent"));
+    match person.answers(&format!("{} [yes/no] ", styled(render::BOLD, question(safe))))?.as_deref() {
+        Some("yes") => {}
+        Some(_) => return declined(by, "the answer was not `yes`; nothing was sent"),
+        None => return declined(by, UNANSWERED),
     }
     let mut names = Vec::new();
     for name in going_down(safe.plan()).filter_map(|guest| safe.plan().name_of(guest)) {
         let question = format!("{} goes down by this. Type its name: ", styled(render::BOLD, theirs(name)));
-        names.push(person.answers(&question)?.into());
+        match person.answers(&question)? {
+            Some(name) => names.push(name.into()),
+            None => return declined(by, UNANSWERED),
+        }
     }
-    Ok(Confirmation::Typed { by, names })
+    said(Confirmation::Typed { by, names })
 }
+
+const UNANSWERED: &str = "nobody answered; nothing was sent";
 
 /// What a yes is said to: what is left out is part of it.
 fn question(safe: &SafePlan) -> String {
@@ -94,8 +109,8 @@ pub(super) struct Person<'r> {
 }
 
 impl Person<'_> {
-    /// What is typed after the question. Whoever presses Ctrl-C instead has said no.
-    fn answers(&self, question: &str) -> Result<String, Stop> {
+    /// What is typed after the question; nothing, where whoever was asked leaves instead.
+    fn answers(&self, question: &str) -> Result<Option<String>, Stop> {
         let failed = |error: io::Error| Stop::failed(format!("the terminal cannot be read: {error}"));
         let mut out = anstream::stderr();
         // Whoever does not answer is told so by the end of it, and by nothing before.
@@ -113,13 +128,16 @@ impl Person<'_> {
         thread::Builder::new().spawn(read).map_err(|error| spine::no_thread(&error))?;
         let mut signal = self.signal.clone();
         let gone = pin!(async move { signal.wait_for(|signal| *signal != Signal::GoOn).await.is_ok() });
-        match self.memory.wait(select(answered, gone)) {
-            Either::Left((Ok(line), _)) => Ok(line.map_err(failed)?.trim_end_matches(['\r', '\n']).to_owned()),
-            Either::Left((Err(_), _)) | Either::Right(_) => {
-                // What comes next has a line of its own.
-                let _ = writeln!(out);
-                Err(Stop::declined("nobody answered; nothing was sent"))
-            }
+        let line = match self.memory.wait(select(answered, gone)) {
+            Either::Left((Ok(line), _)) => line.map_err(failed)?,
+            Either::Left((Err(_), _)) | Either::Right(_) => String::new(),
+        };
+        // Not even an empty line: the terminal gave its end (Ctrl-D), or somebody left.
+        if line.is_empty() {
+            // What comes next has a line of its own.
+            let _ = writeln!(out);
+            return Ok(None);
         }
+        Ok(Some(line.trim_end_matches(['\r', '\n']).to_owned()))
     }
 }

@@ -43,9 +43,11 @@ pub(super) enum Subject {
 }
 
 impl Board {
-    pub(super) fn new(subject: Subject) -> Self {
+    /// For so many operations.
+    pub(super) fn new(subject: Subject, count: usize) -> Self {
         let (sender, lines) = mpsc::channel();
-        let painter = thread::Builder::new().spawn(move || if progress::is_screen() { paint(&lines) } else { write(&lines, subject) }).ok();
+        let shows = move || if progress::is_screen() { paint(&lines, count) } else { write(&lines, subject) };
+        let painter = thread::Builder::new().spawn(shows).ok();
         if painter.is_some() {
             let lines = sender.clone();
             progress::give_voice(Some(Box::new(move |words| {
@@ -81,9 +83,11 @@ impl Drop for Board {
     }
 }
 
-/// A line that turns for each that is under way, and one that stays for each that has ended.
-fn paint(lines: &mpsc::Receiver<Line>) {
+/// A line that turns for each that is under way, one that stays for each that has ended, and below them how many of all have.
+fn paint(lines: &mpsc::Receiver<Line>, count: usize) {
     let (screen, mut bars) = (MultiProgress::with_draw_target(canvas::target()), BTreeMap::<String, ProgressBar>::new());
+    // One alone needs no counting.
+    let all = (count > 1).then(|| counting(&screen, count));
     // What is drawn does not pass the stream that leaves colours out where nobody wants them.
     let is_plain = anstream::AutoStream::choice(&std::io::stderr()) == anstream::ColorChoice::Never;
     let shown = |text: String| if is_plain { anstream::adapter::strip_str(&text).to_string() } else { text };
@@ -97,17 +101,18 @@ fn paint(lines: &mpsc::Receiver<Line>) {
                     bar.finish_and_clear();
                 }
                 let _ = screen.println(shown(text));
+                all.iter().for_each(|all| all.inc(1));
             }
             Line::Step { operation, text, .. } => {
                 canvas::turns(true);
-                bars.entry(operation).or_insert_with(|| spinning(&screen)).set_message(shown(text));
+                bars.entry(operation).or_insert_with(|| spinning(&screen, all.as_ref())).set_message(shown(text));
             }
         }
         progress::shown();
     }
     // What was left under way turns no more.
     canvas::turns(false);
-    bars.values().for_each(ProgressBar::finish_and_clear);
+    bars.values().chain(&all).for_each(ProgressBar::finish_and_clear);
 }
 
 /// What cannot be drawn over is said twice for each: when it was sent, and when it has ended.
@@ -124,8 +129,17 @@ fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
     }
 }
 
-fn spinning(screen: &MultiProgress) -> ProgressBar {
-    let bar = screen.add(ProgressBar::new_spinner());
+fn counting(screen: &MultiProgress, count: usize) -> ProgressBar {
+    let bar = screen.add(ProgressBar::new(u64::try_from(count).unwrap_or(u64::MAX)));
+    let style = ProgressStyle::with_template("{bar:30.cyan/dim} {pos} of {len} ended").unwrap_or_else(|_| ProgressStyle::default_bar());
+    bar.set_style(style);
+    bar
+}
+
+/// Above the line that counts.
+fn spinning(screen: &MultiProgress, all: Option<&ProgressBar>) -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    let bar = all.map_or_else(|| screen.add(bar.clone()), |all| screen.insert_before(all, bar.clone()));
     let style = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}").unwrap_or_else(|_| ProgressStyle::default_spinner());
     bar.set_style(style);
     bar.enable_steady_tick(Duration::from_millis(120));
@@ -174,8 +188,8 @@ pub(in crate::commands) const UNDER_WAY: &str = "under way";
 fn phase(phase: Phase) -> &'static str {
     match phase {
         Phase::Waiting => "waiting for its turn",
-        Phase::Recorded => "recorded",
-        Phase::Checked => "checking",
+        Phase::Recorded => "checking",
+        Phase::Checked => "sending",
         Phase::Sent => "sent",
         Phase::Tasked => UNDER_WAY,
         Phase::Settled => "proving",

@@ -4,6 +4,7 @@
 //!
 //! What never enters: deciding, and secrets. The configuration is kept as it was understood, without remarks.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::apply::{End as Fate, OperationId, Run, RunId, Word};
@@ -29,6 +30,8 @@ pub(super) struct Recorded<'m> {
     decision: Decision,
     /// What was refused with its plan, for the whole of it.
     refused: BTreeSet<refusal::Code>,
+    /// All that was refused so far: of a guest, or the whole of it.
+    refusals: RefCell<Vec<(Option<Vmid>, Refusal)>>,
     /// What it rests on, as it is kept.
     blobs: BTreeMap<Digest, Vec<u8>>,
 }
@@ -45,7 +48,8 @@ pub(super) fn begin<'m>(memory: &'m Memory, judged: &Judged, config: Vec<u8>, ru
     writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
     let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
     let refused = refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
-    let recorded = Recorded { memory, run, decision: Decision { inputs, plan, judgement }, refused, blobs };
+    let decision = Decision { inputs, plan, judgement };
+    let recorded = Recorded { memory, run, decision, refused, refusals: RefCell::default(), blobs };
     writes.extend(refusals(judged).map(|(guest, refusal)| recorded.refusal(guest, refusal, at_ms)));
     recorded.write(writes)?;
     Ok(recorded)
@@ -77,6 +81,16 @@ impl Recorded<'_> {
     /// The run.
     pub(super) fn run(&self) -> &RunId {
         &self.run
+    }
+
+    /// Its plan.
+    pub(super) fn plan(&self) -> Digest {
+        self.decision.plan
+    }
+
+    /// All that was refused in it.
+    pub(super) fn refusals(&self) -> Vec<(Option<Vmid>, Refusal)> {
+        self.refusals.borrow().clone()
     }
 
     /// Records what else is against it.
@@ -114,7 +128,7 @@ impl Recorded<'_> {
     /// Who agreed to it, if somebody did.
     fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<Write> {
         let (by, how, plan, names) = match confirmation {
-            Confirmation::None => return None,
+            Confirmation::None | Confirmation::Declined { .. } => return None,
             Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
             // Whether that is this plan is for the admission to say.
             Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
@@ -130,6 +144,7 @@ impl Recorded<'_> {
     }
 
     fn refusal(&self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Write {
+        self.refusals.borrow_mut().push((guest, refusal.clone()));
         Write::decision(Entry::refused(self.run.clone(), guest, refusal, at_ms))
     }
 

@@ -4,16 +4,17 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{End as Fate, RunId, write_outcome};
-use converger_core::artifact::Digest;
-use converger_core::guest::EnvironmentName;
+use converger_core::apply::{End as Fate, write_outcome};
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::moment;
+use converger_core::refusal::Refusal;
 use converger_engine::driver::{Report, Reported};
 use converger_engine::schedule::Limits;
 use serde_json::{Value as Json, json};
 
 use super::super::Stop;
 use super::board;
+use super::record::Recorded;
 use crate::cli::Apply;
 use crate::files;
 use crate::render::{self, counted, styled};
@@ -23,67 +24,81 @@ const SCHEMA: &str = "converger.result/1";
 /// What there is to tell of a run.
 pub(super) struct Told<'r> {
     pub(super) environment: &'r EnvironmentName,
-    pub(super) plan: Digest,
-    pub(super) run: &'r RunId,
+    /// The run, with its plan and all that was refused in it.
+    pub(super) run: &'r Recorded<'r>,
     /// How much was under way at once, at most.
     pub(super) at_once: Limits,
     /// What was left of earlier runs.
     pub(super) recovered: &'r Report,
-    pub(super) report: &'r Report,
-    /// How many guests were refused and left out.
-    pub(super) left_out: u64,
 }
 
 impl Told<'_> {
-    /// Writes the result where it is wanted, and says what became of the run.
-    pub(super) fn write(&self, arguments: &Apply) -> Result<(), Stop> {
-        let document = self.document();
-        let kept = place(arguments).map_or(Ok(()), |path| self.keep(&path, &document));
+    /// Writes the result where it is wanted, and says what became of the steps.
+    pub(super) fn carried_out(&self, arguments: &Apply, report: &Report, left_out: u64) -> Result<(), Stop> {
+        let document = self.document(report.end(), report, left_out);
+        let kept = self.keep(arguments, &document).map_err(|(path, error)| lost(self.environment, &path, &error));
         // A file that could not be written takes nothing from what is said: somebody waits for it.
         if arguments.json {
             super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
         } else {
-            super::told(&self.text())?;
+            super::told(&text(self.environment, report, left_out))?;
         }
         kept
     }
 
-    fn keep(&self, path: &Path, document: &Json) -> Result<(), Stop> {
-        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
-        let text = format!("{document}\n");
-        files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| lost(self.environment, path, &error))?;
-        let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
-        Ok(())
+    /// The same where nothing was sent: why, and what was found out of earlier runs. Nobody is to take the result of another run for that of this one.
+    pub(super) fn not_carried_out(&self, arguments: &Apply, end: Fate) -> Result<(), Stop> {
+        let document = self.document(end, &Report::default(), 0);
+        let kept = self.keep(arguments, &document).map_err(|(path, error)| super::super::unwritten(&path, &error));
+        if arguments.json {
+            super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
+        }
+        kept
     }
 
-    fn document(&self) -> Json {
+    fn keep(&self, arguments: &Apply, document: &Json) -> Result<(), (PathBuf, io::Error)> {
+        let Some(path) = place(arguments) else { return Ok(()) };
+        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
+        let text = format!("{document}\n");
+        match files::replace(&path, |file| file.write_all(text.as_bytes())) {
+            Ok(()) => {
+                let _ = writeln!(anstream::stderr(), "{}", render::wrote(&path, None));
+                Ok(())
+            }
+            Err(error) => Err((path, error)),
+        }
+    }
+
+    fn document(&self, end: Fate, report: &Report, left_out: u64) -> Json {
+        let refusal = |(guest, refusal): &(Option<Vmid>, Refusal)| json!({ "guest": guest, "refusal": refusal });
         json!({
-            "schema": SCHEMA, "environment": self.environment, "plan": self.plan.to_string(), "run": self.run.as_str(),
+            "schema": SCHEMA, "environment": self.environment, "plan": self.run.plan().to_string(), "run": self.run.run().as_str(),
             "recovered": self.recovered.operations().iter().map(row).collect::<Vec<_>>(),
-            "steps": self.report.operations().iter().map(row).collect::<Vec<_>>(),
-            "end": self.report.end().word(), "left_out": self.left_out,
+            "refused": self.run.refusals().iter().map(refusal).collect::<Vec<_>>(),
+            "steps": report.operations().iter().map(row).collect::<Vec<_>>(),
+            "end": end.word(), "left_out": left_out,
             "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
         })
     }
+}
 
-    fn text(&self) -> String {
-        let mut text = String::new();
-        // What is done was said while it was; what is not needs more words.
-        let open = self.report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
-        let open: String = open.map(|reported| line(self.environment, reported)).collect();
-        if !open.is_empty() {
-            let _ = write!(text, "\n{open}");
-        }
-        let style = if self.report.end() == Fate::Done && self.left_out == 0 { render::GREEN } else { render::RED };
-        let _ = writeln!(text, "\n{}", styled(style.bold(), self.summary()));
-        text
+fn text(environment: &EnvironmentName, report: &Report, left_out: u64) -> String {
+    let mut text = String::new();
+    // What is done was said while it was; what is not needs more words.
+    let open = report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
+    let open: String = open.map(|reported| line(environment, reported)).collect();
+    if !open.is_empty() {
+        let _ = write!(text, "\n{open}");
     }
+    let style = if report.end() == Fate::Done && left_out == 0 { render::GREEN } else { render::RED };
+    let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out)));
+    text
+}
 
-    fn summary(&self) -> String {
-        let steps = u64::try_from(self.report.operations().len()).unwrap_or(u64::MAX);
-        let steps = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(self.report)) };
-        if self.left_out == 0 { steps } else { format!("{steps}; {} refused and left out", counted(self.left_out, "guest")) }
-    }
+fn summary(report: &Report, left_out: u64) -> String {
+    let steps = u64::try_from(report.operations().len()).unwrap_or(u64::MAX);
+    let steps = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(report)) };
+    if left_out == 0 { steps } else { format!("{steps}; {} refused and left out", counted(left_out, "guest")) }
 }
 
 /// Says what became of what was left of earlier runs, before anything new is asked.

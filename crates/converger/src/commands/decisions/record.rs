@@ -3,7 +3,6 @@
 //! What never enters: what was decided, and the environment.
 
 use std::cell::RefCell;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use converger_core::apply::{History, OperationId};
@@ -14,8 +13,7 @@ use super::super::verify::Export;
 use super::super::{Stop, not_kept};
 use super::Decided;
 use crate::cli::FromExport;
-use crate::render::{self, styled};
-use crate::{files, screen};
+use crate::files;
 
 /// What is asked for decisions.
 pub(in super::super) enum Record<'r> {
@@ -82,6 +80,16 @@ impl<'p> Place<'p> {
         }
     }
 
+    /// Where that is, for people.
+    pub(in super::super) fn shown(&self) -> String {
+        match self {
+            Self::State(config) => {
+                Shelf::of(*config).map_or_else(|_| "no state directory".to_owned(), |shelf| files::shown(&shelf.directory))
+            }
+            Self::Export { path, .. } => files::shown(path),
+        }
+    }
+
     /// What is told of the record and of all that was decided in it.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
         match self {
@@ -121,8 +129,6 @@ impl<'p> Place<'p> {
 fn exported<T>(path: &Path, key: Option<&str>, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
     let mut decided = Decided::default();
     let export = Export::open(path, key, |index, entry| decided.take(index, entry))?;
-    if let Some(note) = export.note {
-        let _ = write!(anstream::stderr(), "{}", screen::err(&format!("{} {note}\n", styled(render::CYAN, "note:"))));
-    }
+    export.tell_note();
     told(&Record::Export(&export), &decided)
 }

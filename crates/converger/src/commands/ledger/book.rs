@@ -66,7 +66,7 @@ impl Shelf {
 fn nothing(directory: &Path) -> Stop {
     let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
     let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
-    Stop::input(text).code(Code::UsageWrong).help(help)
+    Stop::input(text).help(help)
 }
 
 /// The ledger and the journal as they were when they were opened.
@@ -147,8 +147,7 @@ impl Book {
     pub(in super::super) fn one(&self, index: u64) -> Result<Vec<u8>, Stop> {
         let size = self.heads()?.all.size;
         if index >= size {
-            let stop = Stop::input(format!("there is no entry {index}: the ledger has {size}")).code(Code::UsageWrong);
-            return Err(stop.help("entries are counted from 0"));
+            return Err(beyond(index, size));
         }
         let mut found = Vec::new();
         self.each(index, index + 1, |_, entry| {
@@ -160,7 +159,7 @@ impl Book {
 
     /// What an entry says.
     pub(in super::super) fn entry(&self, index: u64, bytes: &[u8]) -> Result<Entry, Stop> {
-        parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at(index))
+        entry(index, bytes)
     }
 
     /// What is kept under a digest.
@@ -182,6 +181,16 @@ impl Book {
     pub(in super::super) fn hashes(&self, size: u64) -> impl Hashes<Error = Stop> {
         TiledHashes::new(size, |tile| self.tile(tile))
     }
+}
+
+/// What an entry says.
+pub(super) fn entry(index: u64, bytes: &[u8]) -> Result<Entry, Stop> {
+    parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at(index))
+}
+
+/// The ledger is not so long.
+pub(super) fn beyond(index: u64, size: u64) -> Stop {
+    Stop::input(format!("there is no entry {index}: the ledger has {size}")).help("entries are counted from 0")
 }
 
 fn unopened(error: &OpenError) -> Stop {

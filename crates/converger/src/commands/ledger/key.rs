@@ -34,7 +34,7 @@ pub(in super::super) fn signer(memory: &Memory) -> Result<Signer, Stop> {
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
-pub(in super::super) fn known(directory: &Path) -> Result<Option<Signer>, Stop> {
+fn known(directory: &Path) -> Result<Option<Signer>, Stop> {
     let path = directory.join(KEY_FILE);
     let shown = files::shown(&path);
     match (named(directory)?, read(&path)?) {

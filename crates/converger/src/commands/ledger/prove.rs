@@ -2,7 +2,6 @@
 
 use converger_core::apply::OperationId;
 use converger_core::evidence::Entry;
-use converger_core::failure::Code;
 use converger_ledger::{Receipt, inclusion};
 
 use super::super::Stop;
@@ -16,9 +15,7 @@ pub(super) fn prove(book: &Book, signed: &Signed, what: &str) -> Result<(u64, St
         Err(_) => last_about(book, what, checkpoint.size)?,
     };
     if index >= checkpoint.size {
-        return Err(
-            Stop::input(format!("there is no entry {index}: the ledger has {} that are durable", checkpoint.size)).code(Code::UsageWrong)
-        );
+        return Err(Stop::input(format!("there is no entry {index}: the ledger has {} that are durable", checkpoint.size)));
     }
     let proof = inclusion(&mut book.hashes(checkpoint.size), index, checkpoint.size)?;
     let proof = proof.ok_or_else(|| broken(format!("entry {index} cannot be proven")))?;
@@ -30,7 +27,7 @@ pub(super) fn prove(book: &Book, signed: &Signed, what: &str) -> Result<(u64, St
 
 fn last_about(book: &Book, id: &str, size: u64) -> Result<u64, Stop> {
     let unknown = || {
-        let stop = Stop::input(format!("the ledger has no operation `{}`", id.escape_debug())).code(Code::UsageWrong);
+        let stop = Stop::input(format!("the ledger has no operation `{}`", id.escape_debug()));
         stop.help("`converger ops list ENVIRONMENT` shows operations, `converger ledger tail` entries")
     };
     let id = OperationId::new(id).ok_or_else(unknown)?;

@@ -77,7 +77,7 @@ fn before_ms(text: &str, now_ms: u64) -> Result<u64, Stop> {
     const DAY_MS: u64 = 86_400_000;
     let ago = || text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(DAY_MS).map(|ago| now_ms.saturating_sub(ago));
     let time = || moment::read(text).or_else(|| moment::read(&format!("{text}T00:00:00Z"))).map(|secs| secs * 1000);
-    let wrong = |why: String| Err(Stop::input(why).code(Code::UsageWrong).help("such as 2026-06-30, 2026-06-30T12:00:00Z or 90d"));
+    let wrong = |why: String| Err(Stop::input(why).help("such as 2026-06-30, 2026-06-30T12:00:00Z or 90d"));
     match ago().or_else(time) {
         Some(before) if before <= now_ms => Ok(before),
         Some(_) => wrong(format!("--before {} is in the future", text.escape_debug())),

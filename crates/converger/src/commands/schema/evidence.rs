@@ -36,18 +36,18 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
         ("thaw", json!({ "by": text(), "environment": text() })),
-        ("resync", json!({ "by": text(), "reason": text(), "size": count() })),
+        ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
     ]
 }
 
-/// Members that an entry may be without.
-const OPTIONAL: [&str; 2] = ["boot", "guest"];
+/// Members that an entry of a kind may be without.
+const OPTIONAL: [(&str, &str); 3] = [("refusal", "guest"), ("resync", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {
     let each = kinds().into_iter().map(|(kind, members)| {
-        let may_lack = |name: &str| name == "boot" || kind == "refusal" && OPTIONAL.contains(&name);
+        let may_lack = |name: &str| OPTIONAL.contains(&(kind, name));
         let required: Vec<String> =
             members.as_object().into_iter().flatten().map(|(name, _)| name.clone()).filter(|name| !may_lack(name)).collect();
         let required: Vec<&str> = required.iter().map(String::as_str).collect();

@@ -9,7 +9,9 @@ use converger_core::normalize::Field;
 use converger_core::refusal::TABLE as CODES;
 use serde_json::{Value as Json, json};
 
-use super::{CHANGES, CLASSES, IMPACTS, RISKS, changed_field, digest, head, identity, list, object, or_null, refusals, text, vmid, words};
+use super::{
+    CHANGES, CLASSES, IMPACTS, RISKS, changed_field, digest, head, identity, list, object, or_null, refusal, refusals, text, vmid, words,
+};
 
 pub(super) fn moment() -> Json {
     json!({ "type": "string", "pattern": "^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}Z$" })
@@ -54,10 +56,11 @@ pub(super) fn result() -> Json {
         }),
     );
     let mut schema = object(
-        &["at_once", "end", "environment", "left_out", "plan", "recovered", "run", "schema", "steps"],
+        &["at_once", "end", "environment", "left_out", "plan", "recovered", "refused", "run", "schema", "steps"],
         json!({
             "at_once": object(&["overall", "per_node"], json!({ "overall": count(), "per_node": count() })),
-            "end": words(&End::ALL.map(End::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()), "run": text(),
+            "end": words(&End::ALL.map(End::word)), "environment": text(), "left_out": count(), "plan": digest(), "recovered": list(step.clone()),
+            "refused": list(object(&["guest", "refusal"], json!({ "guest": or_null(vmid()), "refusal": refusal() }))), "run": text(),
             "schema": { "const": "converger.result/1" }, "steps": list(step),
         }),
     );

@@ -1,5 +1,6 @@
 //! An export: static files, checked without the program that made them.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -22,10 +23,12 @@ const BLOB_BYTES_MAX: usize = 1 << 30;
 struct Directory<'d>(&'d Path);
 
 impl Directory<'_> {
-    fn read_at_most(&self, path: &str, most: usize) -> io::Result<Option<Vec<u8>>> {
-        match files::read_at_most(&self.0.join(path), most) {
+    fn read_at_most(&self, path: &str, most: usize) -> Result<Option<Vec<u8>>, Stop> {
+        let place = self.0.join(path);
+        match files::read_at_most(&place, most) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(_) if fs::metadata(&place).is_ok_and(|there| !there.is_file()) => Err(broken(format!("{path} is no regular file"))),
+            Err(error) => Err(unreadable(&place, &error)),
             // One byte more than the bound is enough to be another file than the one that belongs here.
             Ok(text) => Ok(Some(text.bytes)),
         }
@@ -33,9 +36,9 @@ impl Directory<'_> {
 }
 
 impl Files for Directory<'_> {
-    type Error = io::Error;
+    type Error = Stop;
 
-    fn read(&mut self, path: &str) -> io::Result<Option<Vec<u8>>> {
+    fn read(&mut self, path: &str) -> Result<Option<Vec<u8>>, Stop> {
         self.read_at_most(path, FILE_BYTES_MAX)
     }
 }
@@ -50,7 +53,7 @@ pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: 
         }
     });
     // What the hashes find is the first wrong byte; what entries say counts only where those are whole.
-    let walked = walked.map_err(|error| unreadable(path, &error))?.map_err(|found| broken_at(&found))?;
+    let walked = walked?.map_err(|found| broken_at(&found))?;
     if let Some(stop) = wrong {
         return Err(stop);
     }
@@ -60,7 +63,7 @@ pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: 
 
 /// What lies there under a digest, unhashed.
 pub(super) fn blob(path: &Path, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
-    Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX).map_err(|error| unreadable(path, &error))
+    Directory(path).read_at_most(&blob_path(digest), BLOB_BYTES_MAX)
 }
 
 fn unreadable(path: &Path, error: &io::Error) -> Stop {
@@ -72,9 +75,9 @@ pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Resul
     let (deep, walked) = log(path, &key, since, |_, _| {})?;
     let gone = deep.kept(|digest| blob(path, digest))?;
     named(&deep, &key)?;
-    notes.extend(strange(path, &key, walked.checkpoint.size).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
+    notes.extend(strange(path, &key, &deep).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
-    Ok(Whole { what: format!("{shown}, in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
+    Ok(Whole { what: format!("{shown}, its log in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
 }
 
 /// A key is one line; more is none.
@@ -90,7 +93,7 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
         } else {
             "--key KEY, as `converger ledger key` prints it"
         };
-        Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file))).code(Code::UsageWrong).help(help)
+        Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file))).help(help)
     })?;
     // What is no text is no key either.
     let text = String::from_utf8_lossy(&bytes);
@@ -109,15 +112,31 @@ pub(super) fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
 }
 
 /// What an export that was left alone does not have, though all that is signed is whole.
-fn strange(path: &Path, key: &Verifier, size: u64) -> io::Result<Vec<&'static str>> {
+fn strange(path: &Path, key: &Verifier, deep: &Deep) -> io::Result<Vec<&'static str>> {
     let mut notes = Vec::new();
     if !beside(path).is_ok_and(|beside| beside == *key) {
         notes.push("the key that lies beside the log is not the one that signed it");
     }
-    if has_more(path, size)? {
+    if has_more(path, deep.entries())? {
         notes.push("files of a longer log lie beside it: an export was interrupted, or its checkpoint is an older one that was put back");
     }
+    if has_unnamed(path, deep)? {
+        notes.push("something lies below `blob` that no entry names: it was not exported with this log, and nothing vouches for it");
+    }
     Ok(notes)
+}
+
+/// Whether something lies among what entries name that none of them names.
+fn has_unnamed(path: &Path, deep: &Deep) -> io::Result<bool> {
+    let names = |room: &str| match fs::read_dir(path.join(room)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        there => there?.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<_>>>(),
+    };
+    let is_named = |name: &OsString| {
+        let digest = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}")));
+        digest.is_some_and(|digest| deep.is_named(&digest)) || files::is_left(name)
+    };
+    Ok(names("blob")?.iter().any(|name| name != "sha256") || names("blob/sha256")?.iter().any(|name| !is_named(name)))
 }
 
 /// Whether there is a tile of a longer log, beside the last one or in place of it.

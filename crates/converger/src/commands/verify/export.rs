@@ -2,6 +2,7 @@
 //!
 //! What never enters: another way to read an export than the one that checks it.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use converger_core::apply::{History, OperationId};
@@ -11,15 +12,16 @@ use converger_core::failure::Code;
 
 use super::super::Stop;
 use super::super::ledger::broken;
-use super::{UNTRUSTED_KEY, directory, verifier};
-use crate::files;
+use super::{UNTRUSTED_KEY, directory, given, verifier};
+use crate::render::{self, styled};
+use crate::{files, screen};
 
 /// An export whose signature, hashes and entries are whole.
 pub(in super::super) struct Export {
     path: PathBuf,
     replay: Replay,
     /// What a person should know of it.
-    pub(in super::super) note: Option<&'static str>,
+    note: Option<&'static str>,
 }
 
 impl Export {
@@ -29,12 +31,19 @@ impl Export {
             let text = format!("{} is no directory, and an export is one", files::shown(path));
             return Err(Stop::input(text).code(Code::FileUnreadable).help("`converger ledger export DIR` makes one where the ledger is"));
         }
-        let given = key.map(verifier).transpose()?;
-        let note = given.is_none().then_some(UNTRUSTED_KEY);
-        let key = given.map_or_else(|| directory::beside(path), Ok)?;
-        let (deep, _) = directory::log(path, &key, None, |index, entry| told(index, entry.clone()))?;
-        directory::named(&deep, &key)?;
+        let known = key.map(verifier).transpose()?;
+        let note = known.is_none().then_some(UNTRUSTED_KEY);
+        let key = known.map_or_else(|| directory::beside(path), Ok)?;
+        let (deep, _) = directory::log(path, &key, None, |index, entry| told(index, entry.clone())).map_err(given)?;
+        directory::named(&deep, &key).map_err(given)?;
         Ok(Self { path: path.to_owned(), replay: deep.into_replay(), note })
+    }
+
+    /// Tells a person what they should know of it.
+    pub(in super::super) fn tell_note(&self) {
+        if let Some(note) = self.note {
+            let _ = write!(anstream::stderr(), "{}", screen::err(&format!("{} {note}\n", styled(render::CYAN, "note:"))));
+        }
     }
 
     /// What lies there under a digest: these bytes, or an error.
@@ -42,7 +51,7 @@ impl Export {
         match directory::blob(&self.path, digest)? {
             Some(bytes) if Digest::of_bytes(&bytes) != digest => {
                 let found = Digest::of_bytes(&bytes);
-                Err(broken(format!("what entries name {digest} lies in {} with the digest {found}", files::shown(&self.path))))
+                Err(given(broken(format!("what entries name {digest} lies in {} with the digest {found}", files::shown(&self.path)))))
             }
             kept => Ok(kept),
         }
