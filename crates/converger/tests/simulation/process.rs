@@ -198,13 +198,24 @@ impl<'l> Life<'l> {
                 let place = Place { node: node.clone(), kind: *kind, vmid: *vmid };
                 let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
                 let _ = self.exchange(&id, operation, &ask);
+                Err(Died)
             }
             _ => {
-                let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
-                self.oracle.ended(&id, &outcome, true, 0);
+                self.give_up(&id);
+                Ok(())
             }
         }
-        Err(Died)
+    }
+
+    /// A planted bug writes down that nothing was carried out, and says so.
+    fn give_up(&mut self, id: &OperationId) {
+        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
+        let record = Record::Ended { id: id.clone(), outcome: outcome.clone(), at_ms: self.clock() };
+        let is_recorded = self.journal(&record) == Event::Committed;
+        if is_recorded {
+            self.oracle.acknowledged(&record);
+        }
+        self.oracle.ended(id, &outcome, is_recorded, 0);
     }
 
     fn begun(&mut self, id: &OperationId) {
@@ -459,8 +470,7 @@ impl<'l> Life<'l> {
 
     /// No list has its task, so that nothing was carried out, it thinks.
     fn believe_the_list(&mut self, id: &OperationId) -> Result<(), Died> {
-        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
-        self.oracle.ended(id, &outcome, true, 0);
+        self.give_up(id);
         Err(Died)
     }
 

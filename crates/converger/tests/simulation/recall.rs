@@ -11,7 +11,7 @@ use converger_adapters::proxmox::codec::{self, Command, Event, Failure, HttpAnsw
 use super::wire::Mix;
 
 /// So many answers are remembered, each in its place: another one that belongs there takes it.
-const PLACES: usize = 1 << 12;
+const PLACES: usize = 1 << 10;
 
 /// So many words of an answer say where it belongs.
 const WORDS: usize = 24;

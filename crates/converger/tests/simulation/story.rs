@@ -2,7 +2,10 @@
 //! everything comes to rest as it is wanted, and stays so without another change.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
@@ -49,6 +52,23 @@ const AUDITED_ONE_IN: u64 = 16;
 /// What every run decides on, as far as its journal is told: nobody looks at it here.
 static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
 
+/// One part of a story is over: others may have their turn.
+async fn others() {
+    let mut had_turn = false;
+    poll_fn(|_| if std::mem::replace(&mut had_turn, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// A story that is told with no others beside it.
+pub(crate) fn alone<T>(story: impl Future<Output = T>) -> T {
+    let mut story = pin!(story);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(told) = story.as_mut().poll(&mut context) {
+            return told;
+        }
+    }
+}
+
 /// What came of a schedule.
 #[derive(Default)]
 pub(crate) struct Told {
@@ -70,7 +90,7 @@ pub(crate) struct Told {
 }
 
 /// The story of a seed.
-pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
+pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let mut rng = Rng::new(seed);
     let scene = scene::draw(&mut rng);
     let harms = harm::draw(&mut rng, &scene);
@@ -80,13 +100,14 @@ pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let story = Story::new(scene, stage, rng, bug);
     // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
     let story = if seed.is_multiple_of(AUDITED_ONE_IN) { story } else { story.unaudited() };
-    story.told(lives)
+    others().await;
+    story.told(lives).await
 }
 
 /// The story of a scene in which these harms strike, and nothing else.
 pub(crate) fn tell_of(scene: Scene, harms: Vec<Harm>, lives: u64) -> Told {
     let stage = Stage::new(&scene.setting, harms, Trace::new(false));
-    Story::new(scene, stage, Rng::new(0), None).told(lives)
+    alone(Story::new(scene, stage, Rng::new(0), None).told(lives))
 }
 
 /// What came of something that was done, undone, and undone again.
@@ -122,7 +143,7 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     let stage = Stage::new(&there.setting, Vec::new(), Trace::new(false));
     let mut story = Story::new(there, stage, Rng::new(0), None);
     let before = story.guest();
-    story.bad_days(1);
+    alone(story.bad_days(1));
     // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
     story.stage().pass(30_000);
     let (done, begun) = (story.oracle.sends, story.stage().commands());
@@ -131,12 +152,12 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     story.scene = back;
     let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
     story.stage().expect(harms);
-    story.bad_days(3);
+    alone(story.bad_days(3));
     let commands = story.stage().commands() - begun;
-    story.good_days();
+    alone(story.good_days());
     let (undone, once) = (story.oracle.sends, story.guest());
     let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
-    let _ = story.live();
+    let _ = alone(story.live());
     let sends = [done, undone - done, story.oracle.sends - undone];
     Undone { sends, sent, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
 }
@@ -185,10 +206,10 @@ impl Story {
         Self { is_audited: false, store: MemoryStore::without_ledger(), ..self }
     }
 
-    fn told(mut self, lives: u64) -> Told {
-        self.bad_days(lives);
+    async fn told(mut self, lives: u64) -> Told {
+        self.bad_days(lives).await;
         let (commands, early) = (self.stage().commands(), self.stage().requests());
-        self.good_days();
+        self.good_days().await;
         self.audited();
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         Told {
@@ -232,7 +253,7 @@ impl Story {
 
     /// So many lives, and one more for whoever dies in the last one. A life in which nothing struck and nothing was sent is the last one:
     /// the next one would be the same again.
-    fn bad_days(&mut self, lives: u64) {
+    async fn bad_days(&mut self, lives: u64) {
         let mut left = lives;
         for _ in 0..lives.max(LIVES_MAX) {
             if self.is_broken() || left == 0 {
@@ -240,7 +261,7 @@ impl Story {
             }
             let before = (self.stage().harms(), self.oracle.sends);
             left -= 1;
-            if self.live().is_err() {
+            if self.live().await.is_err() {
                 left = left.max(1);
                 self.stage().sometimes("the process died");
                 self.stage().tell(format_args!("the process is dead"));
@@ -253,31 +274,40 @@ impl Story {
         }
     }
 
-    /// One process, from its start to its end or death.
-    fn live(&mut self) -> Result<(), Died> {
+    /// One process, from its start to its end or death: in as many parts whatever happens, so that those who take turns stay in step.
+    async fn live(&mut self) -> Result<(), Died> {
         self.restart();
         for id in self.oracle.ids() {
             let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
             self.oracle.found(&id, history.as_ref());
         }
-        self.recover()?;
+        let recovered = self.recover();
+        others().await;
+        let plan = if recovered.is_ok() { self.planned() } else { None };
+        others().await;
+        let operations = plan.and_then(|plan| self.admitted(plan));
+        others().await;
+        let ran = operations.map_or(Ok(()), |operations| self.run(operations));
+        others().await;
+        recovered.and(ran)
+    }
+
+    /// What is to be done, if anything is.
+    fn planned(&mut self) -> Option<Plan> {
         // Whoever was told to stop begins no run.
         if self.oracle.is_stopped() {
-            return Ok(());
+            return None;
         }
         self.verdicts.clear();
         let Some(plan) = self.plan() else {
             self.demand_reading();
-            return Ok(());
+            return None;
         };
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
         self.demand_presence();
         // The plan of a world that has come to rest has nothing to admit.
-        if plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
-            return Ok(());
-        }
-        let Some(operations) = self.admitted(plan) else { return Ok(()) };
-        self.run(operations)
+        let is_at_rest = plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. }));
+        (!is_at_rest).then_some(plan)
     }
 
     /// The store as the next process finds it.
@@ -443,7 +473,7 @@ impl Story {
     }
 
     /// Everything works again: it must come to rest as it is wanted, and stay so.
-    fn good_days(&mut self) {
+    async fn good_days(&mut self) {
         if self.is_broken() {
             return;
         }
@@ -459,7 +489,7 @@ impl Story {
         for _ in 0..runs_max {
             self.release();
             let sends = self.oracle.sends;
-            if self.live().is_err() || self.is_broken() {
+            if self.live().await.is_err() || self.is_broken() {
                 break;
             }
             // Nothing was sent and nothing is held: this is how it stays.
