@@ -79,6 +79,7 @@ pub(crate) enum Kind {
     Drained,
     HeldByPerson,
     Frozen,
+    NoRoom,
 }
 
 impl Kind {
@@ -115,7 +116,7 @@ impl Kind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 67] = [
+    pub(crate) const ALL: [Self; 68] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -183,6 +184,7 @@ impl Kind {
         Self::Drained,
         Self::HeldByPerson,
         Self::Frozen,
+        Self::NoRoom,
     ];
 }
 

@@ -27,10 +27,13 @@ fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
 /// Nobody searches for the schedule that ended in one.
 #[test]
 fn a_panic_is_a_violation_of_its_seed_and_the_others_go_on() {
-    let told = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
-    let violation = told.violation.map(|violation| (violation.rule, violation.text));
+    let left = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
+    let violation = left.violation.map(|violation| (violation.rule, violation.text));
     assert_eq!(violation, Some(("panic", "op-1 cannot be".to_owned())));
     assert!(told(8, None, false).violation.is_none());
+    let many = run(0, 100, 1, Some(Bug::OldPlan));
+    let panics = many.violations.values().filter(|violation| violation.rule == "panic").count();
+    assert!((1..100).contains(&panics) && many.schedules == 100, "{panics} of {}", many.schedules);
 }
 
 /// The check of ledgers finds what it is for.

@@ -10,13 +10,14 @@ use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec::{self, Failure};
 use converger_adapters::proxmox::hand::{self, Caller};
 use converger_core::apply::{
-    Answer, Ask, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
+    Answer, Ask, Cause, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
+    Trouble, Word,
 };
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
 use converger_engine::drive::{Drive, Effect};
 use converger_engine::driver::{cleared, committed, taken};
-use converger_engine::operation::{self, Command, Event, Phase};
+use converger_engine::operation::{self, Command, Event, NotCleared, Phase};
 use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
 use futures_util::FutureExt as _;
 
@@ -71,6 +72,8 @@ pub(crate) struct Life<'l> {
     told_failed: Option<(u64, u64)>,
     /// Somebody asked for a stop, and nobody has heard it yet.
     is_drained: bool,
+    /// There is no room to send the next change in.
+    is_full: bool,
     /// Records that a planted bug keeps back.
     kept_back: Vec<Record>,
 }
@@ -99,6 +102,7 @@ impl<'l> Life<'l> {
             has_failed: false,
             told_failed: None,
             is_drained: false,
+            is_full: false,
             kept_back: Vec::new(),
         }
     }
@@ -239,6 +243,14 @@ impl<'l> Life<'l> {
                 self.commit(id, Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms })
             }
             Command::Ask(ask) => self.ask(id, &operation, ask),
+            // Before anybody is asked for the last word.
+            Command::Clear if std::mem::take(&mut self.is_full) => {
+                self.stage.has_struck(Kind::NoRoom);
+                let word = Word::new("busy").unwrap_or_else(|| panic!("a word"));
+                let cause = Cause { trouble: Trouble::Busy, word, text: "no answer to earlier requests yet".into() };
+                self.later(self.stage.now_ms, id, Event::NotCleared(NotCleared::NoRoom(cause)));
+                Ok(())
+            }
             Command::Clear => {
                 self.oracle.last_word(id, self.against(&operation), self.stage.now_ms);
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
@@ -320,6 +332,11 @@ impl<'l> Life<'l> {
             // Heard when the next thing comes back.
             Kind::Drained => {
                 self.is_drained = true;
+                false
+            }
+            // Noticed when a change is to be sent.
+            Kind::NoRoom => {
+                self.is_full = true;
                 false
             }
             _ => {

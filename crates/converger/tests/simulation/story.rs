@@ -127,7 +127,8 @@ pub(crate) struct Undone {
 pub(crate) fn published_undo(scene: Scene) -> Vec<Json> {
     let stage = Stage::new(&scene.setting, Vec::new(), Trace::new(false));
     let mut story = Story::new(scene, stage, Rng::new(0), None);
-    let plan = story.plan().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let seen = story.read().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let plan = story.plan(seen);
     let mut text = Vec::new();
     let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
     let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
@@ -283,7 +284,9 @@ impl Story {
         }
         let recovered = self.recover();
         others().await;
-        let plan = if recovered.is_ok() { self.planned() } else { None };
+        let seen = if recovered.is_ok() { self.seen() } else { None };
+        others().await;
+        let plan = seen.and_then(|seen| self.planned(seen));
         others().await;
         let operations = plan.and_then(|plan| self.admitted(plan));
         others().await;
@@ -292,17 +295,22 @@ impl Story {
         recovered.and(ran)
     }
 
-    /// What is to be done, if anything is.
-    fn planned(&mut self) -> Option<Plan> {
-        // Whoever was told to stop begins no run.
+    /// How everything is. Whoever was told to stop begins no run.
+    fn seen(&mut self) -> Option<Observation> {
         if self.oracle.is_stopped() {
             return None;
         }
         self.verdicts.clear();
-        let Some(plan) = self.plan() else {
+        let seen = self.read();
+        if seen.is_none() {
             self.demand_reading();
-            return None;
-        };
+        }
+        seen
+    }
+
+    /// What is to be done, if anything is.
+    fn planned(&mut self, seen: Observation) -> Option<Plan> {
+        let plan = self.plan(seen);
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
         self.demand_presence();
         // The plan of a world that has come to rest has nothing to admit.
@@ -379,8 +387,8 @@ impl Story {
         unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// What is to be done, on a fresh reading; none: there is no reading.
-    fn plan(&mut self) -> Option<Plan> {
+    /// A fresh reading, if there is one.
+    fn read(&mut self) -> Option<Observation> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         let taken_at = moment::written(stage.now_ms / 1000);
         let way = Way::new(stage);
@@ -409,10 +417,16 @@ impl Story {
         if self.bug == Some(Bug::OldPlan) {
             observation = self.kept.get_or_insert(observation).clone();
         }
-        let scoped = observation.within(&scope);
+        Some(observation)
+    }
+
+    /// What is to be done, on a reading.
+    fn plan(&mut self, seen: Observation) -> Plan {
+        let desired = self.declared();
+        let scoped = seen.within(&desired.scope());
         let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
         self.oracle.plans_on(plan.observation().taken_at.as_deref().and_then(moment::read));
-        Some(plan)
+        plan
     }
 
     fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
