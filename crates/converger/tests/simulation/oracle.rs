@@ -26,8 +26,8 @@ pub(crate) use legal::Grounds;
 use run::Course;
 pub(crate) use send::Mutation;
 
-/// So long a change may take to come after it was sent, a little less than what is counted from its mark.
-const LATE_MS: u64 = 59_900;
+/// So long a change may take to come after it was sent.
+const LATE_MS: u64 = 60_000;
 
 /// A rule that did not hold.
 #[derive(Clone, Debug)]
