@@ -197,6 +197,7 @@ impl Inner {
             }
             Some(Fault::LostWritten) => {
                 self.tables().make_durable();
+                self.marked.clear();
                 return self.stop();
             }
             None => {}

@@ -3,6 +3,7 @@
 //! What is done when is decided by the program's own [`Drive`]; here it is carried out on a virtual clock, and what came of it is fed back
 //! when its time has come. What never enters: real time, sockets, threads, and any rule of the engine.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use converger_core::apply::{
 };
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
+use converger_engine::clock::Steady;
 use converger_engine::drive::{Drive, Effect};
 use converger_engine::driver::{cleared, committed, taken};
 use converger_engine::operation::{self, Command, Event, NotCleared, Phase};
@@ -52,6 +54,7 @@ pub(crate) struct Life<'l> {
     pub(crate) scene: &'l Scene,
     pub(crate) bug: Option<Bug>,
     skew_ms: i64,
+    steady: Cell<Steady>,
     drive: Drive,
     caller: Caller,
     /// What was begun.
@@ -88,6 +91,7 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
+            steady: Cell::default(),
             drive: Drive::new(bugs::limits(bug, scene.limits), bugs::on_failure(bug, scene.on_failure)),
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
@@ -231,7 +235,10 @@ impl<'l> Life<'l> {
     }
 
     fn clock(&self) -> u64 {
-        self.stage.now_ms.saturating_add_signed(self.skew_ms)
+        let mut steady = self.steady.get();
+        let now_ms = steady.read(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.uptime().ms);
+        self.steady.set(steady);
+        now_ms
     }
 
     fn carry(&mut self, id: &OperationId, command: Command) -> Result<(), Died> {
