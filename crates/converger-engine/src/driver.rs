@@ -10,11 +10,9 @@ mod report;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use converger_core::apply::{
-    Answer, Ask, BootId, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms,
-    Uptime,
+    Answer, Ask, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::evidence::Entry;
@@ -22,11 +20,11 @@ use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, LIST_MAX, Receipt, Refused, Standing, Store, StoreError, Write};
-use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::clock::{Clock, Steady};
 use crate::drive::{Drive, Effect};
 use crate::operation::{self, NotCleared, NotCommitted, Patience, Phase};
 use crate::schedule::{Limits, OnFailure};
@@ -49,42 +47,6 @@ pub trait Hand: Send + Sync + 'static {
 
     /// Asks. It never fails: what could not be asked or read is an answer too.
     fn ask(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
-}
-
-/// Time, handed in.
-pub trait Clock: Send + Sync + 'static {
-    /// The time of day in milliseconds since 1970, for records.
-    fn now_ms(&self) -> u64;
-
-    /// How long this machine has been up, and since which start; none, where the system does not tell.
-    fn uptime(&self) -> Option<Uptime>;
-
-    /// Lets so many milliseconds go by.
-    fn wait(&self, ms: u64) -> impl Future<Output = ()> + Send;
-}
-
-/// The clock of this machine.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now_ms(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// As Linux tells it; elsewhere that file is not there. By the clock that stands still while the machine sleeps: a change that was marked before a sleep may
-    /// be sent after it.
-    fn uptime(&self) -> Option<Uptime> {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let up = clock_gettime(ClockId::Monotonic);
-        let ms = u64::try_from(up.tv_sec).ok()?.checked_mul(1000)?.checked_add(u64::try_from(up.tv_nsec).ok()? / 1_000_000)?;
-        Some(Uptime { boot: BootId::new(boot.trim())?, ms })
-    }
-
-    async fn wait(&self, ms: u64) {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
-    }
 }
 
 /// What whoever started the run says while it goes on.
@@ -217,6 +179,7 @@ struct Work<'e, H: Hand, S, C, N> {
     engine: &'e Engine<H, S, C>,
     notice: N,
     drive: Drive,
+    steady: Steady,
     /// Of those that are about to be sent.
     turns: BTreeMap<OperationId, H::Turn>,
     under_way: JoinSet<Came<H::Turn>>,
@@ -231,6 +194,7 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
             engine,
             notice,
             drive: Drive::new(limits, on_failure),
+            steady: Steady::default(),
             turns: BTreeMap::new(),
             under_way: JoinSet::new(),
             is_left: false,
@@ -239,14 +203,19 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         work
     }
 
+    fn now_ms(&mut self) -> u64 {
+        self.steady.read(self.engine.clock.now_ms(), self.engine.clock.awake_ms())
+    }
+
     fn recover(&mut self, unsettled: Vec<History>, patience: Patience) {
-        let Engine { clock, .. } = self.engine;
-        let effects = self.drive.recover(unsettled, patience, clock.uptime().as_ref(), clock.now_ms());
+        let (uptime, now_ms) = (self.engine.clock.uptime(), self.now_ms());
+        let effects = self.drive.recover(unsettled, patience, uptime.as_ref(), now_ms);
         self.follow(effects);
     }
 
     fn submit(&mut self, operations: Vec<(Operation, Terms)>) {
-        let effects = self.drive.submit(operations, self.engine.settings.patience, self.engine.clock.now_ms());
+        let now_ms = self.now_ms();
+        let effects = self.drive.submit(operations, self.engine.settings.patience, now_ms);
         self.follow(effects);
     }
 
@@ -254,12 +223,14 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
         while !self.drive.is_idle() && !self.is_left {
             match self.under_way.join_next().await {
                 Some(Ok(Came::Event(id, event))) => {
-                    let effects = self.drive.feed(&id, event, self.engine.clock.now_ms());
+                    let now_ms = self.now_ms();
+                    let effects = self.drive.feed(&id, event, now_ms);
                     self.follow(effects);
                 }
                 Some(Ok(Came::Cleared(id, event, turn))) => {
                     self.turns.insert(id.clone(), turn);
-                    let effects = self.drive.feed(&id, event, self.engine.clock.now_ms());
+                    let now_ms = self.now_ms();
+                    let effects = self.drive.feed(&id, event, now_ms);
                     self.follow(effects);
                     // Who does not send gives it on.
                     self.turns.remove(&id);
@@ -368,7 +339,8 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     fn obey(&mut self, signal: Signal, receiver: watch::Receiver<Signal>) {
         // Both may be heard at once, and what was not begun is told either way.
         if signal != Signal::GoOn {
-            let effects = self.drive.stop(Code::RunStopped, self.engine.clock.now_ms());
+            let now_ms = self.now_ms();
+            let effects = self.drive.stop(Code::RunStopped, now_ms);
             self.follow(effects);
         }
         self.is_left |= signal == Signal::Quit;

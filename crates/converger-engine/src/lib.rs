@@ -9,6 +9,8 @@
 //!
 //! [`driver`] carries out what a drive wants done, over a [`Hand`] and a store, and is as thin as that.
 //!
+//! [`clock`] is time, handed in.
+//!
 //! What never enters: Proxmox. What is asked and what comes back are words of `converger_core::apply`.
 
 pub mod operation;
@@ -16,9 +18,11 @@ pub mod schedule;
 
 pub mod drive;
 
+pub mod clock;
 pub mod driver;
 
-pub use driver::{Clock, Engine, Hand};
+pub use clock::Clock;
+pub use driver::{Engine, Hand};
 
 #[cfg(test)]
 mod testing;

@@ -13,7 +13,7 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, TaskId};
+use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, Sending, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use converger_ledger::{Hash, Tile};
@@ -53,8 +53,8 @@ struct Inner {
     is_slow: bool,
     waiting: VecDeque<(Batch, oneshot::Sender<Answer>)>,
     transactions: u64,
-    /// Operations whose marks are on no disk yet.
-    marked: Vec<OperationId>,
+    /// Operations whose marks are on no disk yet, and what is there in their place.
+    marked: Vec<Unsynced>,
 }
 
 impl MemoryStore {
@@ -130,7 +130,7 @@ impl MemoryStore {
         let after = self.crash();
         let mut inner = after.lock();
         let tables = Arc::make_mut(&mut inner.tables);
-        marked.iter().for_each(|id| tables.lose_mark(id));
+        marked.into_iter().rev().for_each(|(id, before)| tables.lose_mark(&id, before));
         tables.lose_entries();
         drop(inner);
         after
@@ -159,7 +159,7 @@ impl Inner {
             return Err(StoreError::Stopped { cause: cause.into() });
         }
         let mark = self.tables.mark();
-        let marks = (!batch.must_be_durable()).then(|| batch.writes().iter().filter_map(marked).collect());
+        let marks = (!batch.must_be_durable()).then(|| self.unsynced(&batch));
         let taken = take(self.tables(), batch);
         let answer = match taken {
             Ok(()) => self.finish(mark, marks),
@@ -172,13 +172,18 @@ impl Inner {
         }
     }
 
+    fn unsynced(&self, batch: &Batch) -> Vec<Unsynced> {
+        let marked = batch.writes().iter().filter_map(marked);
+        marked.map(|id| (id.clone(), self.tables.mark_of(&id))).collect()
+    }
+
     fn undo(&mut self, mark: tables::Mark, answer: Answer) -> Answer {
         self.tables().undo_to(mark);
         answer
     }
 
     /// The batch is legal; now the disk has its say. Marks alone are not synced, so that nothing but a full disk can fail them.
-    fn finish(&mut self, mark: tables::Mark, marks: Option<Vec<OperationId>>) -> Answer {
+    fn finish(&mut self, mark: tables::Mark, marks: Option<Vec<Unsynced>>) -> Answer {
         if let Some(marks) = marks.filter(|_| self.faults.front() != Some(&Fault::Full)) {
             self.tables().forget_undo();
             self.marked.extend(marks);
@@ -192,6 +197,7 @@ impl Inner {
             }
             Some(Fault::LostWritten) => {
                 self.tables().make_durable();
+                self.marked.clear();
                 return self.stop();
             }
             None => {}
@@ -208,6 +214,9 @@ impl Inner {
         Err(StoreError::Stopped { cause: cause.into() })
     }
 }
+
+/// A mark that is on no disk yet: its operation, and the mark that it had before.
+type Unsynced = (OperationId, Option<Sending>);
 
 /// The operation that a write marks as sent.
 fn marked(write: &Write) -> Option<OperationId> {
@@ -354,7 +363,16 @@ mod tests {
         let (environment, by) = (operation.environment.clone(), Box::from("ann"));
         let freeze = Write::Freeze(Freeze { environment, by, reason: "x".into(), at_ms: 1 });
         assert_eq!(dark.commit_now(freeze.into()), Ok(Receipt::Written { transaction: 1 }));
-        assert!(has_mark(&dark.lose_power(), &operation));
+        let darker = dark.lose_power();
+        assert!(has_mark(&darker, &operation));
+        let again = Record::Sending { id: operation.id.clone(), at_ms: 9, up_ms: 7 };
+        assert_eq!(darker.commit_now(again.into()), Ok(Receipt::Written { transaction: 1 }));
+        let marked_ms = |store: &MemoryStore| {
+            let history = store.read(|tables| tables.operation(&operation.id)).expect("alive").expect("there");
+            history.sending.map(|sending| sending.at_ms)
+        };
+        let after = darker.crash();
+        assert_eq!((marked_ms(&after), marked_ms(&after.lose_power())), (Some(9), Some(3)), "the one before is on the disk");
     }
 
     #[test]

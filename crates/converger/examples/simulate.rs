@@ -12,7 +12,7 @@ use sim::{Bug, Kind, NOT_PLAYED, SAGAS, Tally, find, run, sagas, told};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const USAGE: &str = "usage: simulate [--seed N [--bug NAME]] [--from N] [--schedules N] [--threads N] [--bugs N] [--sagas]";
+const USAGE: &str = "usage: simulate [--seed N [--bug NAME]] [--from N] [--schedules N] [--threads N] [--bugs N] [--detect N] [--sagas]";
 
 /// So many violations are shown.
 const SHOWN_MAX: usize = 30;
@@ -33,6 +33,10 @@ fn main() -> ExitCode {
     }
     if arguments.iter().any(|argument| argument == "--sagas") {
         return every_saga();
+    }
+    if let Some(schedules) = number("--detect") {
+        detect(schedules);
+        return ExitCode::SUCCESS;
     }
     match (number("--seed"), number("--bugs")) {
         (Some(seed), _) => replay(seed, bug),
@@ -90,6 +94,18 @@ fn bugs(schedules: u64) -> ExitCode {
         }
     }
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many of so many schedules find each planted bug: for whoever changes what is drawn.
+fn detect(schedules: u64) {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let found = Bug::ALL.map(|bug| {
+        let tally = run(0, schedules, threads, Some(bug));
+        let found = tally.violations.values().filter(|violation| bug.rules().contains(&violation.rule)).count();
+        println!("{found:>8}  {bug:?}");
+        found
+    });
+    println!("{:>8}  in all, {schedules} schedules each", found.iter().sum::<usize>());
 }
 
 fn many(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) -> ExitCode {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use converger_core::failure::Code;
-use converger_engine::driver::{Clock as _, SystemClock};
+use converger_engine::clock::{Clock as _, SystemClock};
 use converger_store::{Fatal, OpenError, Settings, SqliteStore};
 
 use crate::exit::End;

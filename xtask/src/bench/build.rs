@@ -1,4 +1,4 @@
-//! The programs that are measured, built in release. The program is built apart from the benches,
+//! The programs that are measured, built in release, and the simulation in its own profile. The program is built apart from the benches,
 //! so that the feature that those need is not in it.
 
 use std::path::PathBuf;
@@ -31,15 +31,16 @@ pub(super) fn programs() -> Result<Programs, Failure> {
     let core = ["bench", "--no-run", "--package", "converger-core", "--features", "testing"];
     let benches = built(&[&core[..], &["--bench", "plan", "--bench", "allocations", "--bench", "decode"]].concat())?;
     let fetch = built(&["build", "--release", "--package", "converger-adapters", "--example", "fetch"])?;
-    let examples = built(&["build", "--release", "--package", "converger", "--example", "fleet", "--example", "simulate"])?;
+    let fleet = built(&["build", "--release", "--package", "converger", "--example", "fleet"])?;
+    let simulate = built(&["build", "--profile", "sim", "--package", "converger", "--example", "simulate"])?;
     Ok(Programs {
         converger: executable(&program, "converger")?,
         plan: executable(&benches, "plan")?,
         allocations: executable(&benches, "allocations")?,
         decode: executable(&benches, "decode")?,
         fetch: executable(&fetch, "fetch")?,
-        fleet: executable(&examples, "fleet")?,
-        simulate: executable(&examples, "simulate")?,
+        fleet: executable(&fleet, "fleet")?,
+        simulate: executable(&simulate, "simulate")?,
         commits: of_store()?.commits,
     })
 }

@@ -22,7 +22,7 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, C
 use reqwest::{Response, Url};
 use thiserror::Error;
 
-use super::codec::{Failure, HttpAnswer, HttpRequest, Method};
+use super::codec::{self, Command, Event, Failure, HttpAnswer, HttpRequest, Method};
 use fault::Scene;
 
 pub use certificate::Validity;
@@ -50,6 +50,15 @@ const LOCALHOST_PLACES: [SocketAddr; 2] =
 pub trait Exchange {
     /// Sends once and waits for the whole answer.
     fn exchange(&self, request: &HttpRequest) -> impl Future<Output = Result<HttpAnswer, Failure>> + Send;
+
+    /// What an answer means to whoever sent this command: what the codec makes of it. A simulation, which is given the same answers
+    /// again and again, may remember what it made of them.
+    ///
+    /// # Errors
+    /// Why the command was not carried out, or why that cannot be told.
+    fn decode(&self, command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
+        codec::decode(command, answer)
+    }
 
     /// Who is asked, for messages.
     fn place(&self) -> &str;

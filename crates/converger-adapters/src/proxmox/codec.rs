@@ -12,7 +12,6 @@ mod event;
 mod field;
 mod ha;
 mod property;
-mod quick;
 mod reason;
 mod request;
 mod scalar;

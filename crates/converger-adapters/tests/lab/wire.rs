@@ -14,7 +14,7 @@ use converger_adapters::proxmox::client::Bounds;
 use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
 use converger_lab::{Answer, Fate, Flavour, Request, verify_answer, verify_request};
 
-use shape::Mix;
+pub(crate) use shape::Mix;
 
 /// What all requests of a client have in common: its token (`user@realm!name=secret`), and what it understands.
 pub(crate) fn unsent(token: &str) -> Request {

@@ -59,8 +59,8 @@ pub enum Illegal {
     NoIntent,
     /// Its operation has an intent already.
     SecondIntent,
-    /// Its operation was marked as sent already.
-    SecondSending,
+    /// It has a task, so that it was sent.
+    SentAlready,
     /// Its operation has a task already.
     SecondTask,
     /// Its operation has ended.
@@ -76,8 +76,6 @@ pub enum Illegal {
 /// How far an operation is: all that the order of records depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Whether it was marked as sent.
-    pub is_marked: bool,
     /// Whether its task is recorded.
     pub is_tasked: bool,
     /// How it ended, if it has.
@@ -117,8 +115,8 @@ impl Progress {
             (Record::Intent { .. }, _) => Err(Illegal::SecondIntent),
             (Record::Resolved { .. }, _) => self.admits_resolution(),
             (_, Some(end)) => Err(Illegal::AlreadyEnded(end)),
-            // What has a task was sent.
-            (Record::Sending { .. }, None) if self.is_marked || self.is_tasked => Err(Illegal::SecondSending),
+            // What is checked anew before it is sent is marked anew, and the last mark counts; what has a task was sent.
+            (Record::Sending { .. }, None) if self.is_tasked => Err(Illegal::SentAlready),
             (Record::Tasked { .. }, None) if self.is_tasked => Err(Illegal::SecondTask),
             // A task without a mark: the machine died before the mark was on its disk.
             (Record::Sending { .. } | Record::Tasked { .. } | Record::Ended { .. }, None) => Ok(()),
@@ -138,7 +136,7 @@ impl Progress {
     pub fn after(self, record: &Record) -> Self {
         match record {
             Record::Intent { .. } => Self::default(),
-            Record::Sending { .. } => Self { is_marked: true, ..self },
+            Record::Sending { .. } => self,
             Record::Tasked { .. } => Self { is_tasked: true, ..self },
             Record::Ended { outcome, .. } => Self { end: Some(outcome.end()), ..self },
             Record::Resolved { resolution, .. } => Self { resolution: Some(*resolution), ..self },
@@ -163,7 +161,6 @@ impl History {
     #[must_use]
     pub fn progress(&self) -> Progress {
         Progress {
-            is_marked: self.sending.is_some(),
             is_tasked: self.task.is_some(),
             end: self.ended.as_ref().map(|(outcome, _)| outcome.end()),
             resolution: self.resolved.as_ref().map(|resolved| resolved.resolution),
@@ -193,7 +190,7 @@ impl fmt::Display for Illegal {
         match self {
             Self::NoIntent => formatter.write_str("it has no intent"),
             Self::SecondIntent => formatter.write_str("it has an intent already"),
-            Self::SecondSending => formatter.write_str("it was marked as sent already"),
+            Self::SentAlready => formatter.write_str("it has a task, so that it was sent already"),
             Self::SecondTask => formatter.write_str("it has a task already"),
             Self::AlreadyEnded(end) => write!(formatter, "it has ended already: {}", end.word()),
             Self::NotHeld => formatter.write_str("it is not held, so that there is nothing to resolve"),

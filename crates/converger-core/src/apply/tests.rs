@@ -153,8 +153,8 @@ fn records_follow_each_other_in_one_order_only() {
         illegal
     };
     assert_eq!(refused(&[], &intent), Illegal::SecondIntent);
-    assert_eq!(refused(&[&marked], &marked), Illegal::SecondSending);
-    assert_eq!(refused(&[&tasked], &marked), Illegal::SecondSending);
+    assert_eq!(refused(&[&tasked], &marked), Illegal::SentAlready);
+    assert_eq!(refused(&[&marked, &marked, &tasked], &marked), Illegal::SentAlready);
     assert_eq!(refused(&[&marked, &done], &marked), Illegal::AlreadyEnded(End::Done));
     assert_eq!(refused(&[], &Record::Sending { id: id.clone(), at_ms: 2, up_ms: u64::MAX }), Illegal::NotStorable);
     assert_eq!(refused(&[&marked, &tasked], &tasked), Illegal::SecondTask);

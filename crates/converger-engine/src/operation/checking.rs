@@ -19,7 +19,7 @@ use super::{Command, NotCleared, Stage, State, cause_of};
 /// How often each reading is tried.
 const TRIES_MAX: u32 = 3;
 /// How old the readings of the guest may be when the change is sent.
-const FRESH_MS: u64 = 10_000;
+pub(super) const FRESH_MS: u64 = 10_000;
 /// How often a guest is checked, where its readings were too old or there was no room to send.
 const CHECKS_MAX: u32 = 5;
 

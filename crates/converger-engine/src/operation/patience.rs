@@ -2,6 +2,8 @@
 
 use converger_core::action::Change;
 
+use super::checking::FRESH_MS;
+
 /// How long is waited for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -22,7 +24,8 @@ pub struct Patience {
     /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
     /// half a minute after everybody has given up on it, so the sum is well above that.
     pub looks_ms: &'static [u64],
-    /// After this what was sent before a crash comes no more: as long as a living process would look for it.
+    /// After its mark: so much later what was sent before a crash comes no more. As long as a living process would look for it, and as much
+    /// longer as a mark may be older than the sending.
     pub late_ms: u64,
 }
 
@@ -42,7 +45,7 @@ impl Default for Patience {
             reboot_ms_max: u64::MAX,
             unread_ms: 60_000,
             looks_ms: &[500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000],
-            late_ms: 60_000,
+            late_ms: 60_000 + FRESH_MS,
         }
     }
 }

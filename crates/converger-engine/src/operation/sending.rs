@@ -46,11 +46,9 @@ impl Sending {
 }
 
 impl State {
-    /// It is ready: that it may have been sent is written down before it is. What found no room is marked already.
+    /// It is ready: that it may be sent now is written down before it is. What was checked anew is marked anew: whoever comes after us counts
+    /// from the mark how long it may still come.
     pub(super) fn mark(&mut self, clearing: Box<Clearing>) -> Option<Command> {
-        if self.sending == Sending::Marked {
-            return self.marked(clearing);
-        }
         self.stage = Stage::Marking(clearing);
         Some(Command::Mark)
     }

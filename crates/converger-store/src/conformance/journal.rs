@@ -38,7 +38,9 @@ fn life<S: Stage>(stage: &mut S) -> Told {
     taken(&store, "an intent", sample.intent(&operation))?;
     same("after the intent", history(&store, &operation)?, Some(wanted.clone()))?;
     let end = sample.ended(&operation, End::Held);
-    for record in [sample.sending(&operation), sample.tasked(&operation), end, sample.resolved(&operation, Resolution::NotRun)] {
+    let anew = Record::Sending { id: operation.id.clone(), at_ms: 13, up_ms: 9 };
+    let marks = [sample.sending(&operation), anew];
+    for record in marks.into_iter().chain([sample.tasked(&operation), end, sample.resolved(&operation, Resolution::NotRun)]) {
         let was_open = wanted.progress().is_open();
         same("the open ones", open_ids(&store, &sample)?, if was_open { vec!["op-1".into()] } else { Vec::new() })?;
         wanted.add(record.clone()).map_err(|illegal| illegal.to_string())?;
@@ -58,7 +60,8 @@ struct Place {
 const PLACES: &[Place] = &[
     Place { way: &[], may_follow: &[0] },
     Place { way: &[0], may_follow: &[1, 2, 3, 5, 6] },
-    Place { way: &[0, 6], may_follow: &[1, 2, 3, 5] },
+    Place { way: &[0, 6], may_follow: &[1, 2, 3, 5, 6] },
+    Place { way: &[0, 6, 6], may_follow: &[1, 2, 3, 5, 6] },
     Place { way: &[0, 1], may_follow: &[2, 3, 5] },
     Place { way: &[0, 6, 1], may_follow: &[2, 3, 5] },
     Place { way: &[0, 2], may_follow: &[] },

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
+    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Sending, Source, TaskId,
 };
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -45,7 +45,7 @@ pub(super) struct Mark(usize);
 #[derive(Clone, Debug)]
 enum Undo {
     Intent,
-    Sending(usize),
+    Sending(usize, Option<Sending>),
     Tasked(usize),
     Ended(usize),
     Resolved(usize),
@@ -85,7 +85,7 @@ impl Tables {
     fn undo_one(&mut self, undo: Undo) {
         match undo {
             Undo::Intent => self.undo_intent(),
-            Undo::Sending(place) => self.operations[place].sending = None,
+            Undo::Sending(place, before) => self.operations[place].sending = before,
             Undo::Tasked(place) => self.operations[place].task = None,
             Undo::Ended(place) => {
                 self.operations[place].ended = None;
@@ -154,10 +154,15 @@ impl Tables {
     }
 
     /// Takes a mark away that no disk has.
-    pub(super) fn lose_mark(&mut self, id: &OperationId) {
+    pub(super) fn lose_mark(&mut self, id: &OperationId, before: Option<Sending>) {
         if let Some(place) = self.places.get(id) {
-            self.operations[*place].sending = None;
+            self.operations[*place].sending = before;
         }
+    }
+
+    /// The mark that an operation has.
+    pub(super) fn mark_of(&self, id: &OperationId) -> Option<Sending> {
+        self.find(id)?.sending
     }
 
     fn find(&self, id: &OperationId) -> Option<&History> {
@@ -287,7 +292,7 @@ impl Put for Tables {
         let place = self.places[record.id()];
         self.undo.push(match &record {
             Record::Intent { .. } => Undo::Intent,
-            Record::Sending { .. } => Undo::Sending(place),
+            Record::Sending { .. } => Undo::Sending(place, self.operations[place].sending),
             Record::Tasked { .. } => Undo::Tasked(place),
             Record::Ended { .. } => Undo::Ended(place),
             Record::Resolved { .. } => Undo::Resolved(place),

@@ -76,14 +76,13 @@ fn is_of_its_row(row: &Row<'_>, operation: &Operation) -> Made<()> {
 /// Asked before every record.
 pub(super) const PROGRESS: &str = "SELECT EXISTS (SELECT 1 FROM tasks WHERE operation = o.seq), \
     (SELECT ending FROM ends WHERE operation = o.seq), \
-    (SELECT resolution FROM resolutions WHERE operation = o.seq), \
-    EXISTS (SELECT 1 FROM sendings WHERE operation = o.seq) \
+    (SELECT resolution FROM resolutions WHERE operation = o.seq) \
     FROM operations o WHERE o.id = ?1";
 
 pub(super) fn progress(row: &Row<'_>, id: &OperationId) -> Made<Progress> {
     let end = word(row, 1, id.as_str(), "end", end_of)?;
     let resolution = word(row, 2, id.as_str(), "resolution", resolution_of)?;
-    Ok(Progress { is_marked: row.get(3)?, is_tasked: row.get(0)?, end, resolution })
+    Ok(Progress { is_tasked: row.get(0)?, end, resolution })
 }
 
 /// The columns of a run, in the order of [`run`].

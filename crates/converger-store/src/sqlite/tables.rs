@@ -172,7 +172,8 @@ const IN_FORCE: &str = "SELECT environment FROM holds WHERE released_at_ms IS NU
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
     VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
 const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms, sum) \
-    SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1";
+    SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1 \
+    ON CONFLICT (operation) DO UPDATE SET at_ms = excluded.at_ms, up_ms = excluded.up_ms, sum = excluded.sum";
 const TASK: &str = "INSERT INTO tasks (operation, task, at_ms, sum) SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1";
 const END: &str = "INSERT INTO ends (operation, ending, at_ms, body, sum) \
     SELECT seq, ?2, ?3, ?4, row_sum(seq, ?2, ?3, ?4) FROM operations WHERE id = ?1";

@@ -1,7 +1,8 @@
 -- Version 1. Never edited once released: what comes later is a version of its own.
 --
--- What happened is only added (runs, run_ends, operations, sendings, tasks, ends, resolutions, blobs, and the ledger). What changes is
--- derived: `occupants` is who has a guest now, `ledger_head` how long the ledger is; and a hold or freeze is closed by filling in who ended it.
+-- What happened is only added (runs, run_ends, operations, tasks, ends, resolutions, blobs, and the ledger). What changes is
+-- derived: `occupants` is who has a guest now, `ledger_head` how long the ledger is; and a hold or freeze is closed by filling in who ended it;
+-- and of `sendings` the last one counts.
 --
 -- `sum` is over all else in a row, by a function of the program (`sums`). SQLite looks whether it fits when a row is written and when the
 -- file is looked through; a blob has its digest.

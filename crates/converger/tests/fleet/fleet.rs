@@ -25,7 +25,8 @@ use converger_core::policy::{self, Circumstances, Rules};
 use converger_core::safety::{Judged, judge};
 use converger_core::testing::some_inputs;
 use converger_core::{plan, safety};
-use converger_engine::driver::{Clock, Engine, Hand, Report, Settings, Signal};
+use converger_engine::clock::Clock;
+use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
 use converger_engine::schedule::Limits;
 use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
 use converger_store::{Batch, Filter, Hash, Heads, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
@@ -199,12 +200,15 @@ impl Yard {
 
 impl Clock for Yard {
     fn now_ms(&self) -> u64 {
-        self.start_ms + u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.start_ms + self.awake_ms()
+    }
+
+    fn awake_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     fn uptime(&self) -> Option<Uptime> {
-        let ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        BootId::new("boot-1").map(|boot| Uptime { boot, ms })
+        BootId::new("boot-1").map(|boot| Uptime { boot, ms: self.awake_ms() })
     }
 
     async fn wait(&self, ms: u64) {

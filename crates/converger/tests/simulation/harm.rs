@@ -79,6 +79,7 @@ pub(crate) enum Kind {
     Drained,
     HeldByPerson,
     Frozen,
+    NoRoom,
 }
 
 impl Kind {
@@ -115,7 +116,7 @@ impl Kind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 67] = [
+    pub(crate) const ALL: [Self; 68] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -183,6 +184,7 @@ impl Kind {
         Self::Drained,
         Self::HeldByPerson,
         Self::Frozen,
+        Self::NoRoom,
     ];
 }
 
@@ -295,10 +297,10 @@ fn moment(rng: &mut Rng, kind: Kind) -> Moment {
         if rng.one_in(4) {
             return Moment::Sending;
         }
-        let within = *rng.pick(&[8, 20, 60]).unwrap_or(&8);
+        let within = *rng.pick(&[8, 16, 32]).unwrap_or(&8);
         return Moment::Command(1 + rng.below(within));
     }
-    let within = *rng.pick(&[10, 25, 60]).unwrap_or(&10);
+    let within = *rng.pick(&[8, 16, 32]).unwrap_or(&8);
     match rng.below(5) {
         0 | 1 => Moment::BeforeSend,
         2 => Moment::AfterSend,

@@ -13,7 +13,7 @@ use std::process::Command;
 use converger_core::apply::{Record, Run};
 use converger_core::testing::{Rng, some_inputs, some_operations};
 use converger_store::{Batch, MemoryStore, Write};
-use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, tell};
+use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, told};
 
 /// A few of them in every build; `cargo xtask simulate` tells as many as one likes.
 #[test]
@@ -27,10 +27,13 @@ fn no_schedule_breaks_a_rule_and_everything_happens_sometimes() {
 /// Nobody searches for the schedule that ended in one.
 #[test]
 fn a_panic_is_a_violation_of_its_seed_and_the_others_go_on() {
-    let told = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
-    let violation = told.violation.map(|violation| (violation.rule, violation.text));
+    let left = caught(7, || -> Told { panic!("op-{} cannot be", 1) });
+    let violation = left.violation.map(|violation| (violation.rule, violation.text));
     assert_eq!(violation, Some(("panic", "op-1 cannot be".to_owned())));
-    assert!(caught(8, || tell(8, None, false)).violation.is_none());
+    assert!(told(8, None, false).violation.is_none());
+    let many = run(0, 100, 1, Some(Bug::OldPlan));
+    let panics = many.violations.values().filter(|violation| violation.rule == "panic").count();
+    assert!((1..100).contains(&panics) && many.schedules == 100, "{panics} of {}", many.schedules);
 }
 
 /// The check of ledgers finds what it is for.
@@ -97,16 +100,23 @@ fn every_fault_that_the_lab_and_the_store_know_is_drawn() {
 #[test]
 fn one_seed_is_one_story() {
     for seed in SEEDS {
-        let told = tell(seed, None, true);
-        assert_eq!(tell(seed, None, false).hash, told.hash, "{seed}: {:#?}", told.lines);
+        let one = told(seed, None, true);
+        assert_eq!(told(seed, None, false).hash, one.hash, "{seed}: {:#?}", one.lines);
     }
+}
+
+/// Whoever tells many stories tells them in turns.
+#[test]
+fn one_seed_is_one_story_whoever_is_told_beside_it() {
+    let alone = SEEDS.fold(0_u64, |sum, seed| sum.wrapping_add(told(seed, None, false).hash.wrapping_mul(seed | 1)));
+    assert_eq!(run(SEEDS.start, SEEDS.end - SEEDS.start, 1, None).hash, alone);
 }
 
 const SEEDS: std::ops::Range<u64> = 0..50;
 
 /// The hash of each seed's story, one line each.
 fn hashes() -> Vec<String> {
-    SEEDS.map(|seed| format!("seed {seed} {:016x}", tell(seed, None, false).hash)).collect()
+    SEEDS.map(|seed| format!("seed {seed} {:016x}", told(seed, None, false).hash)).collect()
 }
 
 /// What the other process of the next test tells.

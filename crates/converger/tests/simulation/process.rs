@@ -3,6 +3,7 @@
 //! What is done when is decided by the program's own [`Drive`]; here it is carried out on a virtual clock, and what came of it is fed back
 //! when its time has come. What never enters: real time, sockets, threads, and any rule of the engine.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -10,19 +11,22 @@ use converger_adapters::proxmox::client::TokenId;
 use converger_adapters::proxmox::codec::{self, Failure};
 use converger_adapters::proxmox::hand::{self, Caller};
 use converger_core::apply::{
-    Answer, Ask, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
+    Answer, Ask, Cause, End, Freeze, History, Hold, Operation, OperationId, Outcome, Place, Record, Sent, Target, TaskId, TaskSeen, Terms,
+    Trouble, Word,
 };
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
+use converger_engine::clock::Steady;
 use converger_engine::drive::{Drive, Effect};
 use converger_engine::driver::{cleared, committed, taken};
-use converger_engine::operation::{self, Command, Event, Phase};
+use converger_engine::operation::{self, Command, Event, NotCleared, Phase};
 use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
 use futures_util::FutureExt as _;
 
 use super::bugs::{self, Bug};
 use super::harm::{Harm, Kind};
 use super::oracle::{Against, Mutation, Oracle};
+use super::recall;
 use super::scene::{Scene, TOKEN};
 use super::stage::Stage;
 use super::trace::Brief;
@@ -50,6 +54,7 @@ pub(crate) struct Life<'l> {
     pub(crate) scene: &'l Scene,
     pub(crate) bug: Option<Bug>,
     skew_ms: i64,
+    steady: Cell<Steady>,
     drive: Drive,
     caller: Caller,
     /// What was begun.
@@ -70,6 +75,8 @@ pub(crate) struct Life<'l> {
     told_failed: Option<(u64, u64)>,
     /// Somebody asked for a stop, and nobody has heard it yet.
     is_drained: bool,
+    /// There is no room to send the next change in.
+    is_full: bool,
     /// Records that a planted bug keeps back.
     kept_back: Vec<Record>,
 }
@@ -84,6 +91,7 @@ impl<'l> Life<'l> {
             scene,
             bug,
             skew_ms: 0,
+            steady: Cell::default(),
             drive: Drive::new(bugs::limits(bug, scene.limits), bugs::on_failure(bug, scene.on_failure)),
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
@@ -98,6 +106,7 @@ impl<'l> Life<'l> {
             has_failed: false,
             told_failed: None,
             is_drained: false,
+            is_full: false,
             kept_back: Vec::new(),
         }
     }
@@ -197,13 +206,24 @@ impl<'l> Life<'l> {
                 let place = Place { node: node.clone(), kind: *kind, vmid: *vmid };
                 let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
                 let _ = self.exchange(&id, operation, &ask);
+                Err(Died)
             }
             _ => {
-                let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
-                self.oracle.ended(&id, &outcome, true, 0);
+                self.give_up(&id);
+                Ok(())
             }
         }
-        Err(Died)
+    }
+
+    /// A planted bug writes down that nothing was carried out, and says so.
+    fn give_up(&mut self, id: &OperationId) {
+        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
+        let record = Record::Ended { id: id.clone(), outcome: outcome.clone(), at_ms: self.clock() };
+        let is_recorded = self.journal(&record) == Event::Committed;
+        if is_recorded {
+            self.oracle.acknowledged(&record);
+        }
+        self.oracle.ended(id, &outcome, is_recorded, 0);
     }
 
     fn begun(&mut self, id: &OperationId) {
@@ -215,7 +235,10 @@ impl<'l> Life<'l> {
     }
 
     fn clock(&self) -> u64 {
-        self.stage.now_ms.saturating_add_signed(self.skew_ms)
+        let mut steady = self.steady.get();
+        let now_ms = steady.read(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.uptime().ms);
+        self.steady.set(steady);
+        now_ms
     }
 
     fn carry(&mut self, id: &OperationId, command: Command) -> Result<(), Died> {
@@ -227,6 +250,14 @@ impl<'l> Life<'l> {
                 self.commit(id, Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms })
             }
             Command::Ask(ask) => self.ask(id, &operation, ask),
+            // Before anybody is asked for the last word.
+            Command::Clear if std::mem::take(&mut self.is_full) => {
+                self.stage.has_struck(Kind::NoRoom);
+                let word = Word::new("busy").unwrap_or_else(|| panic!("a word"));
+                let cause = Cause { trouble: Trouble::Busy, word, text: "no answer to earlier requests yet".into() };
+                self.later(self.stage.now_ms, id, Event::NotCleared(NotCleared::NoRoom(cause)));
+                Ok(())
+            }
             Command::Clear => {
                 self.oracle.last_word(id, self.against(&operation), self.stage.now_ms);
                 let said = cleared(&self.store, operation.environment.clone(), operation.guest.vmid).now_or_never();
@@ -308,6 +339,11 @@ impl<'l> Life<'l> {
             // Heard when the next thing comes back.
             Kind::Drained => {
                 self.is_drained = true;
+                false
+            }
+            // Noticed when a change is to be sent.
+            Kind::NoRoom => {
+                self.is_full = true;
                 false
             }
             _ => {
@@ -458,8 +494,7 @@ impl<'l> Life<'l> {
 
     /// No list has its task, so that nothing was carried out, it thinks.
     fn believe_the_list(&mut self, id: &OperationId) -> Result<(), Died> {
-        let outcome = Outcome::failed(Code::NotCarriedOut, converger_core::apply::Findings::default());
-        self.oracle.ended(id, &outcome, true, 0);
+        self.give_up(id);
         Err(Died)
     }
 
@@ -488,7 +523,7 @@ impl<'l> Life<'l> {
         }
         let came = self.stage.carry(&request, vmid);
         let snapshot = self.snapshot(ask, operation);
-        let read = came.answer.and_then(|answer| codec::decode(&command, &answer));
+        let read = came.answer.and_then(|answer| recall::decode(&command, &answer));
         let (time, at_ms) = self.time(hand::clock(ask, &read), vmid, came.at_ms);
         let answer = hand::answer(&self.caller, ask, read, time);
         let answer = self.with_foreign_tasks(ask, answer);
@@ -505,7 +540,7 @@ impl<'l> Life<'l> {
     fn time(&mut self, clock: Option<codec::Command>, vmid: u32, at_ms: u64) -> (Option<Result<codec::Event, Failure>>, u64) {
         let Some(command) = clock else { return (None, at_ms) };
         let came = self.stage.carry(&codec::encode(&command), vmid);
-        (Some(came.answer.and_then(|answer| codec::decode(&command, &answer))), at_ms.max(came.at_ms))
+        (Some(came.answer.and_then(|answer| recall::decode(&command, &answer))), at_ms.max(came.at_ms))
     }
 
     fn check_send(&mut self, id: &OperationId, request: &codec::HttpRequest, vmid: u32) {

@@ -97,7 +97,7 @@ pub(crate) fn draw(rng: &mut Rng) -> Scene {
 
 /// Mostly one: what two guests can do to each other needs few of the schedules, and what can happen to one needs many.
 fn guests(rng: &mut Rng) -> u32 {
-    match rng.below(16) {
+    match rng.below(20) {
         0 => 4,
         1 => 3,
         2 | 3 => 2,
@@ -317,7 +317,7 @@ fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
     if !rng.one_in(40) {
         json.insert("stop_timeout".to_owned(), json!(format!("{}s", 2 + rng.below(3))));
     }
-    if rng.percent(60) {
+    if rng.percent(if wanted.state.is_some() { 45 } else { 100 }) {
         json.insert("config".to_owned(), config(rng, &mut wanted));
         if rng.one_in(2) {
             json.insert("restart".to_owned(), json!("when-needed"));

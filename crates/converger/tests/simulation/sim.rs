@@ -8,6 +8,7 @@ mod bugs;
 mod harm;
 mod oracle;
 mod process;
+mod recall;
 mod saga;
 mod scene;
 mod stage;
@@ -16,10 +17,13 @@ mod trace;
 #[path = "../../../converger-adapters/tests/lab/wire.rs"]
 mod wire;
 
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 #[cfg(test)]
 pub(crate) use book::found_in_wrong_ones;
@@ -32,7 +36,8 @@ pub(crate) use oracle::Violation;
 pub(crate) use saga::finds_wrong_ways_back;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
-pub(crate) use story::{Told, tell};
+pub(crate) use story::Told;
+use story::{alone, tell};
 
 /// What came of many schedules.
 #[derive(Default)]
@@ -128,17 +133,40 @@ const STATES: &[&str] = &[
 
 /// The story of a seed. One that ends in a panic broke a rule too, and its seed is told.
 pub(crate) fn told(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
-    caught(seed, || tell(seed, bug, keeps_lines))
+    caught(seed, || alone(tell(seed, bug, keeps_lines)))
 }
 
 /// What is left of a story that may end in a panic: nothing of it is used any more, so that it does not matter how it was left.
 pub(crate) fn caught(seed: u64, story: impl FnOnce() -> Told) -> Told {
-    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| {
-        let said = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
-        let text = said.unwrap_or("without a word").to_owned();
-        eprintln!("seed {seed} ended in a panic: {text}");
-        Told { violation: Some(Violation { rule: PANIC, text }), ..Told::default() }
-    })
+    catch_unwind(AssertUnwindSafe(story)).unwrap_or_else(|cause| panicked(seed, &*cause))
+}
+
+fn panicked(seed: u64, cause: &(dyn Any + Send)) -> Told {
+    let said = cause.downcast_ref::<String>().map(String::as_str).or_else(|| cause.downcast_ref::<&str>().copied());
+    let text = said.unwrap_or("without a word").to_owned();
+    eprintln!("seed {seed} ended in a panic: {text}");
+    Told { violation: Some(Violation { rule: PANIC, text }), ..Told::default() }
+}
+
+/// So many stories are told in turns. What they pass through is more than a processor has room for near at hand; whoever goes through the
+/// same part of it right after another finds it there.
+const IN_TURNS: u64 = 24;
+
+/// Tells the stories of these seeds in turns, each by itself: none knows of the others.
+fn in_turns(seeds: Range<u64>, bug: Option<Bug>, tally: &mut Tally) {
+    let mut stories: Vec<_> = seeds.map(|seed| (seed, Box::pin(tell(seed, bug, false)))).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    while !stories.is_empty() {
+        stories.retain_mut(|(seed, story)| {
+            let told = match catch_unwind(AssertUnwindSafe(|| story.as_mut().poll(&mut context))) {
+                Ok(Poll::Pending) => return true,
+                Ok(Poll::Ready(told)) => told,
+                Err(cause) => panicked(*seed, &*cause),
+            };
+            tally.add(*seed, told);
+            false
+        });
+    }
 }
 
 /// Tells the stories of these seeds, on so many threads.
@@ -150,11 +178,12 @@ pub(crate) fn run(first: u64, schedules: u64, threads: usize, bug: Option<Bug>) 
             scope.spawn(|| {
                 let mut own = Tally::default();
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= first + schedules {
+                    let from = next.fetch_add(IN_TURNS, Ordering::Relaxed);
+                    let to = (from + IN_TURNS).min(first + schedules);
+                    if from >= to {
                         break;
                     }
-                    own.add(seed, told(seed, bug, false));
+                    in_turns(from..to, bug, &mut own);
                 }
                 if let Ok(mut all) = all.lock() {
                     all.join(own);

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use converger_adapters::proxmox::client::Exchange;
-use converger_adapters::proxmox::codec::{Cause, Delivery, Failure, HttpAnswer, HttpRequest, Method};
+use converger_adapters::proxmox::codec::{Cause, Command, Delivery, Event, Failure, HttpAnswer, HttpRequest, Method};
 use converger_core::apply::{BootId, End, Outcome, Uptime};
 use converger_lab::{Act, Answer, Face, Part, Request, Setting, Truth, World};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::harm::{self, Blow, Harm, Kind, Moment};
+use super::recall;
 use super::scene::{OTHER, TOKEN};
 use super::trace::Trace;
 use super::wire;
@@ -97,6 +98,8 @@ pub(crate) struct Stage {
     unseen: Vec<(Harm, Option<u64>)>,
     /// What our way into the world shows to those who begin TLS.
     face: Face,
+    /// Our token was once denied what it needs.
+    is_revoked: bool,
     /// What took effect.
     pub(crate) struck: BTreeSet<Kind>,
     pub(crate) seen: BTreeSet<&'static str>,
@@ -126,6 +129,7 @@ impl Stage {
             on_task: Vec::new(),
             unseen: Vec::new(),
             face: Face::Own,
+            is_revoked: false,
             struck: BTreeSet::new(),
             seen: BTreeSet::new(),
             trace,
@@ -197,9 +201,9 @@ impl Stage {
         self.harms = harms;
     }
 
-    /// Whether something is still to go wrong.
-    pub(crate) fn has_harms(&self) -> bool {
-        !self.harms.is_empty()
+    /// How much is still to go wrong.
+    pub(crate) fn harms(&self) -> usize {
+        self.harms.len()
     }
 
     /// Another thing that the process does to the world or to its store. What strikes the process at it.
@@ -260,6 +264,7 @@ impl Stage {
         {
             self.face = *face;
         }
+        self.is_revoked |= matches!(act, Act::Revoke(_));
         self.world.act(self.now_ms, act);
     }
 
@@ -422,6 +427,15 @@ impl Stage {
         }
     }
 
+    /// Somebody gives our token everything that it needs.
+    fn grant(&mut self) {
+        let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";
+        let grant = Request::new("PUT", "/api2/json/access/acl").token(OTHER);
+        let grant = grant.header("Content-Length", &form.len().to_string()).form(form);
+        let entry = self.entry.clone();
+        self.world.answer_at(self.now_ms, &entry, &grant);
+    }
+
     /// Everything works again, and nothing goes wrong from now on.
     pub(crate) fn heal(&mut self, vmids: impl Iterator<Item = u32>) {
         self.count_tasks();
@@ -448,11 +462,9 @@ impl Stage {
         for act in acts {
             self.act(act);
         }
-        let path = "/api2/json/access/acl";
-        let form = "path=/&roles=Administrator&tokens=root%40pam%21bot";
-        let grant = Request::new("PUT", path).token(OTHER).header("Content-Length", &form.len().to_string()).form(form);
-        let entry = self.entry.clone();
-        self.world.answer_at(self.now_ms, &entry, &grant);
+        if self.is_revoked {
+            self.grant();
+        }
         self.tell(format_args!("world: healed"));
     }
 }
@@ -481,6 +493,10 @@ impl Exchange for Way {
         let came = stage.carry(sent, 0);
         stage.pass_to(came.at_ms);
         came.answer
+    }
+
+    fn decode(&self, command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> {
+        recall::decode(command, answer)
     }
 
     fn place(&self) -> &str {

@@ -2,7 +2,10 @@
 //! everything comes to rest as it is wanted, and stays so without another change.
 
 use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, Waker};
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
@@ -34,14 +37,37 @@ use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
 use super::trace::Trace;
 
+/// Whoever dies is started again while things go wrong, up to so many lives.
+const LIVES_MAX: u64 = 3;
+
 /// After healing it may take so many runs until nothing is left to do.
 const RUNS_MAX: usize = 4;
+
+/// What a guest that nothing can bring there does in the second run, it does in every run from then on.
+const RUNS_HOPELESS_MAX: usize = 2;
 
 /// Of so many schedules one has a ledger, which is played again.
 const AUDITED_ONE_IN: u64 = 16;
 
 /// What every run decides on, as far as its journal is told: nobody looks at it here.
 static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
+
+/// One part of a story is over: others may have their turn.
+async fn others() {
+    let mut had_turn = false;
+    poll_fn(|_| if std::mem::replace(&mut had_turn, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+}
+
+/// A story that is told with no others beside it.
+pub(crate) fn alone<T>(story: impl Future<Output = T>) -> T {
+    let mut story = pin!(story);
+    let mut context = Context::from_waker(Waker::noop());
+    loop {
+        if let Poll::Ready(told) = story.as_mut().poll(&mut context) {
+            return told;
+        }
+    }
+}
 
 /// What came of a schedule.
 #[derive(Default)]
@@ -64,22 +90,24 @@ pub(crate) struct Told {
 }
 
 /// The story of a seed.
-pub(crate) fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
+pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let mut rng = Rng::new(seed);
     let scene = scene::draw(&mut rng);
     let harms = harm::draw(&mut rng, &scene);
-    let lives = 1 + rng.below(3);
+    // What carries a key is asked for again.
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if scene.is_one_shot { 2 } else { 1 });
     let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
     let story = Story::new(scene, stage, rng, bug);
     // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
     let story = if seed.is_multiple_of(AUDITED_ONE_IN) { story } else { story.unaudited() };
-    story.told(lives)
+    others().await;
+    story.told(lives).await
 }
 
 /// The story of a scene in which these harms strike, and nothing else.
 pub(crate) fn tell_of(scene: Scene, harms: Vec<Harm>, lives: u64) -> Told {
     let stage = Stage::new(&scene.setting, harms, Trace::new(false));
-    Story::new(scene, stage, Rng::new(0), None).told(lives)
+    alone(Story::new(scene, stage, Rng::new(0), None).told(lives))
 }
 
 /// What came of something that was done, undone, and undone again.
@@ -99,7 +127,8 @@ pub(crate) struct Undone {
 pub(crate) fn published_undo(scene: Scene) -> Vec<Json> {
     let stage = Stage::new(&scene.setting, Vec::new(), Trace::new(false));
     let mut story = Story::new(scene, stage, Rng::new(0), None);
-    let plan = story.plan().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let seen = story.read().unwrap_or_else(|| panic!("nothing goes wrong, and there is no reading"));
+    let plan = story.plan(seen);
     let mut text = Vec::new();
     let judged = safety::judge(plan, story.scene.budget, Circumstances::default());
     let written = write_plan(&mut text, &judged, Provenance::Live).map_err(|error| error.to_string());
@@ -115,7 +144,7 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     let stage = Stage::new(&there.setting, Vec::new(), Trace::new(false));
     let mut story = Story::new(there, stage, Rng::new(0), None);
     let before = story.guest();
-    story.bad_days(1);
+    alone(story.bad_days(1));
     // The lists of the cluster are some seconds behind: whoever plans by them at once finds nothing to undo.
     story.stage().pass(30_000);
     let (done, begun) = (story.oracle.sends, story.stage().commands());
@@ -124,12 +153,12 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     story.scene = back;
     let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
     story.stage().expect(harms);
-    story.bad_days(3);
+    alone(story.bad_days(3));
     let commands = story.stage().commands() - begun;
-    story.good_days();
+    alone(story.good_days());
     let (undone, once) = (story.oracle.sends, story.guest());
     let sent = std::mem::take(&mut story.oracle.sent).into_iter().map(|(_, verb)| verb).collect();
-    let _ = story.live();
+    let _ = alone(story.live());
     let sends = [done, undone - done, story.oracle.sends - undone];
     Undone { sends, sent, commands, seen: [before, once, story.guest()], violation: story.oracle.violation.take() }
 }
@@ -178,10 +207,10 @@ impl Story {
         Self { is_audited: false, store: MemoryStore::without_ledger(), ..self }
     }
 
-    fn told(mut self, lives: u64) -> Told {
-        self.bad_days(lives);
+    async fn told(mut self, lives: u64) -> Told {
+        self.bad_days(lives).await;
         let (commands, early) = (self.stage().commands(), self.stage().requests());
-        self.good_days();
+        self.good_days().await;
         self.audited();
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         Told {
@@ -223,16 +252,21 @@ impl Story {
         self.oracle.violation.is_some()
     }
 
-    fn bad_days(&mut self, lives: u64) {
-        for _ in 0..lives {
-            if self.is_broken() {
+    /// So many lives, and one more for whoever dies in the last one. A life in which nothing struck and nothing was sent is the last one:
+    /// the next one would be the same again.
+    async fn bad_days(&mut self, lives: u64) {
+        let mut left = lives;
+        for _ in 0..lives.max(LIVES_MAX) {
+            if self.is_broken() || left == 0 {
                 return;
             }
-            let has_died = self.live().is_err();
-            if has_died {
+            let before = (self.stage().harms(), self.oracle.sends);
+            left -= 1;
+            if self.live().await.is_err() {
+                left = left.max(1);
                 self.stage().sometimes("the process died");
                 self.stage().tell(format_args!("the process is dead"));
-            } else if !self.stage().has_harms() {
+            } else if self.stage().harms() == 0 || (self.stage().harms(), self.oracle.sends) == before {
                 return;
             }
             let within = *self.rng.pick(&[1_000, 30_000, 600_000]).unwrap_or(&1_000);
@@ -241,31 +275,47 @@ impl Story {
         }
     }
 
-    /// One process, from its start to its end or death.
-    fn live(&mut self) -> Result<(), Died> {
+    /// One process, from its start to its end or death: in as many parts whatever happens, so that those who take turns stay in step.
+    async fn live(&mut self) -> Result<(), Died> {
         self.restart();
         for id in self.oracle.ids() {
             let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
             self.oracle.found(&id, history.as_ref());
         }
-        self.recover()?;
-        // Whoever was told to stop begins no run.
+        let recovered = self.recover();
+        others().await;
+        let seen = if recovered.is_ok() { self.seen() } else { None };
+        others().await;
+        let plan = seen.and_then(|seen| self.planned(seen));
+        others().await;
+        let operations = plan.and_then(|plan| self.admitted(plan));
+        others().await;
+        let ran = operations.map_or(Ok(()), |operations| self.run(operations));
+        others().await;
+        recovered.and(ran)
+    }
+
+    /// How everything is. Whoever was told to stop begins no run.
+    fn seen(&mut self) -> Option<Observation> {
         if self.oracle.is_stopped() {
-            return Ok(());
+            return None;
         }
         self.verdicts.clear();
-        let Some(plan) = self.plan() else {
+        let seen = self.read();
+        if seen.is_none() {
             self.demand_reading();
-            return Ok(());
-        };
+        }
+        seen
+    }
+
+    /// What is to be done, if anything is.
+    fn planned(&mut self, seen: Observation) -> Option<Plan> {
+        let plan = self.plan(seen);
         self.verdicts = plan.guests().map(|(guest, verdict)| (guest.vmid.get(), verdict.clone())).collect();
         self.demand_presence();
         // The plan of a world that has come to rest has nothing to admit.
-        if plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. })) {
-            return Ok(());
-        }
-        let Some(operations) = self.admitted(plan) else { return Ok(()) };
-        self.run(operations)
+        let is_at_rest = plan.guests().all(|(_, verdict)| matches!(verdict, Verdict::Converged { .. }));
+        (!is_at_rest).then_some(plan)
     }
 
     /// The store as the next process finds it.
@@ -337,8 +387,8 @@ impl Story {
         unsettled(&self.store, environment).now_or_never().and_then(Result::ok).unwrap_or_default()
     }
 
-    /// What is to be done, on a fresh reading; none: there is no reading.
-    fn plan(&mut self) -> Option<Plan> {
+    /// A fresh reading, if there is one.
+    fn read(&mut self) -> Option<Observation> {
         let stage = self.stage.take().unwrap_or_else(|| panic!("the stage is there"));
         let taken_at = moment::written(stage.now_ms / 1000);
         let way = Way::new(stage);
@@ -367,10 +417,16 @@ impl Story {
         if self.bug == Some(Bug::OldPlan) {
             observation = self.kept.get_or_insert(observation).clone();
         }
-        let scoped = observation.within(&scope);
+        Some(observation)
+    }
+
+    /// What is to be done, on a reading.
+    fn plan(&mut self, seen: Observation) -> Plan {
+        let desired = self.declared();
+        let scoped = seen.within(&desired.scope());
         let plan = plan::plan(desired, Arc::new(scoped), Arc::clone(&self.scene.rules));
         self.oracle.plans_on(plan.observation().taken_at.as_deref().and_then(moment::read));
-        Some(plan)
+        plan
     }
 
     fn admitted(&mut self, plan: Plan) -> Option<Vec<(Operation, Terms)>> {
@@ -402,7 +458,7 @@ impl Story {
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
             // It was read for so long that nobody knows any more how it is.
-            Err(_) if !self.is_healed => return None,
+            Ok(Admitted::Refused(_)) if !self.is_healed => return None,
             other => panic!("everything was typed: {other:?}"),
         };
         self.runs += 1;
@@ -431,7 +487,7 @@ impl Story {
     }
 
     /// Everything works again: it must come to rest as it is wanted, and stay so.
-    fn good_days(&mut self) {
+    async fn good_days(&mut self) {
         if self.is_broken() {
             return;
         }
@@ -443,10 +499,11 @@ impl Story {
         self.stage().heal(vmids.into_iter());
         self.stage().pass(600_000);
         self.thaw();
-        for _ in 0..RUNS_MAX {
+        let runs_max = if self.is_any_hopeless() { RUNS_HOPELESS_MAX } else { RUNS_MAX };
+        for _ in 0..runs_max {
             self.release();
             let sends = self.oracle.sends;
-            if self.live().is_err() || self.is_broken() {
+            if self.live().await.is_err() || self.is_broken() {
                 break;
             }
             // Nothing was sent and nothing is held: this is how it stays.

@@ -97,7 +97,7 @@ impl<E: Exchange> Session<E> {
         if let Some(allowance) = &self.allowance {
             allowance.count(&came);
         }
-        let event = codec::decode(command, &came?)?;
+        let event = self.exchange.decode(command, &came?)?;
         if let Event::Cluster(cluster) = &event
             && let Some(local) = &cluster.local
         {

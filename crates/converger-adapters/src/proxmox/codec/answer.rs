@@ -10,7 +10,6 @@ use std::fmt;
 use converger_core::document::is_hidden;
 use serde::Deserialize;
 
-use super::quick::{Quick, Reader};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 
@@ -141,29 +140,8 @@ fn none<T>() -> Option<T> {
     None
 }
 
-impl<'a, T: Quick<'a>> Quick<'a> for Envelope<'a, T> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut own = Self { data: None, success: Scalar::Absent, status: Scalar::Absent, message: Scalar::Absent, errors: None };
-        let mut has_data = false;
-        reader.object(|reader, name| match name {
-            "data" if has_data => None,
-            "data" => {
-                has_data = true;
-                own.data = if reader.is_null() { None } else { Some(T::read(reader)?) };
-                Some(())
-            }
-            "success" => reader.put(&mut own.success),
-            "status" => reader.put(&mut own.status),
-            "message" => reader.put(&mut own.message),
-            "errors" => None,
-            _ => reader.pass(),
-        })?;
-        Some(own)
-    }
-}
-
 /// The data of an answer, or why there is none. `Ok(None)` is a success without data.
-pub(super) fn data<'a, T: Quick<'a>>(effect: Effect, answer: &'a HttpAnswer) -> Result<Option<T>, Failure> {
+pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswer) -> Result<Option<T>, Failure> {
     if answer.status != 200 {
         let failure = failure(effect, answer.status, outside(answer));
         // Somebody in between, who may have passed the request on before something became of it.
@@ -186,13 +164,9 @@ pub(super) fn data<'a, T: Quick<'a>>(effect: Effect, answer: &'a HttpAnswer) -> 
 }
 
 /// Checked as text once, and not string by string; what is no text is an error where it stands.
-fn parsed<'a, T: Quick<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
+fn parsed<'a, T: Deserialize<'a>>(body: &'a [u8]) -> serde_json::Result<T> {
     let Ok(text) = std::str::from_utf8(body) else { return serde_json::from_slice(body) };
-    let mut reader = Reader::new(text);
-    match T::read(&mut reader).filter(|_| reader.is_at_end()) {
-        Some(own) => Ok(own),
-        None => serde_json::from_str(text),
-    }
+    serde_json::from_str(text)
 }
 
 /// Told without building anything. What stands in texts is counted as well; no text of Proxmox has that much of it.
@@ -308,9 +282,6 @@ fn not_json(effect: Effect, answer: &HttpAnswer, error: &serde_json::Error) -> F
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    impl Quick<'_> for u32 {}
-    impl Quick<'_> for String {}
 
     fn answer(status: u16, reason: &str, body: &str) -> HttpAnswer {
         HttpAnswer { status, reason: reason.into(), body: body.into() }

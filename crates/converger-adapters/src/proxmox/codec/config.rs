@@ -15,7 +15,6 @@ use serde::Deserialize;
 
 use super::field;
 use super::property::{self, Properties};
-use super::quick::{Quick, Reader};
 use super::scalar::Scalar;
 use super::words::{Digest, DiskKey, DiskSize};
 
@@ -59,20 +58,6 @@ pub(super) struct Item<'a> {
     pending: Scalar<'a>,
     #[serde(borrow, default)]
     delete: Scalar<'a>,
-}
-
-impl<'a> Quick<'a> for Item<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let (mut key, mut value, mut pending, mut delete) = (None, Scalar::Absent, Scalar::Absent, Scalar::Absent);
-        reader.object(|reader, name| match name {
-            "key" => reader.put_text(&mut key),
-            "value" => reader.put(&mut value),
-            "pending" => reader.put(&mut pending),
-            "delete" => reader.put(&mut delete),
-            _ => reader.pass(),
-        })?;
-        Some(Self { key: key?, value, pending, delete })
-    }
 }
 
 /// The config from the list that `/pending` gives: its values are those in effect.

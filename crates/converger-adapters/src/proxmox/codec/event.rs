@@ -18,7 +18,6 @@ use super::command::{Command, Read};
 use super::config::{self, GuestConfig};
 use super::field;
 use super::ha::{self, HaStatus};
-use super::quick::{Quick, Reader};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -225,26 +224,19 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
 }
 
 /// The data of an answer to a reading, which always has some.
-fn required<'a, T: Quick<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
+fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
     answer::data(Effect::None, answer)?
         .ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has"))
 }
 
 /// The same for a reading of one guest. That a guest is not there is proof only where the guest is named that was asked for.
-fn of_guest<'a, T: Quick<'a>>(answer: &'a HttpAnswer, guest: &GuestPath) -> Result<T, Failure> {
+fn of_guest<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer, guest: &GuestPath) -> Result<T, Failure> {
     required(answer).map_err(|failure| {
         let named = [format!("/{}.conf'", guest.vmid), format!(" {} on node '", guest.vmid)];
         let is_of_another = failure.cause == Cause::NoSuchGuest && !named.iter().any(|part| failure.text.contains(part));
         if is_of_another { Failure { cause: Cause::Malformed, ..failure } } else { failure }
     })
 }
-
-// What is read once in a while takes the long way.
-impl<'a> Quick<'a> for SnapshotRow<'a> {}
-impl<'a> Quick<'a> for ha::HaStatusRow<'a> {}
-impl<'a> Quick<'a> for access::UserRow<'a> {}
-impl<'a> Quick<'a> for access::RoleRow<'a> {}
-impl<'a, T: Deserialize<'a>> Quick<'a> for BTreeMap<Box<str>, T> {}
 
 /// `data: null` is success too: some calls act before they answer.
 fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
@@ -259,17 +251,6 @@ fn accepted(effect: Effect, answer: &HttpAnswer) -> Result<Accepted, Failure> {
 struct VersionRow<'a> {
     #[serde(borrow, default)]
     version: Scalar<'a>,
-}
-
-impl<'a> Quick<'a> for VersionRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        reader.object(|reader, name| match name {
-            "version" => reader.put(&mut row.version),
-            _ => reader.pass(),
-        })?;
-        Some(row)
-    }
 }
 
 fn version(answer: &HttpAnswer, row: &VersionRow<'_>) -> Result<Version, Failure> {
@@ -291,21 +272,6 @@ struct ClusterRow<'a> {
     online: Scalar<'a>,
     #[serde(borrow, default)]
     local: Scalar<'a>,
-}
-
-impl<'a> Quick<'a> for ClusterRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        reader.object(|reader, name| match name {
-            "type" => reader.put(&mut row.r#type),
-            "name" => reader.put(&mut row.name),
-            "quorate" => reader.put(&mut row.quorate),
-            "online" => reader.put(&mut row.online),
-            "local" => reader.put(&mut row.local),
-            _ => reader.pass(),
-        })?;
-        Some(row)
-    }
 }
 
 /// Rows that contradict each other say nothing: which of them holds would be a guess.
@@ -361,41 +327,12 @@ struct ResourceRow<'a> {
     maxmem: Scalar<'a>,
 }
 
-impl<'a> Quick<'a> for ResourceRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        reader.object(|reader, name| match name {
-            "vmid" => reader.put(&mut row.vmid),
-            "type" => reader.put(&mut row.r#type),
-            "node" => reader.put(&mut row.node),
-            "status" => reader.put(&mut row.status),
-            "name" => reader.put(&mut row.name),
-            "template" => reader.put(&mut row.template),
-            "lock" => reader.put(&mut row.lock),
-            "tags" => reader.put(&mut row.tags),
-            "hastate" => reader.put(&mut row.hastate),
-            "maxcpu" => reader.put(&mut row.maxcpu),
-            "maxmem" => reader.put(&mut row.maxmem),
-            _ => reader.pass(),
-        })?;
-        Some(row)
-    }
-}
-
 /// Only rows of guests, as they come: whatever else is listed is not kept.
 struct Resources(Vec<Resource>);
 
 impl<'de> Deserialize<'de> for Resources {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(EachRow)
-    }
-}
-
-impl<'a> Quick<'a> for Resources {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut rows = Vec::new();
-        reader.rows(|row: ResourceRow<'a>| rows.extend(resource(row)))?;
-        Some(Self(rows))
     }
 }
 
@@ -484,33 +421,6 @@ struct StatusRow<'a> {
     ha: BTreeMap<Box<str>, Scalar<'a>>,
 }
 
-impl<'a> Quick<'a> for StatusRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        let (mut status, mut ha) = (None, None);
-        reader.object(|reader, name| match name {
-            "status" => reader.put_text(&mut status),
-            "vmid" => reader.put(&mut row.vmid),
-            "qmpstatus" => reader.put(&mut row.qmpstatus),
-            "name" => reader.put(&mut row.name),
-            "lock" => reader.put(&mut row.lock),
-            "uptime" => reader.put(&mut row.uptime),
-            "cpus" => reader.put(&mut row.cpus),
-            "maxmem" => reader.put(&mut row.maxmem),
-            "ha" => {
-                let mut own = BTreeMap::new();
-                reader.object(|reader, name| {
-                    own.insert(name.into(), reader.scalar()?);
-                    Some(())
-                })?;
-                ha.replace(own).is_none().then_some(())
-            }
-            _ => reader.pass(),
-        })?;
-        Some(Self { status: status?.into(), ha: ha.unwrap_or_default(), ..row })
-    }
-}
-
 fn processors(value: &Scalar<'_>) -> Option<u32> {
     value.number().and_then(|number| u32::try_from(number).ok())
 }
@@ -572,17 +482,6 @@ struct TimeRow<'a> {
     time: Scalar<'a>,
 }
 
-impl<'a> Quick<'a> for TimeRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        reader.object(|reader, name| match name {
-            "time" => reader.put(&mut row.time),
-            _ => reader.pass(),
-        })?;
-        Some(row)
-    }
-}
-
 fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {
     row.time.number().ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer names no time"))
 }
@@ -594,19 +493,6 @@ struct TaskStatusRow<'a> {
     upid: Scalar<'a>,
     #[serde(borrow, default)]
     exitstatus: Scalar<'a>,
-}
-
-impl<'a> Quick<'a> for TaskStatusRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let (mut status, mut upid, mut exitstatus) = (None, Scalar::Absent, Scalar::Absent);
-        reader.object(|reader, name| match name {
-            "status" => reader.put_text(&mut status),
-            "upid" => reader.put(&mut upid),
-            "exitstatus" => reader.put(&mut exitstatus),
-            _ => reader.pass(),
-        })?;
-        Some(Self { status: status?.into(), upid, exitstatus })
-    }
 }
 
 fn task_state(answer: &HttpAnswer, upid: &Upid, row: &TaskStatusRow<'_>) -> Result<TaskState, Failure> {
@@ -633,18 +519,6 @@ struct TaskRow<'a> {
     upid: Scalar<'a>,
     #[serde(borrow, default)]
     status: Scalar<'a>,
-}
-
-impl<'a> Quick<'a> for TaskRow<'a> {
-    fn read(reader: &mut Reader<'a>) -> Option<Self> {
-        let mut row = Self::default();
-        reader.object(|reader, name| match name {
-            "upid" => reader.put(&mut row.upid),
-            "status" => reader.put(&mut row.status),
-            _ => reader.pass(),
-        })?;
-        Some(row)
-    }
 }
 
 fn task(row: TaskRow<'_>) -> Option<Task> {

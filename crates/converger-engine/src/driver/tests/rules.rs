@@ -138,13 +138,6 @@ fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
-/// Decision 0016 rests on it: which start of the machine it is, and how long it has been awake since.
-#[test]
-fn the_uptime_of_this_machine_goes_on_within_one_start() {
-    let [first, second] = [SystemClock.uptime(), SystemClock.uptime()].map(|uptime| uptime.expect("this is Linux"));
-    assert!(first.boot == second.boot && first.ms > 0 && first.ms <= second.ms, "{first:?} {second:?}");
-}
-
 /// One operation under a key, as an action service would have it.
 fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
     let (mut operation, terms) = testing::step_of("start");

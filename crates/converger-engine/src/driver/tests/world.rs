@@ -10,7 +10,8 @@ use converger_core::normalize::{Field, Value};
 use converger_core::observe::{Config, Pending};
 use serde_json::{Value as Json, json};
 
-use crate::driver::{Clock, Hand};
+use crate::clock::Clock;
+use crate::driver::Hand;
 use crate::testing;
 
 const TASK_MS: u64 = 2_000;
@@ -77,6 +78,10 @@ impl Ticking {
 impl Clock for Ticking {
     fn now_ms(&self) -> u64 {
         self.0.lock().now_ms
+    }
+
+    fn awake_ms(&self) -> u64 {
+        self.now_ms()
     }
 
     fn uptime(&self) -> Option<Uptime> {

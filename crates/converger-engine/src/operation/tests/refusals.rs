@@ -242,8 +242,8 @@ fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
             assert_eq!(shown(command.as_ref()), "commit ended");
             break;
         }
-        for answer in [cluster(), status("stopped"), config(2)] {
-            state = step(state, Event::Answered(answer), now_ms).0;
+        for event in [cluster(), status("stopped"), config(2)].map(Event::Answered).into_iter().chain([Event::Committed]) {
+            state = step(state, event, now_ms).0;
         }
     }
     assert_eq!(end(&step(state, Event::Committed, now_ms).0), "refused guest-unknown");
@@ -254,7 +254,8 @@ fn a_guest_whose_readings_are_always_old_is_refused_and_not_sent() {
 fn a_change_for_which_there_is_no_room_is_checked_anew_without_being_sent() {
     let no_room = || Event::NotCleared(NotCleared::NoRoom(cause(Trouble::Busy)));
     let read = || [cluster(), status("stopped"), config(2)].map(Event::Answered);
-    let rounds: Vec<Event> = std::iter::repeat_with(|| [&[no_room()], &read()[..]].concat()).take(4).flatten().collect();
+    let rounds: Vec<Event> =
+        std::iter::repeat_with(|| [&[no_room()], &read()[..], &[Event::Committed]].concat()).take(4).flatten().collect();
     let (state, trace) = feed(ready("start", NOW_MS), &rounds);
     assert!(!trace.contains(&"send".to_owned()) && state.ended().is_none(), "{trace:?}");
     let (state, trace) = feed(state, &[no_room(), Event::Committed]);

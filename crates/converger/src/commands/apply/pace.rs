@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use converger_core::apply::Uptime;
-use converger_engine::driver::{Clock, SystemClock};
+use converger_engine::clock::{Clock, SystemClock};
 use tokio::sync::watch;
 
 use crate::config;
@@ -42,6 +42,10 @@ impl Pace {
 impl Clock for Pace {
     fn now_ms(&self) -> u64 {
         SystemClock.now_ms()
+    }
+
+    fn awake_ms(&self) -> u64 {
+        SystemClock.awake_ms()
     }
 
     fn uptime(&self) -> Option<Uptime> {

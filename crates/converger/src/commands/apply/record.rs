@@ -16,7 +16,7 @@ use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::plan::Verdict;
 use converger_core::refusal::{self, Reach, Refusal};
 use converger_core::safety::Judged;
-use converger_engine::driver::{Clock as _, SystemClock};
+use converger_engine::clock::{Clock as _, SystemClock};
 use converger_store::{Batch, Write};
 
 use super::super::Stop;
