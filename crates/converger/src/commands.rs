@@ -343,36 +343,28 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
 
 /// Writing over what is read would destroy it, and so would writing over what is kept.
 fn not_an_input(out: &Path, source: &Source, saved: Option<&PathBuf>) -> Result<(), Stop> {
-    let config = config::path(source.look.config.as_deref());
-    let leads_to = config::leads_to(source.look.config.as_deref());
-    let inputs = [Some(&source.desired), source.look.replay.as_ref(), config.as_ref(), saved];
-    let stop = |path: &Path, why: &str| {
-        let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
-        Err(stop.help("name another file with --out"))
-    };
-    if let Some(input) = inputs.into_iter().flatten().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
-        return stop(input, "it is read");
+    let inputs = [Some(&source.desired), source.look.replay.as_ref(), saved];
+    match inputs.into_iter().flatten().find(|input| files::are_one(out, input)) {
+        Some(input) => Err(taken(input, "it is read")),
+        None => not_kept(out, source.look.config.as_deref()),
+    }
+}
+
+/// Neither the state nor the configuration is written over.
+fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
+    let leads_to = config::leads_to(config);
+    if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
+        return Err(taken(input, "the configuration is there, or leads there"));
     }
     match state::directory(leads_to.state.as_deref()) {
-        Ok(directory) if converger_store::keeps(&directory, out) => stop(out, "the state is kept there"),
+        Ok(directory) if converger_store::keeps(&directory, out) => Err(taken(out, "the state is kept there")),
         _ => Ok(()),
     }
 }
 
-/// The same for what is written of what is kept: neither the state nor the configuration is written over.
-fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
-    let leads_to = config::leads_to(config);
-    let taken = |path: &Path, why: &str| {
-        let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
-        Err(stop.help("name another file with --out"))
-    };
-    if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
-        return taken(input, "the configuration is there, or leads there");
-    }
-    match state::directory(leads_to.state.as_deref()) {
-        Ok(directory) if converger_store::keeps(&directory, out) => taken(out, "the state is kept there"),
-        _ => Ok(()),
-    }
+fn taken(path: &Path, why: &str) -> Stop {
+    let stop = Stop::input(format!("{} would be written over, but {why}", files::shown(path))).code(Code::FileTaken);
+    stop.help("name another file with --out")
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
