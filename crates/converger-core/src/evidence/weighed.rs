@@ -120,8 +120,10 @@ impl Weighed {
     /// What it says otherwise.
     pub fn agrees(&self, bytes: &[u8]) -> Result<(), Wrong> {
         let unlike = |what: &str| Err(self.wrong(Code::IntegrityViolation, what));
-        if self.decision.as_ref().is_none_or(|made| made.plan != self.plan) {
-            return unlike("it is of another plan than the run made");
+        match &self.decision {
+            None => return unlike("no entry before it says which plan the run made"),
+            Some(made) if made.plan != self.plan => return unlike("it is of another plan than the run made"),
+            Some(_) => {}
         }
         let Some(Bundle { by, decision, admission, gates }) = Bundle::read(bytes) else {
             return unlike("the bundle that it weighed is none that this program writes");

@@ -35,7 +35,15 @@ pub(crate) enum Ledger {
     Key(LedgerPlace),
     /// Write the ledger as files that any web server can serve, and anybody can check
     Export(Exporting),
-    /// Write a receipt of an entry, which is checked alone
+    /// Write a receipt of an operation or of one entry, which is checked alone
+    #[command(after_help = "\
+Examples:
+  converger ledger prove 6afb4282-98434845-0 --out receipt.txt   an operation that has ended
+  converger ledger prove 17                                     one entry
+  converger verify receipt.txt --key KEY                        anywhere, with nothing else
+
+The receipt of an operation has every entry about it and those that its run was admitted by, with the evidence of that \
+admission, under one signed checkpoint. That there is nothing else about it in the ledger no receipt can prove: an export can.")]
     Prove(Proving),
     /// Take a state directory back into service that is shorter than its witness has seen, or another one
     #[command(after_help = "\
@@ -121,7 +129,7 @@ pub(crate) struct Exporting {
 pub(crate) struct Proving {
     #[command(flatten)]
     pub(crate) place: LedgerPlace,
-    /// An operation, whose last entry is meant, or the place of an entry
+    /// An operation that has ended, or the place of an entry
     pub(crate) what: String,
     /// The file to write [default: standard output]
     #[arg(long, value_name = "FILE")]

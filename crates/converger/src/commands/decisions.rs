@@ -28,6 +28,7 @@ use crate::{files, output, screen};
 use kept::Kept;
 use record::Keeper;
 
+pub(super) use admission::as_json as admission_json;
 pub(super) use backtest::backtest;
 pub(super) use record::{Place, Record};
 

@@ -203,13 +203,13 @@ fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
 
 fn prove(proving: &Proving) -> Result<End, Stop> {
     let signed = sign(proving.place.config.as_deref())?;
-    let (index, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
+    let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
             super::not_kept(path, proving.place.config.as_deref())?;
             files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
-            let text = format!("entry {index} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
+            let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)
         }
     }

@@ -24,6 +24,7 @@ mod interrupted;
 mod judge;
 mod meanwhile;
 mod oracle;
+mod receipts;
 mod reproduce;
 mod rows;
 mod secrets;

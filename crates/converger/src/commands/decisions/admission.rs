@@ -24,7 +24,7 @@ pub(super) fn shown(Weighed { index, answer, approvals, .. }: &Weighed) -> Strin
     format!("{} in entry {index}, and again now{}", answer.as_str(), approvals.iter().map(by).collect::<String>())
 }
 
-pub(super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
+pub(in super::super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
     let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names });
     let approvals: Vec<Json> = approvals.iter().map(approval).collect();
     json!({ "answer": answer.as_str(), "approvals": approvals, "bundle": bundle, "entry": index })

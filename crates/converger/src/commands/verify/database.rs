@@ -24,7 +24,7 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
     notes.extend(unnamed(book, &heard)?);
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes })
+    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes, proven: None })
 }
 
 /// Every entry, and every hash that is kept over them.
