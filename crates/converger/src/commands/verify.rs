@@ -9,7 +9,6 @@ mod database;
 mod directory;
 mod export;
 mod heard;
-mod order;
 mod receipt;
 
 use std::fmt::Write as _;
@@ -173,9 +172,4 @@ fn as_json(whole: &Whole) -> serde_json::Value {
 /// What of it is broken, for programs; people are told the same on standard error.
 fn as_broken_json(stop: &Stop) -> serde_json::Value {
     json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "index": stop.index(), "what": stop.sentence() })
-}
-
-/// Something is not logged, or logged and not there.
-fn unlogged(what: impl Into<String>) -> Stop {
-    Stop::broken(Code::UnloggedExecution, what)
 }
