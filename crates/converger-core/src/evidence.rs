@@ -27,6 +27,7 @@ use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
 
 pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
+pub use config::{InForce, Understand};
 pub use deep::{Deep, Wrong};
 pub use keep::{Kept, keep};
 pub use proven::{Proof, is_proof_of};

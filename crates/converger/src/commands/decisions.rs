@@ -24,7 +24,7 @@ use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{files, output, screen};
+use crate::{config, files, output, screen};
 use kept::Kept;
 use record::Keeper;
 
@@ -118,7 +118,7 @@ impl Decided {
     /// The same, with what stands in the way as it was found.
     fn recalled(&self, record: &Record<'_>, made: &Made) -> Result<Result<Recalled, Irreproducible>, Stop> {
         let keeper = Keeper::of(record);
-        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest));
+        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest), config::understood);
         keeper.read()?;
         Ok(recalled)
     }

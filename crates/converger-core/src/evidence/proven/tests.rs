@@ -7,8 +7,11 @@ use crate::artifact::Provenance;
 use crate::evidence::{Bundle, Decision, write_entry};
 use crate::testing::{Rng, some_inputs, some_operations};
 
-/// The entries of an operation, each a place behind the last one, and what they name.
-fn proof() -> (Vec<(u64, Vec<u8>)>, Vec<Vec<u8>>) {
+/// Entries with their places.
+type Placed = Vec<(u64, Vec<u8>)>;
+
+/// The entries of an operation, each a few places behind the last one, and what they name.
+fn proof() -> (Placed, Vec<Vec<u8>>) {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "run-1"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
     let (run, environment, at_ms, plan) = (found.run.clone(), found.environment.clone(), 7_000, found.plan);

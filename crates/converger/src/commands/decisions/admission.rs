@@ -7,13 +7,14 @@ use serde_json::{Value as Json, json};
 
 use super::super::Stop;
 use super::record::{Keeper, Record};
+use crate::config;
 use crate::render::theirs;
 
 /// Whether it is the admission of its run's decision, and the evidence gives the answer that was recorded.
 pub(super) fn again(record: &Record<'_>, weighed: &Weighed) -> Result<(), Stop> {
     let bytes = record.blob(weighed.bundle)?.ok_or_else(|| weighed.missing())?;
     let keeper = Keeper::of(record);
-    let found = weighed.again(&bytes, |digest| keeper.blob(digest));
+    let found = weighed.again(&bytes, |digest| keeper.blob(digest), config::understood);
     keeper.read()?;
     Ok(found?)
 }
