@@ -15,6 +15,7 @@ mod readings;
 mod recall;
 mod replay;
 mod same;
+mod sieve;
 mod weighed;
 mod write;
 
@@ -34,6 +35,7 @@ pub use proven::{Proof, is_proof_of};
 pub use read::parse_entry;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
+pub use sieve::{Sieve, Wanted};
 pub use weighed::{Admissions, Approval, Weighed};
 pub use write::{write_entry, write_fitting};
 

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use converger_core::apply::RunId;
+use converger_core::evidence::KINDS;
+use converger_core::guest::Vmid;
 
 /// Which ledger.
 #[derive(Args, Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct LedgerSource {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -26,6 +29,14 @@ pub(crate) struct LedgerSource {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ledger {
     /// Show the last entries
+    #[command(after_help = "\
+Examples:
+  converger ledger tail -n 50                            the last 50
+  converger ledger tail --run 6afb4282-98434845          what a run decided and did
+  converger ledger tail --guest 101 --since 7d           what became of a guest this week
+  converger ledger tail --kind refusal --from DIR        refusals of an export
+
+Each filter leaves entries out; what passes all of them is shown.")]
     Tail(Tailing),
     /// Show one entry whole
     Show(ShowingEntry),
@@ -95,7 +106,19 @@ pub(crate) struct Resyncing {
 pub(crate) struct Tailing {
     #[command(flatten)]
     pub(crate) source: LedgerSource,
-    /// How many
+    /// Only those of this run, and of what it did
+    #[arg(long, value_name = "ID", value_parser = run_id)]
+    pub(crate) run: Option<RunId>,
+    /// Only those about this guest
+    #[arg(long, value_name = "VMID", value_parser = super::vmid)]
+    pub(crate) guest: Option<Vmid>,
+    /// Only those of this kind, such as intent, outcome or refusal
+    #[arg(long, value_parser = KINDS, hide_possible_values = true)]
+    pub(crate) kind: Option<String>,
+    /// Only those of this time or later: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// How many, the last ones
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
     /// Print a line of JSON for each
@@ -151,16 +174,19 @@ pub(crate) struct Verifying {
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// An export that is read in place of a state directory.
+/// What is read in place of the state directory that converger.toml leads to: another one, or an export.
 #[derive(Args, Debug)]
 pub(crate) struct FromExport {
+    /// Read this state directory, which may be a copy on a disk that cannot be written to
+    #[arg(long, value_name = "DIR", conflicts_with = "from")]
+    pub(crate) db: Option<PathBuf>,
     /// Read an export instead of the state directory; its signature and hashes are checked first
     #[arg(long, value_name = "DIR")]
     pub(crate) from: Option<PathBuf>,
@@ -180,7 +206,7 @@ pub(crate) struct Reproducing {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
@@ -197,8 +223,11 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Under what recorded decisions are weighed.
@@ -210,9 +239,13 @@ pub(crate) struct Backtesting {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) state: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn run_id(text: &str) -> Result<RunId, String> {
+    RunId::new(text).ok_or_else(|| "this is not the id of a run; `ledger tail` and `ops list` show them".to_owned())
 }

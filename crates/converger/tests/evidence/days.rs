@@ -304,10 +304,17 @@ fn a_database_of_a_later_version_is_left_alone() {
         &["ops", "list", "lab"],
         &["audit", "desired.yaml"],
         &["plan", "desired.yaml"],
+        &["ledger", "tail", "--db", "state"],
+        &["reproduce", "a-run"],
+        &["explain", "a-run"],
+        &["diff", "a-run", "a-run", "--db", "state"],
+        &["backtest", "--config", "converger.toml"],
+        &["ledger", "prune", "--before", "0d"],
+        &["ledger", "key"],
     ] {
         let said = bed.run(arguments);
         assert_eq!(said.code, Some(1), "{arguments:?}: {said:?}");
-        assert!(said.err.contains(words), "{arguments:?}: {said:?}");
+        assert!(said.err.contains(words) && said.err.contains("error[journal-unreadable]: "), "{arguments:?}: {said:?}");
     }
     assert_eq!(fs::read(bed.state().join("converger.db")).expect("there"), before, "nothing is changed in it");
 }

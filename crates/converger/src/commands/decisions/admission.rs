@@ -21,8 +21,16 @@ pub(super) fn again(record: &Record<'_>, weighed: &Weighed) -> Result<(), Stop> 
 
 /// In a few words.
 pub(super) fn shown(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
-    let by = |approval: &Approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how);
-    format!("{} in entry {index}, and again now{}", answer.as_str(), approvals.iter().map(by).collect::<String>())
+    format!("{} in entry {index}{}", answer.as_str(), agreed(approvals))
+}
+
+/// The same where it was weighed once more.
+pub(super) fn again_now(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
+    format!("{} in entry {index}, and again now{}", answer.as_str(), agreed(approvals))
+}
+
+fn agreed(approvals: &[Approval]) -> String {
+    approvals.iter().map(|approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how)).collect()
 }
 
 pub(in super::super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {

@@ -104,9 +104,9 @@ fn admission() -> Json {
 /// `reproduce --json`.
 pub(super) fn reproduced() -> Json {
     let mut schema = object(
-        &["admissions", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
+        &["admissions", "also", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
         json!({
-            "admissions": list(admission()), "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
+            "admissions": list(admission()), "also": list(text()), "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
             "program": text(), "run": text(), "same": { "const": true }, "schema": { "const": "converger.reproduced/1" },
         }),
     );
@@ -147,6 +147,19 @@ pub(super) fn backtest() -> Json {
         }),
     );
     head(&mut schema, "What other rules would have made of every recorded decision (backtest --json)");
+    schema
+}
+
+/// `diff --json`.
+pub(super) fn diff() -> Json {
+    let named = || object(&["entry", "plan", "run"], json!({ "entry": count(), "plan": digest(), "run": text() }));
+    let mut schema = object(
+        &["differences", "one", "other", "same", "schema"],
+        json!({
+            "differences": list(text()), "one": named(), "other": named(), "same": flag(), "schema": { "const": "converger.diff/1" },
+        }),
+    );
+    head(&mut schema, "What two recorded plans do differently (diff --json)");
     schema
 }
 
