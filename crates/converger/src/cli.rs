@@ -266,7 +266,7 @@ Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
   converger explain sha256:2f6c...     a recorded plan, made again
-  converger explain 6afaf0b3-43690ad2  the same by its run, with who agreed and what came of it
+  converger explain 6afaf0b3-43690ad2  the same by its run, and what came of it
   converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]

@@ -31,10 +31,10 @@ pub(crate) enum Ledger {
     /// Show the last entries
     #[command(after_help = "\
 Examples:
-  converger ledger tail -n 50                            the last 50
-  converger ledger tail --run 6afb4282-98434845          what a run decided and did
-  converger ledger tail --guest 101 --since 7d           what became of a guest this week
-  converger ledger tail --kind refusal --from DIR        refusals of an export
+  converger ledger tail -n 50                      the last 50
+  converger ledger tail --run 6afb4282-98434845    a run, and what it did
+  converger ledger tail --guest 101 --since 7d     a guest, in a week
+  converger ledger tail --kind refusal --from DIR  refusals of an export
 
 Each filter leaves entries out; what passes all of them is shown.")]
     Tail(Tailing),
@@ -49,9 +49,9 @@ Each filter leaves entries out; what passes all of them is shown.")]
     /// Write a receipt of an operation or of one entry, which is checked alone
     #[command(after_help = "\
 Examples:
-  converger ledger prove 6afb4282-98434845-0 --out receipt.txt   an operation that has ended
-  converger ledger prove 17                                     one entry
-  converger verify receipt.txt --key KEY                        anywhere, with nothing else
+  converger ledger prove 6afb4282-98434845-0 --out FILE  an operation that ended
+  converger ledger prove 17                              one entry
+  converger verify FILE --key KEY                        anywhere, alone
 
 The receipt of an operation has every entry about it and those that its run was admitted by, with the evidence of that \
 admission, under one signed checkpoint. That there is nothing else about it in the ledger no receipt can prove: an export can.")]

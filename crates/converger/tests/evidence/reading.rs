@@ -10,7 +10,8 @@ use crate::forge::Forger;
 /// The places of the entries that are shown.
 #[track_caller]
 fn shown(bed: &Bed, arguments: &[&str]) -> Vec<u64> {
-    let told = bed.told(&[&["ledger", "tail", "--json", "-n", "1000"], arguments].concat(), 0);
+    let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "1000"] };
+    let told = bed.told(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
     told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
 }
 
