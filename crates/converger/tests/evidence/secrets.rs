@@ -98,7 +98,7 @@ impl Watched {
 /// The key that signs, as it is kept and as it is: in its own file and nowhere else.
 fn check_key(watched: &Watched) {
     let text = fs::read_to_string(watched.stage.path("state/ledger.key")).expect("a key");
-    let written = text.trim_end().rsplit('+').next().expect("a key").to_owned();
+    let written = text.trim_end().splitn(5, '+').last().expect("a key").to_owned();
     let bytes = STANDARD.decode(&written).expect("base64");
     // What kind of key it is stands before it.
     let own = bytes.get(1..).expect("a key").to_vec();
