@@ -38,6 +38,7 @@ fn pages() -> Vec<Page> {
         Page { path: "docs/reference/schemas/kept.schema.json", text: || reference::schema("kept") },
         Page { path: "docs/reference/schemas/backtest.schema.json", text: || reference::schema("backtest") },
         Page { path: "docs/reference/schemas/pruned.schema.json", text: || reference::schema("pruned") },
+        Page { path: "docs/reference/schemas/diff.schema.json", text: || reference::schema("diff") },
     ]
 }
 

@@ -9,11 +9,13 @@ mod bundle;
 mod config;
 mod deep;
 mod keep;
+mod proven;
 mod read;
 mod readings;
 mod recall;
 mod replay;
 mod same;
+mod sieve;
 mod weighed;
 mod write;
 
@@ -26,11 +28,14 @@ use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
 
 pub use bundle::{Answer, BUNDLE_SCHEMA, Broken, Bundle, Gate, admissible};
+pub use config::{InForce, Understand};
 pub use deep::{Deep, Wrong};
 pub use keep::{Kept, keep};
+pub use proven::{Proof, is_proof_of};
 pub use read::parse_entry;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
+pub use sieve::{Sieve, Wanted};
 pub use weighed::{Admissions, Approval, Weighed};
 pub use write::{write_entry, write_fitting};
 

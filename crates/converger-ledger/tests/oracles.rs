@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 
 use converger_ledger::{
-    BadCheckpoint, BadKey, BadNote, BadProof, Checkpoint, Growth, Hash, Note, Receipt, Signer, Tile, TiledHashes, Verifier, consistency,
-    inclusion, verify_consistency, verify_inclusion,
+    BadCheckpoint, BadKey, BadNote, BadProof, BadReceipt, Checkpoint, Growth, Hash, Note, Proven, Receipt, Sheaf, Signer, Tile,
+    TiledHashes, Verifier, consistency, inclusion, verify_consistency, verify_inclusion,
 };
 use ct_merkle::mem_backed_tree::MemoryBackedTree;
 use log::{ORIGIN, entry, grown, shelf, signer};
@@ -320,4 +320,53 @@ fn a_receipt_stands_for_itself() {
         assert!(verify(&changed).is_err(), "byte {at}: {}", String::from_utf8_lossy(&changed));
         assert!(verify(&text.as_bytes()[..at]).is_err(), "cut at {at}");
     }
+}
+
+/// Some entries of a log of 300, under its checkpoint.
+fn sheaf(indices: &[u64]) -> Sheaf {
+    let (_, subtrees) = grown(300);
+    let proof = |index| inclusion(&mut hashes(300, &subtrees), index, 300).unwrap().unwrap();
+    let proven = indices.iter().map(|index| Proven { entry: entry(*index), index: *index, proof: proof(*index) }).collect();
+    Sheaf { kept: vec![b"something".to_vec(), Vec::new()], proven, checkpoint: checkpoint(300).sign(&signer()) }
+}
+
+#[test]
+fn entries_of_one_log_stand_for_themselves_under_one_checkpoint() {
+    let (sheaf, verifier) = (sheaf(&[3, 123, 299]), signer().verifier());
+    let text = sheaf.to_text();
+    assert!(Sheaf::is_meant(&text) && !Sheaf::is_meant("converger.receipt/10\n"));
+    assert_eq!(Sheaf::parse(&text).as_ref(), Ok(&sheaf));
+    assert_eq!(sheaf.verify(&verifier), Ok(checkpoint(300)));
+    let first_proof = text.find("extra ").unwrap();
+    for at in 0..text.len() {
+        let mut changed = text.clone().into_bytes();
+        changed[at] ^= 1;
+        let found = Sheaf::parse(std::str::from_utf8(&changed).unwrap_or_default());
+        let is_whole = found.as_ref().is_ok_and(|found| found.verify(&verifier).is_ok());
+        // What is given along is held against the entries by whoever reads those; here it is only another.
+        assert!(!is_whole || (at < first_proof && found.unwrap().kept != sheaf.kept), "byte {at}: {}", String::from_utf8_lossy(&changed));
+        assert!(Sheaf::parse(&text[..text.floor_char_boundary(at)]).and_then(|cut| cut.verify(&verifier)).is_err(), "cut at {at}");
+    }
+    // Each part of it is a receipt that others read.
+    for part in text.split("\n\n").filter(|part| part.starts_with("extra ")) {
+        let receipt = format!("c2sp.org/tlog-proof@v1\n{part}\n\n{}", sheaf.checkpoint);
+        assert_eq!(Receipt::parse(&receipt).unwrap().verify(&verifier), Ok(checkpoint(300)));
+    }
+}
+
+#[test]
+fn entries_that_are_swapped_there_twice_or_of_another_log_prove_nothing() {
+    let (verifier, good) = (signer().verifier(), sheaf(&[3, 123, 299]));
+    let check = |indices: &[u64], late| assert_eq!(sheaf(indices).verify(&verifier), Err(BadReceipt::Order { index: late }), "{indices:?}");
+    check(&[123, 3], 3);
+    check(&[3, 3], 3);
+    let mut exchanged = good.clone();
+    exchanged.proven[0].entry = entry(123);
+    assert!(matches!(exchanged.verify(&verifier), Err(BadReceipt::Entry { index: 3, .. })));
+    let foreign = Sheaf { checkpoint: checkpoint(299).sign(&signer()), ..good.clone() };
+    assert!(matches!(foreign.verify(&verifier), Err(BadReceipt::Entry { index: 3, .. })));
+    let nobody = Signer::new(ORIGIN, &[8; 32]).unwrap();
+    assert!(matches!(good.verify(&nobody.verifier()), Err(BadReceipt::Checkpoint(_))));
+    let empty = Sheaf { proven: Vec::new(), ..good };
+    assert_eq!(Sheaf::parse(&empty.to_text()), Err(BadReceipt::Form));
 }

@@ -14,6 +14,7 @@
 //!
 //! What never enters: Proxmox, decisions about guests, clocks and randomness (times and ids are in what is written).
 
+mod agreement;
 mod error;
 mod lock;
 mod memory;
@@ -33,6 +34,7 @@ use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, 
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
+pub use agreement::{Agreement, Told, Unlogged};
 pub use converger_ledger::{Hash, Tile};
 pub use error::{OpenError, Refused, StoreError};
 pub use lock::{EnvironmentLock, Holder, LockError};

@@ -266,7 +266,7 @@ Examples:
   converger explain                    all codes
   converger explain guest-locked       one of them
   converger explain sha256:2f6c...     a recorded plan, made again
-  converger explain 6afaf0b3-43690ad2  the same by its run
+  converger explain 6afaf0b3-43690ad2  the same by its run, and what came of it
   converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
@@ -276,7 +276,7 @@ Examples:
         #[command(flatten)]
         from: FromExport,
         /// Where the state directory is written [default: converger.toml where it exists]
-        #[arg(long, value_name = "FILE", conflicts_with = "from")]
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
         config: Option<PathBuf>,
         /// Print it as JSON
         #[arg(long)]
@@ -639,6 +639,8 @@ pub(crate) enum Format {
     Kept,
     /// `backtest --json`
     Backtest,
+    /// `diff --json`
+    Diff,
     /// `ledger prune --json`
     Pruned,
 }

@@ -3,6 +3,7 @@
 
 mod connection;
 mod fault;
+mod kept;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::files;
+
 use fault::Fault;
+pub(crate) use kept::understood;
 
 pub(crate) use connection::{Clock, Connection, ONE_NAME};
 pub(crate) use fault::Unusable;

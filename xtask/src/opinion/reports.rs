@@ -35,13 +35,16 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
 }
 
 /// What the ledger has of it, and what those print who check it and make it again.
-fn evidence() -> Result<[String; 9], Failure> {
+fn evidence() -> Result<[String; 11], Failure> {
     let digest = planned()?;
     shell::hush(&mut converger(&["ledger", "export", "evidence"])?)?;
+    shell::hush(&mut converger(&["ledger", "prove", &operation()?, "--out", "receipt.txt"])?)?;
     Ok([
         write("verified.jsonl", &["verify", "--json"])?,
         write("verified-export.jsonl", &["verify", "evidence", "--json"])?,
         write("reproduced.jsonl", &["reproduce", &digest, "--json"])?,
+        write("diff.jsonl", &["diff", &digest, &digest, "--json"])?,
+        write("verified-receipt.jsonl", &["verify", "receipt.txt", "--key", "evidence/log.vkey", "--json"])?,
         write("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
         write("pruned.jsonl", &["ledger", "prune", "--before", "0d", "--json"])?,
         write("kept.jsonl", &["explain", &digest, "--json"])?,
@@ -76,6 +79,15 @@ fn applied(file: &str) -> Result<String, Failure> {
     shell::hush(&mut converger(&["hold", "lab", "107", "--reason", "to see a refusal"])?)?;
     write(PLAN, &["plan", "desired.yaml", "--json"])?;
     write(file, &["apply", "desired.yaml", "--confirm", &planned()?, "--partial", "--json"])
+}
+
+/// An operation that has ended.
+fn operation() -> Result<String, Failure> {
+    let list = Path::new(ROOM).join("history.jsonl");
+    let text = fs::read_to_string(&list).map_err(|error| unwritten(&list, &error))?;
+    let rows = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = rows.filter(|row| !row["ended"].is_null()).find_map(|row| Some(row["operation"]["id"].as_str()?.to_owned()));
+    found.ok_or_else(|| Failure::new(format!("`{}` has no operation that has ended", list.display())))
 }
 
 const PLAN: &str = "plan.jsonl";

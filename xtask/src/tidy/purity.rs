@@ -1,46 +1,52 @@
-//! What the pure core may not say: no clock, files, environment, network, processes, output,
-//! unordered collections.
+//! What the pure crates may not say: no clock, files, environment, network, processes, output,
+//! randomness, unordered collections.
 //!
-//! clippy finds uses by type (`crates/converger-core/clippy.toml`); this finds the words, so that
-//! an import, a type in a signature or an `allow` cannot slip past. What never enters here: crates
-//! (see `arrows`).
+//! In core clippy finds uses by type (`crates/converger-core/clippy.toml`); this finds the words,
+//! in core and in the ledger, so that an import, a type in a signature or an `allow` cannot slip
+//! past. A key of a ledger is made of bytes that are handed in, so that not even that draws any.
+//! What never enters here: crates (see `arrows`).
 
 use super::Violation;
 use super::rust::{Source, is_name_character, line_at, offsets_of_word};
 
-const CORE: &str = "crates/converger-core/src/";
+/// The crates that are pure, and where they are.
+const PURE: &[(&str, &str)] = &[("core", "crates/converger-core/src/"), ("the ledger", "crates/converger-ledger/src/")];
 
 const MODULES: &[&str] = &["time", "fs", "env", "net", "process"];
 
 const WORDS: &[(&str, &str)] = &[
     ("HashMap", "its order differs from run to run; use BTreeMap"),
     ("HashSet", "its order differs from run to run; use BTreeSet"),
-    ("println!", "core returns reports, the shell prints them"),
-    ("eprintln!", "core returns reports, the shell prints them"),
-    ("print!", "core returns reports, the shell prints them"),
-    ("eprint!", "core returns reports, the shell prints them"),
+    ("println!", "it returns reports, the shell prints them"),
+    ("eprintln!", "it returns reports, the shell prints them"),
+    ("print!", "it returns reports, the shell prints them"),
+    ("eprint!", "it returns reports, the shell prints them"),
+    ("SystemTime", "time is an argument"),
+    ("Instant", "time is an argument"),
+    ("RandomState", "randomness is an argument"),
+    ("OsRng", "randomness is an argument"),
+    ("thread_rng", "randomness is an argument"),
+    ("getrandom", "randomness is an argument"),
 ];
 
 pub(super) fn violations(source: &Source) -> Vec<Violation> {
-    if !source.is_under(CORE) {
-        return Vec::new();
-    }
-    let words = WORDS.iter().flat_map(|entry| word(source, entry));
-    words.chain(modules(source)).collect()
+    let Some((room, _)) = PURE.iter().find(|(_, path)| source.is_under(path)) else { return Vec::new() };
+    let words = WORDS.iter().flat_map(|entry| word(source, room, entry));
+    words.chain(modules(source, room)).collect()
 }
 
-fn word(source: &Source, (word, reason): &(&str, &str)) -> Vec<Violation> {
-    offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in core: {reason}"))).collect()
+fn word(source: &Source, room: &str, (word, reason): &(&str, &str)) -> Vec<Violation> {
+    offsets_of_word(&source.code, word).map(|offset| violation(source, offset, &format!("`{word}` in {room}: {reason}"))).collect()
 }
 
-fn modules(source: &Source) -> Vec<Violation> {
+fn modules(source: &Source, room: &str) -> Vec<Violation> {
     let named = offsets_of_word(&source.code, "std::").flat_map(|offset| {
         let names = first_names(&source.code[offset + "std::".len()..]);
         names.into_iter().filter(|name| MODULES.contains(name)).map(move |name| (offset, name))
     });
     named
         .map(|(offset, name)| {
-            let sentence = format!("`std::{name}` in core: what it gives is handed in by the caller");
+            let sentence = format!("`std::{name}` in {room}: what it gives is handed in by the caller");
             violation(source, offset, &sentence)
         })
         .collect()
@@ -112,6 +118,15 @@ mod tests {
         }
         let nested = in_core("use std::{collections::{BTreeMap, BTreeSet}, fs::{self, File}};");
         assert_eq!(nested.len(), 1);
+    }
+
+    #[test]
+    fn the_ledger_is_held_to_the_same() {
+        let in_ledger = |text: &str| violations(&source("crates/converger-ledger/src/note.rs", text));
+        for text in ["use std::fs;", "use std::net::TcpStream;", "let now = SystemTime::now();", "OsRng.fill(&mut seed);"] {
+            assert_eq!(lines(&in_ledger(text)), [1], "{text}");
+        }
+        assert!(in_ledger("use std::fmt;").is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{BUFFER_BYTES, Digest, HASH_BUFFER_BYTES, Tee, write};
 use crate::action::{Change, Fields, Undo};
+use crate::apply::{Guards, Target};
 use crate::audit::{Summary, summary};
 use crate::desired::DesiredGuest;
 use crate::guest::EnvironmentName;
@@ -199,6 +200,19 @@ impl Serialize for Found<'_> {
         map.serialize_entry("template", &row.template.as_ref().read())?;
         map.end()
     }
+}
+
+/// The guest of an operation as the body of its plan has it: all of it was read, or it would have no step (G1).
+pub(super) fn target_row(target: &Target) -> serde_json::Result<serde_json::Value> {
+    let Guards { ha, lock, protection, tags, template } = &target.guards;
+    let mut row = serde_json::json!({
+        "ha": serde_json::to_value(ha)?, "lock": lock, "name": target.name, "protection": protection,
+        "tags": serde_json::to_value(tags)?, "template": template,
+    });
+    if let (Some(identity), Some(members)) = (&target.identity, row.as_object_mut()) {
+        members.insert("identity".to_owned(), serde_json::to_value(identity)?);
+    }
+    Ok(row)
 }
 
 struct Steps<'p>(&'p [Step]);

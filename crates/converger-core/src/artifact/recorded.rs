@@ -10,7 +10,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::plan::step_row;
+use super::plan::{step_row, target_row};
 use super::write_body;
 use crate::apply::Operation;
 use crate::plan::Plan;
@@ -42,6 +42,8 @@ struct Row {
     verdict: Value,
     steps: Value,
     identity: Value,
+    /// Who it was and what guarded it. Not compared with a later plan, where only who it is counts.
+    found: Value,
     /// Not compared: the same guest may be refused for another reason.
     codes: Vec<String>,
 }
@@ -90,7 +92,8 @@ impl RecordedPlan {
         strange.chain(ids.into_iter().filter_map(differs)).collect()
     }
 
-    /// Whether an operation is a step of it: of this guest, in this place, doing this, and judged like this.
+    /// Whether an operation is a step of it: of this guest by its birth marks and under these guards, in this place, doing this, and judged like
+    /// this.
     #[must_use]
     pub fn has(&self, operation: &Operation) -> bool {
         let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
@@ -98,7 +101,8 @@ impl RecordedPlan {
         let planned = usize::try_from(*position).ok().and_then(|at| row.steps.get(at)).cloned();
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
         let kind = serde_json::to_value(guest.kind).is_ok_and(|kind| kind == row.kind);
-        let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name;
+        let is_found = target_row(guest).is_ok_and(|found| found == row.found);
+        let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found;
         as_judged && is_of && planned.map(without_reason) == step_row(step).ok().map(without_reason)
     }
 
@@ -129,7 +133,9 @@ impl Row {
         let identity = row.get("precondition").map_or(Value::Null, |precondition| at(precondition, "identity"));
         let codes = rows(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
         let codes = codes.map(str::to_owned).collect();
-        Self { kind: at(row, "kind"), name: at(row, "name"), verdict: at(row, "verdict"), steps: at(row, "steps"), identity, codes }
+        let (kind, name, verdict, steps, found) =
+            (at(row, "kind"), at(row, "name"), at(row, "verdict"), at(row, "steps"), at(row, "precondition"));
+        Self { kind, name, verdict, steps, identity, found, codes }
     }
 
     /// What must be the same: which guest it is and what is done to it. Other tags than then are no other plan.

@@ -11,7 +11,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Inputs, Irreproducible, reproduce};
+use super::{Decision, Inputs, Irreproducible, Understand, reproduce};
 use crate::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
 use crate::artifact::{Digest, Provenance};
 use crate::failure;
@@ -160,14 +160,15 @@ fn gates(raised: &BTreeSet<Code>) -> Vec<Gate> {
     gates
 }
 
-/// Whether an apply may be admitted on this evidence. `kept` gives the bytes under a digest, where they are kept.
+/// Whether an apply may be admitted on this evidence. `kept` gives the bytes under a digest, where they are kept; `understood` says what a
+/// configuration put in force.
 #[must_use]
-pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Answer {
+pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: Understand) -> Answer {
     let broken = |code, what: &str| Answer::Broken(Broken { code, what: what.into() });
     let Some(bundle) = Bundle::read(bundle) else {
         return broken(failure::Code::IntegrityViolation, "the bundle is none that this program writes");
     };
-    let recalled = match reproduce(&bundle.decision, kept) {
+    let recalled = match reproduce(&bundle.decision, kept, understood) {
         Ok(recalled) => recalled,
         Err(found) => return found.into(),
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::Inputs;
-use super::config::InForce;
+use super::config::Understand;
 use crate::approve::Mode;
 use crate::artifact::{Digest, catalogue_digest, write_body, write_judgement, write_observation};
 use crate::desired::{self, Desired};
@@ -154,16 +154,21 @@ pub struct Recalled {
     mode: Option<Mode>,
 }
 
-/// Makes a decision again and compares it byte for byte. `kept` gives the bytes under a digest, where they are kept.
+/// Makes a decision again and compares it byte for byte. `kept` gives the bytes under a digest, where they are kept; `understood` says what its
+/// configuration put in force.
 ///
 /// # Errors
 /// The first thing that stands in the way, or that is wrong.
-pub fn reproduce(decision: &Decision, kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<Recalled, Irreproducible> {
+pub fn reproduce(
+    decision: &Decision,
+    kept: impl Fn(Digest) -> Option<Vec<u8>>,
+    understood: Understand,
+) -> Result<Recalled, Irreproducible> {
     if decision.inputs.planner != PLANNER {
         return Err(Irreproducible::OtherPlanner { then: decision.inputs.planner, now: PLANNER });
     }
     let whole = |piece| whole(decision, piece, &kept);
-    let recalled = recall(decision, whole)?;
+    let recalled = recall(decision, whole, understood)?;
     let judged = recalled.decide();
     let written = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<Digest>, piece| {
         let mut bytes = Vec::new();
@@ -195,7 +200,11 @@ fn whole(decision: &Decision, piece: Piece, kept: impl Fn(Digest) -> Option<Vec<
 }
 
 /// Reads what a decision rests on.
-fn recall(decision: &Decision, whole: impl Fn(Piece) -> Result<Vec<u8>, Irreproducible>) -> Result<Recalled, Irreproducible> {
+fn recall(
+    decision: &Decision,
+    whole: impl Fn(Piece) -> Result<Vec<u8>, Irreproducible>,
+    understood: Understand,
+) -> Result<Recalled, Irreproducible> {
     whole(Piece::Catalogue)?;
     if catalogue_digest().ok() != Some(decision.inputs.catalogue) {
         return Err(Irreproducible::OtherTables { piece: Piece::Catalogue });
@@ -214,7 +223,7 @@ fn recall(decision: &Decision, whole: impl Fn(Piece) -> Result<Vec<u8>, Irreprod
     let held: HeldAgainst = read(Piece::Judgement, &whole(Piece::Judgement)?)?;
     let HeldAgainst { limits: LimitsRow { guests, percent, stops }, circumstances, .. } = held;
     let (limits, circumstances) = (Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze });
-    let in_force = InForce::read(&whole(Piece::Config)?).map_err(|why| unread(Piece::Config, why))?;
+    let in_force = understood(&whole(Piece::Config)?).map_err(|why| unread(Piece::Config, why))?;
     in_force.agrees(&rules, limits, &circumstances).map_err(|why| unread(Piece::Config, why.into()))?;
     let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
     Ok(Recalled { desired, observation, rules, limits, circumstances, mode: in_force.mode })

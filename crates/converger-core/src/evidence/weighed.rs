@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Answer, Bundle, Decision, Entry, Gate, Inputs, Wrong, admissible};
+use super::{Answer, Bundle, Decision, Entry, Gate, Inputs, Understand, Wrong, admissible};
 use crate::apply::{RunId, Word};
 use crate::approve::Confirmation;
 use crate::artifact::{Digest, RecordedPlan};
@@ -120,8 +120,10 @@ impl Weighed {
     /// What it says otherwise.
     pub fn agrees(&self, bytes: &[u8]) -> Result<(), Wrong> {
         let unlike = |what: &str| Err(self.wrong(Code::IntegrityViolation, what));
-        if self.decision.as_ref().is_none_or(|made| made.plan != self.plan) {
-            return unlike("it is of another plan than the run made");
+        match &self.decision {
+            None => return unlike("no entry before it says which plan the run made"),
+            Some(made) if made.plan != self.plan => return unlike("it is of another plan than the run made"),
+            Some(_) => {}
         }
         let Some(Bundle { by, decision, admission, gates }) = Bundle::read(bytes) else {
             return unlike("the bundle that it weighed is none that this program writes");
@@ -175,13 +177,14 @@ impl Weighed {
         }
     }
 
-    /// The same, and whether the evidence gives that answer once more. `kept` gives the bytes under a digest, where they are kept.
+    /// The same, and whether the evidence gives that answer once more. `kept` gives the bytes under a digest, where they are kept,
+    /// and `understood` says what a configuration put in force.
     ///
     /// # Errors
     /// What is another than was recorded.
-    pub fn again(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>) -> Result<(), Wrong> {
+    pub fn again(&self, bytes: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, understood: Understand) -> Result<(), Wrong> {
         self.agrees(bytes)?;
-        match admissible(bytes, kept) {
+        match admissible(bytes, kept, understood) {
             found if found.word() == self.answer.as_str() => Ok(()),
             Answer::Broken(found) => Err(self.wrong(found.code, &found.what)),
             found => {

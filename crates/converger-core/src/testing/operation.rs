@@ -1,12 +1,13 @@
 //! Operations of random plans, and random outcomes, for the tests of whoever stores or carries them out.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::{HOSTILE, Rng, World};
 use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target, Word};
 use crate::approve::Mode;
 use crate::artifact::Digest;
-use crate::evidence::Inputs;
+use crate::evidence::{InForce, Inputs};
+use crate::guest::Vmid;
 use crate::plan::{Plan, Verdict};
 use crate::policy::{Limits, Rules};
 
@@ -61,6 +62,26 @@ pub fn some_config(rules: &Rules, limits: Limits, mode: Option<Mode>) -> Vec<u8>
     let mode = mode.map(|mode| if mode == Mode::Solo { "solo" } else { "shared" });
     let own = json!({ "mode": mode, "protect": { "ids": rules.ids(), "names": rules.names(), "tags": rules.tags() } });
     json!({ "environments": { "lab": own }, "limits": { "guests": guests, "percent": percent, "stops": stops } }).to_string().into_bytes()
+}
+
+/// What [`some_config`] puts in force. The program has its own reader, which takes all that people write.
+///
+/// # Errors
+/// It is nothing that was written there.
+pub fn understood(bytes: &[u8]) -> Result<InForce, String> {
+    let config: Json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let (own, list) = ("/environments/lab", |place: &str| config.pointer(place).and_then(Json::as_array).into_iter().flatten());
+    let texts = |name: &str| list(&format!("{own}/protect/{name}")).filter_map(|text| text.as_str().map(str::to_owned)).collect();
+    let ids = list(&format!("{own}/protect/ids")).filter_map(|id| Vmid::new(id.as_u64()?)).collect();
+    let number = |name: &str| config.pointer(&format!("/limits/{name}")).and_then(Json::as_u64);
+    let limit = |name: &str| number(name).and_then(|limit| u32::try_from(limit).ok()).ok_or("it has no limits");
+    let mode = config.pointer(&format!("{own}/mode")).and_then(Json::as_str);
+    Ok(InForce {
+        limits: Limits { guests: limit("guests")?, percent: limit("percent")?, stops: limit("stops")? },
+        rules: Rules::new(ids, texts("names"), texts("tags")),
+        is_frozen: config.pointer("/freeze/on") == Some(&Json::Bool(true)),
+        mode: mode.map(|mode| if mode == "solo" { Mode::Solo } else { Mode::Shared }),
+    })
 }
 
 /// An outcome of any kind, with hostile texts in its evidence.

@@ -10,7 +10,7 @@ use converger_core::failure::Code;
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::{Rng, some_config};
+use converger_core::testing::{Rng, some_config, understood};
 
 use crate::{Case, each_case};
 
@@ -27,7 +27,7 @@ pub(crate) struct Weighed {
 
 impl Weighed {
     fn answer(&self, bundle: &Bundle) -> Answer {
-        admissible(&bundle.write().expect("memory takes it"), |digest| self.blobs.get(&digest).cloned())
+        admissible(&bundle.write().expect("memory takes it"), |digest| self.blobs.get(&digest).cloned(), understood)
     }
 }
 
@@ -199,7 +199,7 @@ fn a_changed_byte_of_a_bundle_never_admits() {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            let answer = admissible(&changed, |digest| weighed.blobs.get(&digest).cloned());
+            let answer = admissible(&changed, |digest| weighed.blobs.get(&digest).cloned(), understood);
             // Who asked, what made it, when it was and what it was configured by is bound by the ledger, not by the bundle.
             assert!(answer == honest || !matches!(answer, Answer::Admissible), "{case:?} at {at}");
         }

@@ -187,7 +187,7 @@ fn an_admission_without_a_plan_or_of_another_one_cannot_stand() {
     let whole = record(&weighed(&case));
     let without = whole.entries.iter().filter(|entry| !matches!(entry, Entry::PlanMade { .. })).cloned().collect();
     let found = verified(&Record { entries: without, blobs: whole.blobs.clone() });
-    assert!(matches!(&found, Err(wrong) if wrong.what.contains("another plan than the run made")), "{found:?}");
+    assert!(matches!(&found, Err(wrong) if wrong.what.contains("no entry before it says which plan the run made")), "{found:?}");
     for at in [1, whole.entries.len() - 1] {
         let mut entries = whole.entries.clone();
         if let Entry::PlanMade { plan, .. } | Entry::Admitted { plan, .. } = &mut entries[at] {

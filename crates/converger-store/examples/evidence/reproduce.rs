@@ -5,6 +5,7 @@ use std::hint::black_box;
 
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Decision, Piece, reproduce as again};
+use converger_core::testing::understood;
 use serde_json::json;
 
 use crate::runs::Decided;
@@ -42,6 +43,6 @@ fn bare_once(recorded: &Recorded) {
 
 #[inline(never)]
 fn reproduce_once(recorded: &Recorded) {
-    let recalled = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned());
+    let recalled = again(&recorded.decision, |digest| recorded.blobs.get(&digest).cloned(), understood);
     black_box(recalled.expect("the same inputs give the same decision"));
 }

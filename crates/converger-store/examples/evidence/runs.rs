@@ -13,7 +13,7 @@ use converger_core::approve::{Admission, Confirmation, Mode, Refused};
 use converger_core::artifact::{Digest, Provenance};
 use converger_core::desired;
 use converger_core::document::Notation;
-use converger_core::evidence::{Bundle, Decision, Entry, Kept, keep};
+use converger_core::evidence::{Bundle, Decision, Entry, Kept, Piece, keep};
 use converger_core::guest::{Kind, RunState, Vmid};
 use converger_core::observe;
 use converger_core::plan::{Verdict, plan};
@@ -26,7 +26,7 @@ use crate::fleet::{Fleet, Share};
 
 const BY: &str = "ann@pve-admin";
 const CONFIG: &str =
-    r#"{"environments":{"lab":{"mode":"solo","token":"converger@pve!apply"}},"limits":{"guests":1000000,"stops":1000000}}"#;
+    r#"{"environments":{"lab":{"mode":"solo","token":"converger@pve!apply"}},"limits":{"guests":1000000,"percent":100,"stops":1000000}}"#;
 const FIRST_MS: u64 = 1_794_700_800_000;
 
 /// A decision over a fleet, with all that it rests on.
@@ -177,11 +177,24 @@ fn observed(operation: &Operation) -> Evidence {
     }
 }
 
-/// A ledger of so many entries, as applies on a fleet of a thousand guests fill it.
-pub(crate) fn entries(count: u64) -> Vec<Vec<u8>> {
+/// What is kept beside entries: the pieces of decisions, and the bundles of their admissions.
+pub(crate) type Beside = BTreeMap<Digest, (Option<Piece>, Vec<u8>)>;
+
+/// A ledger of so many entries, as applies on a fleet of a thousand guests fill it, and all that is kept beside them.
+pub(crate) fn entries(count: u64) -> (Vec<Vec<u8>>, Beside) {
     let count = usize::try_from(count).expect("it fits into memory");
     let decided: Vec<Decided> = (0..8).map(|number| Decided::of(1_000 + number)).collect();
-    (0..).zip(decided.iter().cycle()).flat_map(|(number, decided)| left(decided, number)).take(count).collect()
+    let entries = (0..).zip(decided.iter().cycle()).flat_map(|(number, decided)| left(decided, number)).take(count).collect();
+    let mut kept = Beside::new();
+    for decided in &decided {
+        let (decision, mut blobs) = (decided.decision(), decided.blobs());
+        for piece in Piece::ALL {
+            let digest = decision.digest(piece);
+            kept.extend(blobs.remove(&digest).map(|bytes| (digest, (Some(piece), bytes))));
+        }
+        kept.insert(Digest::of_bytes(&decided.bundle), (None, decided.bundle.clone()));
+    }
+    (entries, kept)
 }
 
 /// The entries that an apply leaves, by the judge of all stores.

@@ -211,6 +211,70 @@ struct Pending {
     key: String,
 }
 
+/// The body of a plan, as it is kept.
+#[derive(Derived)]
+pub(crate) struct Plan {
+    catalogue_digest: String,
+    desired_digest: String,
+    environment: String,
+    guests: Vec<Planned>,
+    observation_digest: String,
+    planner: u32,
+    refusals: Vec<Refusal>,
+    rules_digest: String,
+}
+
+#[derive(Derived)]
+struct Planned {
+    kind: String,
+    name: Option<String>,
+    pending_restart: Option<bool>,
+    precondition: Option<Found>,
+    refusals: Option<Vec<Refusal>>,
+    steps: Option<Vec<PlannedStep>>,
+    verdict: String,
+    vmid: u32,
+}
+
+#[derive(Derived)]
+struct Found {
+    ha: Option<Ha>,
+    identity: Option<Identity>,
+    lock: Option<String>,
+    name: Option<String>,
+    protection: Option<bool>,
+    tags: Option<Vec<String>>,
+    template: Option<bool>,
+}
+
+#[derive(Derived)]
+struct PlannedStep {
+    change: String,
+    class: String,
+    fields: Option<BTreeMap<String, FieldChange>>,
+    impact: String,
+    precondition: BTreeMap<String, String>,
+    reason: String,
+    risk: String,
+    timeout_secs: Option<u32>,
+    undo: Undo,
+    wait: Option<Vec<u32>>,
+}
+
+#[derive(Derived)]
+struct Undo {
+    change: Option<String>,
+    fields: Option<BTreeMap<String, Loose>>,
+}
+
+#[derive(Derived)]
+struct Refusal {
+    code: String,
+    evidence: BTreeMap<String, Loose>,
+    remedy: String,
+    stage: String,
+}
+
 /// A value of any type, read at once: an untagged enum would be read twice.
 enum Loose {
     Null,

@@ -5,10 +5,12 @@ use std::convert::Infallible;
 use std::hint::black_box;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Deep, Entry, parse_entry};
+use converger_core::evidence::{Deep, Entry, Piece, Wrong, parse_entry};
 use converger_ledger::{Bundle, Checkpoint, Files, Growth, Hash, Signer, TILE_WIDTH, Tile, Verifier, walk as walked};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::runs::Beside;
 use crate::{Told, cpu, runs, typed};
 
 /// The files of a ledger, as an export lays them out.
@@ -25,13 +27,15 @@ impl Files for &Shelf {
 
 struct Ledger {
     entries: Vec<Vec<u8>>,
+    /// What they name.
+    kept: Beside,
     files: Shelf,
     verifier: Verifier,
 }
 
 impl Ledger {
     fn of(count: u64) -> Result<Self, Box<dyn std::error::Error>> {
-        let entries = runs::entries(count);
+        let (entries, kept) = runs::entries(count);
         let (mut growth, mut tiles) = (Growth::default(), Vec::new());
         for entry in &entries {
             growth.append(Hash::of_leaf(entry), |tile, hashes, _| tiles.push((tile, joined(hashes))));
@@ -43,7 +47,7 @@ impl Ledger {
         let signer = Signer::new("converger-bench", &[7; 32])?;
         let checkpoint = Checkpoint { origin: "converger-bench".to_owned(), size: count, root: growth.tree().root() };
         files.insert("checkpoint".to_owned(), checkpoint.sign(&signer).into_bytes());
-        Ok(Self { entries, files: Shelf(files), verifier: signer.verifier() })
+        Ok(Self { entries, kept, files: Shelf(files), verifier: signer.verifier() })
     }
 
     fn entry_bytes(&self) -> usize {
@@ -82,13 +86,17 @@ fn walk_once(ledger: &Ledger) {
     assert!(matches!(found, Ok(Ok(_))), "{found:?}");
 }
 
-/// What entries say, each with its place among the others and what it names.
+/// What entries say, each with its place among the others, and what is kept of what they name: the same bytes, typed and no more, are what
+/// it is compared with.
 pub(crate) fn deep(count: u64, turns: u32) -> Told {
     let ledger = Ledger::of(count)?;
-    let [typed_ns, parse_ns, deep_ns] = cpu::least(turns, &ledger, [typed_once, parse_once, deep_once]);
+    let [typed_ns, typed_kept_ns, parse_ns, walk_ns, deep_ns] =
+        cpu::least(turns, &ledger, [typed_once, typed_kept_once, parse_once, play_once, deep_once]);
+    let kept_bytes: usize = ledger.kept.values().map(|(_, bytes)| bytes.len()).sum();
     Ok(json!({
-        "entries": count, "entry_bytes": ledger.entry_bytes(), "kinds": kinds(&ledger), "typed_ns": typed_ns, "parse_ns": parse_ns,
-        "deep_ns": deep_ns,
+        "entries": count, "entry_bytes": ledger.entry_bytes(), "kept": ledger.kept.len(), "kept_bytes": kept_bytes, "kinds": kinds(&ledger),
+        "typed_entries_ns": typed_ns, "typed_kept_ns": typed_kept_ns, "typed_ns": typed_ns + typed_kept_ns, "parse_ns": parse_ns,
+        "entries_ns": walk_ns, "deep_ns": deep_ns,
     }))
 }
 
@@ -110,6 +118,24 @@ fn typed_once(ledger: &Ledger) {
     }
 }
 
+fn typed_as<T: DeserializeOwned>(bytes: &[u8]) -> T {
+    serde_json::from_slice(bytes).expect("it is well-formed")
+}
+
+/// All that is kept, each as what it is.
+#[inline(never)]
+fn typed_kept_once(ledger: &Ledger) {
+    for (piece, bytes) in ledger.kept.values() {
+        match piece {
+            Some(Piece::Plan) => drop(black_box(typed_as::<typed::Plan>(bytes))),
+            Some(Piece::Desired) => drop(black_box(typed_as::<typed::Desired>(bytes))),
+            Some(Piece::Observation) => drop(black_box(typed_as::<typed::Observation>(bytes))),
+            // A few hundred bytes each: their types would change nothing.
+            _ => drop(black_box(typed_as::<serde_json::Value>(bytes))),
+        }
+    }
+}
+
 fn parsed(bytes: &[u8]) -> Entry {
     parse_entry(bytes).expect("entries are well-formed")
 }
@@ -122,12 +148,23 @@ fn parse_once(ledger: &Ledger) {
     }
 }
 
-/// As `converger verify` does it on its way through the entries.
-#[inline(never)]
-fn deep_once(ledger: &Ledger) {
+fn played(ledger: &Ledger) -> Deep {
     let mut deep = Deep::default();
     for bytes in &ledger.entries {
         deep.take(bytes).expect("entries stand where they may");
     }
-    black_box(deep);
+    deep
+}
+
+/// Not compared with anything: what the entries alone are of it.
+#[inline(never)]
+fn play_once(ledger: &Ledger) {
+    black_box(played(ledger));
+}
+
+/// As `converger verify` does it: through the entries, and then through all that is kept. A copy of each, as it would be from a disk.
+#[inline(never)]
+fn deep_once(ledger: &Ledger) {
+    let found = played(ledger).kept(|digest| Ok::<_, Wrong>(ledger.kept.get(&digest).map(|(_, bytes)| bytes.clone())));
+    assert!(matches!(found, Ok(0)), "{found:?}");
 }

@@ -8,15 +8,17 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{Freeze, History, Hold, OperationId, RunId};
+use converger_core::apply::{History, OperationId, RunId};
 use converger_core::artifact::Digest;
+use converger_core::evidence::Replay;
 use converger_ledger::{Hash, Tile};
 use rusqlite::Connection;
 
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{glance, open, snapshot};
-use crate::query::{Filter, Heads, KeyRow, LIST_MAX, RunHistory, Said};
+use crate::agreement::{Agreement, Told, Unlogged};
+use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
 
@@ -140,44 +142,42 @@ impl Looked {
         self.read(|tables| Ok((tables.count("ledger_entries")?, tables.count("ledger_tiles")?)))
     }
 
-    /// How many runs there are.
+    /// The first row in which the journal says something else than these entries amount to, all of which both were told (C7). It is read page by
+    /// page.
     ///
     /// # Errors
-    /// They cannot be counted.
-    pub fn runs(&self) -> Result<u64, StoreError> {
-        self.read(|tables| tables.count("runs"))
+    /// The journal cannot be read.
+    pub fn disagreement(&self, replay: &Replay, told: &Told) -> Result<Option<Unlogged>, StoreError> {
+        let mut agreement = Agreement::with(replay, told);
+        let found = self.all_operations(|history| agreement.operation(history))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+        let order = self.read(|tables| tables.order())?;
+        for id in &order.0 {
+            // A row that cannot be found by the id that it has is another one's.
+            if let Some(Err(found)) = self.run(id)?.map(|run| agreement.run(&run)) {
+                return Ok(Some(found));
+            }
+        }
+        let (holds, freezes) = self.read(|tables| tables.in_force())?;
+        let (said, keys) = (self.read(|tables| tables.said())?, self.read(|tables| tables.keys())?);
+        let agreed =
+            agreement.ended().and_then(|()| agreement.in_force(&holds, &freezes)).and_then(|()| agreement.past(&said, &order, keys));
+        Ok(agreed.err())
     }
 
-    /// Everything that people said and that still holds, in all environments.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn in_force(&self) -> Result<(Vec<Hold>, Vec<Freeze>), StoreError> {
-        self.read(|tables| tables.in_force())
-    }
-
-    /// Everything that people ever said, in its order: what no longer holds too.
-    ///
-    /// # Errors
-    /// It cannot be read.
-    pub fn said(&self) -> Result<Said, StoreError> {
-        self.read(|tables| tables.said())
-    }
-
-    /// The runs and the operations, each in the order in which they began.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn order(&self) -> Result<(Vec<RunId>, Vec<OperationId>), StoreError> {
-        self.read(|tables| tables.order())
-    }
-
-    /// Every idempotency key, by environment and name.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    pub fn keys(&self) -> Result<Vec<KeyRow>, StoreError> {
-        self.read(|tables| tables.keys())
+    /// Each operation, until one of them is found wrong.
+    fn all_operations(&self, mut told: impl FnMut(&History) -> Result<(), Unlogged>) -> Result<Option<Unlogged>, StoreError> {
+        let mut before: Option<OperationId> = None;
+        loop {
+            let page = self.operations(&Filter { before: before.take(), ..Filter::default() }, LIST_MAX)?;
+            let Some(last) = page.last() else { return Ok(None) };
+            if let Some(found) = page.iter().find_map(|history| told(history).err()) {
+                return Ok(Some(found));
+            }
+            before = Some(last.id().clone());
+        }
     }
 
     /// Under which digests something is kept, whether or not anything names it.

@@ -43,6 +43,7 @@ pub(super) fn check_whole(store: &SqliteStore, what: &str) -> Vec<Entry> {
     for (tile, hashes) in full.into_iter().chain(partial) {
         assert_eq!(now(store.hashes(tile)).expect("read"), Some(hashes), "{what}: {}", tile.path());
     }
+    // On purpose by other means than `Agreement`: a fault of that would be found here.
     for (id, history) in replay.operations() {
         assert_eq!(now(store.operation(id.clone())).expect("read").as_ref(), Some(history), "{what}: the journal tells another story");
     }

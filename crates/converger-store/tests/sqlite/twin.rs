@@ -1,12 +1,13 @@
 //! The file and its twin in memory get the same seeded batches, legal and not, and must answer and hold the same.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use converger_core::apply::{End, Freeze, Hold, Operation, Resolution, Run, RunId, Source};
 use converger_core::evidence::{Replay, parse_entry};
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, MemoryStore, Receipt, RunHistory, Standing, Store, StoreError, Write};
+use converger_store::{Agreement, Batch, Filter, Looked, MemoryStore, Receipt, Standing, Store, StoreError, Told, Write};
 
 use super::{open, place};
 
@@ -129,22 +130,24 @@ fn compare(seed: u64, sample: &Sample, made: &[Operation], file: &impl Store, tw
 }
 
 /// C7: the ledger, played again from its beginning, is the journal.
-fn played(seed: u64, sample: &Sample, file: &impl Store) {
-    let (mut replay, mut index) = (Replay::default(), 0);
-    for entry in now(file.entries(0, 1000)).expect("read") {
-        let taken =
-            parse_entry(&entry).map_err(|error| error.to_string()).and_then(|entry| replay.take(entry).map_err(|why| why.to_string()));
-        assert_eq!(taken, Ok(()), "seed {seed}: entry {index}");
-        index += 1;
+fn played(seed: u64, sample: &Sample, directory: &Path, file: &impl Store) {
+    let (mut replay, mut told) = (Replay::default(), Told::default());
+    for (index, bytes) in (0..).zip(now(file.entries(0, 1000)).expect("read")) {
+        let entry = parse_entry(&bytes).unwrap_or_else(|error| panic!("seed {seed}: entry {index}: {error}"));
+        told.take(index, &entry);
+        assert_eq!(replay.take(entry), Ok(()), "seed {seed}: entry {index}");
     }
-    let operations = now(file.operations(Filter::default(), 1000)).expect("read");
-    assert!(operations.iter().all(|history| replay.operations().get(history.id()) == Some(history)), "seed {seed}");
-    assert_eq!(operations.len(), replay.operations().len(), "seed {seed}");
-    let runs = now(file.runs(sample.environment(), 1000)).expect("read");
-    let past = |run: &RunHistory| replay.runs().get(&run.run.id) == Some(&(run.run.clone(), run.ended));
-    assert!(runs.len() == replay.runs().len() && runs.iter().all(past), "seed {seed}: {runs:?}");
-    assert_eq!(now(file.holds(sample.environment())), Ok(replay.holds().cloned().collect()), "seed {seed}");
-    assert_eq!(now(file.freeze(sample.environment())), Ok(replay.freezes().next().cloned()), "seed {seed}");
+    let looked = Looked::open(directory).expect("opens").expect("there");
+    assert_eq!(looked.disagreement(&replay, &told), Ok(None), "seed {seed}");
+    // And what whoever only has the store is told.
+    let mut agreement = Agreement::with(&replay, &told);
+    now(file.operations(Filter::default(), 1000))
+        .expect("read")
+        .iter()
+        .for_each(|history| assert_eq!(agreement.operation(history), Ok(())));
+    now(file.runs(sample.environment(), 1000)).expect("read").iter().for_each(|run| assert_eq!(agreement.run(run), Ok(())));
+    let (holds, freeze) = (now(file.holds(sample.environment())).expect("read"), now(file.freeze(sample.environment())).expect("read"));
+    assert_eq!(agreement.ended().and_then(|()| agreement.in_force(&holds, freeze.as_slice())), Ok(()), "seed {seed}");
 }
 
 #[test]
@@ -168,7 +171,7 @@ fn thousands_of_random_batches_are_answered_alike() {
             }
         }
         compare(seed, &draw.sample, &draw.made, &file, &twin);
-        played(seed, &draw.sample, &file);
+        played(seed, &draw.sample, &directory, &file);
     }
     let total: u32 = words.values().sum();
     assert!(total > 5000, "{total} batches are too few");

@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use converger_core::apply::RunId;
+use converger_core::evidence::KINDS;
+use converger_core::guest::Vmid;
 
 /// Which ledger.
 #[derive(Args, Debug)]
@@ -18,7 +21,7 @@ pub(crate) struct LedgerSource {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
 }
 
@@ -26,6 +29,14 @@ pub(crate) struct LedgerSource {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Ledger {
     /// Show the last entries
+    #[command(after_help = "\
+Examples:
+  converger ledger tail -n 50                      the last 50
+  converger ledger tail --run 6afb4282-98434845    a run, and what it did
+  converger ledger tail --guest 101 --since 7d     a guest, in a week
+  converger ledger tail --kind refusal --from DIR  refusals of an export
+
+Each filter leaves entries out; what passes all of them is shown.")]
     Tail(Tailing),
     /// Show one entry whole
     Show(ShowingEntry),
@@ -35,7 +46,15 @@ pub(crate) enum Ledger {
     Key(LedgerPlace),
     /// Write the ledger as files that any web server can serve, and anybody can check
     Export(Exporting),
-    /// Write a receipt of an entry, which is checked alone
+    /// Write a receipt of an operation or of one entry, which is checked alone
+    #[command(after_help = "\
+Examples:
+  converger ledger prove 6afb4282-98434845-0 --out FILE  an operation that ended
+  converger ledger prove 17                              one entry
+  converger verify FILE --key KEY                        anywhere, alone
+
+The receipt of an operation has every entry about it and those that its run was admitted by, with the evidence of that \
+admission, under one signed checkpoint. That there is nothing else about it in the ledger no receipt can prove: an export can.")]
     Prove(Proving),
     /// Take a state directory back into service that is shorter than its witness has seen, or another one
     #[command(after_help = "\
@@ -87,7 +106,19 @@ pub(crate) struct Resyncing {
 pub(crate) struct Tailing {
     #[command(flatten)]
     pub(crate) source: LedgerSource,
-    /// How many
+    /// Only those of this run, and of what it did
+    #[arg(long, value_name = "ID", value_parser = run_id)]
+    pub(crate) run: Option<RunId>,
+    /// Only those about this guest
+    #[arg(long, value_name = "VMID", value_parser = super::vmid)]
+    pub(crate) guest: Option<Vmid>,
+    /// Only those of this kind, such as intent, outcome or refusal
+    #[arg(long, value_parser = KINDS, hide_possible_values = true)]
+    pub(crate) kind: Option<String>,
+    /// Only those of this time or later: a day (2026-06-30), a time (2026-06-30T12:00:00Z), or an age (90d)
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// How many, the last ones
     #[arg(long, short = 'n', default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) count: u32,
     /// Print a line of JSON for each
@@ -121,7 +152,7 @@ pub(crate) struct Exporting {
 pub(crate) struct Proving {
     #[command(flatten)]
     pub(crate) place: LedgerPlace,
-    /// An operation, whose last entry is meant, or the place of an entry
+    /// An operation that has ended, or the place of an entry
     pub(crate) what: String,
     /// The file to write [default: standard output]
     #[arg(long, value_name = "FILE")]
@@ -143,16 +174,19 @@ pub(crate) struct Verifying {
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// An export that is read in place of a state directory.
+/// What is read in place of the state directory that converger.toml leads to: another one, or an export.
 #[derive(Args, Debug)]
 pub(crate) struct FromExport {
+    /// Read this state directory, which may be a copy on a disk that cannot be written to
+    #[arg(long, value_name = "DIR", conflicts_with = "from")]
+    pub(crate) db: Option<PathBuf>,
     /// Read an export instead of the state directory; its signature and hashes are checked first
     #[arg(long, value_name = "DIR")]
     pub(crate) from: Option<PathBuf>,
@@ -172,7 +206,7 @@ pub(crate) struct Reproducing {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
@@ -189,8 +223,11 @@ pub(crate) struct Diff {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) config: Option<PathBuf>,
+    /// Print it as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Under what recorded decisions are weighed.
@@ -202,9 +239,13 @@ pub(crate) struct Backtesting {
     #[command(flatten)]
     pub(crate) from: FromExport,
     /// The converger.toml whose state directory is meant [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
     pub(crate) state: Option<PathBuf>,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn run_id(text: &str) -> Result<RunId, String> {
+    RunId::new(text).ok_or_else(|| "this is not the id of a run; `ledger tail` and `ops list` show them".to_owned())
 }

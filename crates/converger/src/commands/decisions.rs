@@ -24,10 +24,11 @@ use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{files, output, screen};
+use crate::{config, files, output, screen};
 use kept::Kept;
 use record::Keeper;
 
+pub(super) use admission::as_json as admission_json;
 pub(super) use backtest::backtest;
 pub(super) use record::{Place, Record};
 
@@ -101,6 +102,13 @@ impl Decided {
         self.made.iter().rfind(is_meant)
     }
 
+    /// The other runs whose decision has the same name: they made the same plan.
+    fn others(&self, name: &str, taken: &Made) -> Vec<RunId> {
+        let plan = Digest::parse(name);
+        let is_other = |made: &&Made| plan == Some(made.decision.plan) && made.run.id != taken.run.id;
+        self.made.iter().filter(is_other).map(|made| made.run.id.clone()).collect()
+    }
+
     fn named(&self, name: &str) -> Result<&Made, Stop> {
         self.find(name).ok_or_else(|| {
             Stop::input(format!("the ledger has no plan and no run `{}`", name.escape_debug())).help(
@@ -117,7 +125,7 @@ impl Decided {
     /// The same, with what stands in the way as it was found.
     fn recalled(&self, record: &Record<'_>, made: &Made) -> Result<Result<Recalled, Irreproducible>, Stop> {
         let keeper = Keeper::of(record);
-        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest));
+        let recalled = reproduce(&made.decision, |digest| keeper.blob(digest), config::understood);
         keeper.read()?;
         Ok(recalled)
     }
@@ -157,25 +165,25 @@ impl Decided {
 pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
     let place = Place::of(&arguments.from, arguments.config.as_ref());
     arguments.out.as_deref().map_or(Ok(()), |out| place.keeps_clear(out))?;
-    let (made, recalled) = place.read(|record, decided| {
+    let (made, recalled, others) = place.read(|record, decided| {
         let made = decided.named(&arguments.what)?;
         let recalled = decided.again(record, made)?;
         made.admitted.iter().try_for_each(|weighed| admission::again(record, weighed))?;
-        Ok((made.clone(), recalled))
+        Ok((made.clone(), recalled, decided.others(&arguments.what, made)))
     })?;
     if let Some(out) = &arguments.out {
         let judged = recalled.decide();
         crate::files::replace(out, |file| write_plan(file, &judged, Provenance::Replay)).map_err(|error| super::unwritten(out, &error))?;
     }
     let written = if arguments.json {
-        output::json(|out| writeln!(out, "{}", as_json(&made)))
+        output::json(|out| writeln!(out, "{}", as_json(&made, &others)))
     } else {
-        write!(anstream::stdout(), "{}", text(&made))
+        write!(anstream::stdout(), "{}", screen::out(&text(&made, &others)))
     };
     shown(written, End::Done)
 }
 
-fn text(made: &Made) -> String {
+fn text(made: &Made, others: &[RunId]) -> String {
     let Made { run, decision, index, admitted, .. } = made;
     let mut text = format!("{} the same inputs give the same decision, byte for byte\n", styled(render::GREEN.bold(), "reproduced:"));
     let mut row = |name: &str, value: String| {
@@ -190,17 +198,27 @@ fn text(made: &Made) -> String {
     if admitted.is_empty() {
         row("admission", "none: the run ended before it was weighed".to_owned());
     }
-    admitted.iter().for_each(|weighed| row("admission", admission::shown(weighed)));
+    admitted.iter().for_each(|weighed| row("admission", admission::again_now(weighed)));
+    if let Some(told) = also(others) {
+        row("also", told);
+    }
     text
 }
 
-fn as_json(made: &Made) -> Json {
+/// The other runs that made the same plan: each has its own reading, and its own name to be asked for.
+fn also(others: &[RunId]) -> Option<String> {
+    let last = others.last()?.as_str();
+    let count = render::counted(others.len() as u64, "earlier run");
+    Some(format!("{count} made the same plan, the last of them {last}; this is the newest: name a run to take another"))
+}
+
+fn as_json(made: &Made, others: &[RunId]) -> Json {
     let Made { run, decision, index, admitted, .. } = made;
     let admissions: Vec<Json> = admitted.iter().map(admission::as_json).collect();
     json!({
         "schema": "converger.reproduced/1", "same": true, "run": run.id.as_str(), "environment": run.environment, "entry": index,
         "plan": decision.plan, "judgement": decision.judgement, "program": decision.inputs.program, "planner": decision.inputs.planner,
-        "by": env!("CARGO_PKG_VERSION"), "admissions": admissions,
+        "by": env!("CARGO_PKG_VERSION"), "admissions": admissions, "also": others.iter().map(RunId::as_str).collect::<Vec<_>>(),
     })
 }
 
@@ -215,13 +233,14 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
                 Ok(Told::Operation(Box::new(history), made))
             }
             (None, Some(made)) => match decided.recalled(record, made)? {
-                Ok(recalled) => Ok(Told::Plan(recalled, made.clone())),
+                Ok(recalled) => Ok(Told::Plan(recalled, made.clone(), fate(record, made, &decided.others(name, made))?)),
                 Err(found) => {
                     let told = decided.told(made, found);
                     if told.is_broken() {
                         Err(told)
                     } else {
-                        Kept::of(record, decided, made, &told).map(|kept| Told::Kept(kept, made.clone()))
+                        let fate = fate(record, made, &decided.others(name, made))?;
+                        Kept::of(record, decided, made, &told).map(|kept| Told::Kept(kept, made.clone(), fate))
                     }
                 }
             },
@@ -235,10 +254,13 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
             let text = super::ops::explained(&history, made.as_ref().map(origin).as_deref());
             write!(anstream::stdout(), "{}", screen::out(&text))
         }
-        Some(Told::Plan(recalled, _)) if as_json => output::json(|out| write_plan(out, &recalled.decide(), Provenance::Replay).map(drop)),
-        Some(Told::Kept(kept, made)) if as_json => output::json(|out| writeln!(out, "{}", kept.as_json(&made))),
-        Some(Told::Kept(kept, made)) => write!(anstream::stdout(), "{}", screen::out(&kept.text(&origin(&made)))),
-        Some(Told::Plan(recalled, made)) => super::report(&recalled.decide(), &origin(&made), true),
+        Some(Told::Plan(recalled, ..)) if as_json => output::json(|out| write_plan(out, &recalled.decide(), Provenance::Replay).map(drop)),
+        Some(Told::Kept(kept, made, _)) if as_json => output::json(|out| writeln!(out, "{}", kept.as_json(&made))),
+        Some(Told::Kept(kept, made, fate)) => write!(anstream::stdout(), "{}", screen::out(&(kept.text(&origin(&made)) + &fate))),
+        Some(Told::Plan(recalled, made, fate)) => {
+            let told = super::report(&recalled.decide(), &origin(&made), true);
+            told.and_then(|()| write!(anstream::stdout(), "{}", screen::out(&fate)))
+        }
     };
     shown(written, End::Done).map(Some)
 }
@@ -247,9 +269,26 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
 enum Told {
     Nothing,
     Operation(Box<History>, Option<Made>),
-    Plan(Recalled, Made),
+    Plan(Recalled, Made, String),
     /// A plan that can no longer be made again, as far as it is kept.
-    Kept(Kept, Made),
+    Kept(Kept, Made, String),
+}
+
+/// Who agreed to a plan, whether it was admitted, and what came of each of its operations.
+fn fate(record: &Record<'_>, made: &Made, others: &[RunId]) -> Result<String, Stop> {
+    let mut text = format!("\n{} {}\n", styled(render::CYAN, "run"), made.run.id.as_str());
+    let admissions = made.admitted.iter().map(|weighed| format!("  admission: {}\n", admission::shown(weighed)));
+    text.extend(admissions);
+    if made.admitted.is_empty() {
+        text.push_str("  admission: none, the run ended before it was weighed\n");
+    }
+    let operations = record.operations(&made.run.id)?;
+    text.push_str(&super::ops::lines(&operations));
+    if operations.is_empty() {
+        text.push_str("  nothing was begun\n");
+    }
+    text.extend(also(others).map(|told| format!("  {told}\n")));
+    Ok(text)
 }
 
 fn origin(made: &Made) -> String {
@@ -259,11 +298,23 @@ fn origin(made: &Made) -> String {
 /// What two plans do differently, guest by guest.
 pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
     let (one, other) = Place::of(&arguments.from, arguments.config.as_ref()).read(|record, decided| {
-        let body = |name: &str| decided.written(record, decided.named(name)?, Piece::Plan);
-        Ok((body(&arguments.one)?, body(&arguments.other)?))
+        let found = |name: &str| {
+            let made = decided.named(name)?;
+            Ok::<_, Stop>((made.clone(), decided.written(record, made, Piece::Plan)?))
+        };
+        Ok((found(&arguments.one)?, found(&arguments.other)?))
     })?;
-    let differences = super::apply::differences(&one, &other);
+    let differences = super::apply::differences(&one.1, &other.1);
+    let end = if differences.is_empty() { End::Done } else { End::ChangesPending };
+    if arguments.json {
+        let named = |Made { run, decision, index, .. }: &Made| json!({ "entry": index, "plan": decision.plan, "run": run.id.as_str() });
+        let row = json!({
+            "schema": "converger.diff/1", "one": named(&one.0), "other": named(&other.0), "differences": differences,
+            "same": differences.is_empty(),
+        });
+        return shown(output::json(|out| writeln!(out, "{row}")), end);
+    }
     let lines: String = differences.iter().map(|line| format!("{}\n", files::plain(line))).collect();
     let text = if lines.is_empty() { "the same steps on the same guests\n".to_owned() } else { lines };
-    shown(write!(anstream::stdout(), "{text}"), if differences.is_empty() { End::Done } else { End::ChangesPending })
+    shown(write!(anstream::stdout(), "{text}"), end)
 }

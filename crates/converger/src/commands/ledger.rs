@@ -8,12 +8,14 @@ mod key;
 mod lines;
 mod prove;
 mod prune;
+mod when;
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::path::Path;
 
 use converger_core::document::is_hidden;
-use converger_core::evidence::write_entry;
+use converger_core::evidence::{Entry, Sieve, Wanted, write_entry};
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Signer};
 use converger_store::Store as _;
@@ -23,7 +25,7 @@ use super::verify::Export;
 use super::{Stop, memory, people, shown, witness};
 use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{files, output, screen};
+use crate::{files, output, screen, state};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
@@ -45,7 +47,7 @@ pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
 
 fn tail(tailing: &Tailing) -> Result<End, Stop> {
     let mut out = String::new();
-    for (index, bytes) in last(&tailing.source, tailing.count)? {
+    for (index, bytes) in last(tailing)? {
         let text = if tailing.json { format!("{}\n", numbered(index, &bytes)?) } else { line(index, &book::entry(index, &bytes)?) };
         out.push_str(&text);
     }
@@ -57,35 +59,56 @@ fn tail(tailing: &Tailing) -> Result<End, Stop> {
 /// Entries as they are kept, each with its place.
 type Kept = Vec<(u64, Vec<u8>)>;
 
-/// The last entries.
-fn last(source: &LedgerSource, count: u32) -> Result<Kept, Stop> {
+/// The last entries that are asked for.
+fn last(tailing: &Tailing) -> Result<Kept, Stop> {
+    let Tailing { source, count, .. } = tailing;
+    let (wanted, count) = (wanted(tailing)?, *count as usize);
     if let Some(path) = &source.from.from {
-        let mut last = exported(path, source, |_| true)?.1;
-        return Ok(last.split_off(last.len().saturating_sub(count as usize)));
+        let mut sieve = Sieve::of(wanted);
+        let mut last = exported(path, source, |_, entry| sieve.takes(entry))?.1;
+        return Ok(last.split_off(last.len().saturating_sub(count)));
     }
-    Shelf::of(source.config.as_deref())?.read(|book| {
-        let (size, mut last) = (book.heads()?.all.size, Vec::new());
-        book.each(size.saturating_sub(count.into()), size, |index, entry| {
-            last.push((index, entry.to_vec()));
+    shelf(source)?.read(|book| {
+        let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), Sieve::of(wanted.clone()));
+        // Where nothing is left out the others need not be read.
+        let first = if wanted.is_all() { size.saturating_sub(count as u64) } else { 0 };
+        book.each(first, size, |index, bytes| {
+            if wanted.is_all() || sieve.takes(&book.entry(index, bytes)?) {
+                last.push_back((index, bytes.to_vec()));
+            }
+            if last.len() > count {
+                last.pop_front();
+            }
             Ok(())
         })?;
-        Ok(last)
+        Ok(last.into())
     })
+}
+
+/// Which entries are asked for.
+fn wanted(Tailing { run, guest, kind, since, .. }: &Tailing) -> Result<Wanted, Stop> {
+    let since_ms = since.as_deref().map(|since| when::ms("--since", since, state::now_ms())).transpose()?;
+    Ok(Wanted { run: run.clone(), guest: *guest, kind: kind.as_deref().map(Into::into), since_ms })
+}
+
+/// The state directory that is read.
+fn shelf(source: &LedgerSource) -> Result<Shelf, Stop> {
+    source.from.db.as_deref().map_or_else(|| Shelf::of(source.config.as_deref()), |directory| Ok(Shelf::at(directory)))
 }
 
 /// One entry as it is kept.
 fn one(source: &LedgerSource, index: u64) -> Result<Vec<u8>, Stop> {
-    let Some(path) = &source.from.from else { return Shelf::of(source.config.as_deref())?.read(|book| book.one(index)) };
-    let (size, found) = exported(path, source, |own| own == index)?;
+    let Some(path) = &source.from.from else { return shelf(source)?.read(|book| book.one(index)) };
+    let (size, found) = exported(path, source, |own, _| own == index)?;
     found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| book::beyond(index, size))
 }
 
 /// How many entries an export has, which was checked whole, and those of them that are meant.
-fn exported(path: &Path, source: &LedgerSource, is_meant: impl Fn(u64) -> bool) -> Result<(u64, Kept), Stop> {
+fn exported(path: &Path, source: &LedgerSource, mut is_meant: impl FnMut(u64, &Entry) -> bool) -> Result<(u64, Kept), Stop> {
     let (mut size, mut meant, mut unwritten) = (0, Vec::new(), None);
     let export = Export::open(path, source.from.key.as_deref(), |index, entry| {
         size = index + 1;
-        if is_meant(index) {
+        if is_meant(index, &entry) {
             match write_entry(&entry) {
                 Ok(bytes) => meant.push((index, bytes)),
                 Err(error) => unwritten = Some(error),
@@ -203,13 +226,13 @@ fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
 
 fn prove(proving: &Proving) -> Result<End, Stop> {
     let signed = sign(proving.place.config.as_deref())?;
-    let (index, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
+    let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
             super::not_kept(path, proving.place.config.as_deref())?;
             files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
-            let text = format!("entry {index} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
+            let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)
         }
     }

@@ -115,6 +115,10 @@ pub(super) fn unreadable(error: &OpenError) -> Stop {
 }
 
 fn unopened(error: &OpenError) -> Stop {
+    // What a later program wrote is read by nobody here, whatever they are about to do with it.
+    if matches!(error, OpenError::Newer { .. }) {
+        return unreadable(error);
+    }
     let (said, help) = told(error);
     help.into_iter().fold(Stop::failed(said), Stop::help).code(Some(Code::JournalUnwritable))
 }

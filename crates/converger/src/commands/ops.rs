@@ -241,6 +241,12 @@ fn line(history: &History, widths: &Widths) -> String {
     )
 }
 
+/// Operations in lines, as a part of something else.
+pub(super) fn lines(histories: &[History]) -> String {
+    let widths = Widths::of(histories);
+    histories.iter().map(|history| format!("  {}", line(history, &widths))).collect()
+}
+
 /// An operation with why it was begun, and when that was decided and by whom.
 pub(super) fn explained(history: &History, decided: Option<&str>) -> String {
     let row = |name: &str, value: &str| format!("  {} {value}\n", styled(render::CYAN, format!("{name:<10}")));

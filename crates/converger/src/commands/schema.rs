@@ -34,6 +34,7 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Reproduced => evidence::reproduced(),
         Format::Kept => evidence::kept(),
         Format::Backtest => evidence::backtest(),
+        Format::Diff => evidence::diff(),
         Format::Pruned => evidence::pruned(),
     };
     // Pretty-printing a value made here cannot fail; if it did, an empty line would be an honest answer.

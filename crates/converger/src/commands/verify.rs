@@ -9,17 +9,17 @@ mod database;
 mod directory;
 mod export;
 mod heard;
-mod order;
+mod receipt;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
 
 use converger_core::failure::Code;
-use converger_ledger::{Checkpoint, Receipt, Verifier};
+use converger_ledger::{Checkpoint, Verifier};
 use serde_json::json;
 
-use super::ledger::{Shelf, broken, line, named};
+use super::ledger::{Shelf, broken, named};
 use super::{Stop, shown, witness};
 use crate::cli::Verifying;
 use crate::exit::End;
@@ -38,6 +38,8 @@ struct Whole {
     gone: u64,
     /// What a person should know, though nothing is wrong.
     notes: Vec<String>,
+    /// What a receipt proves, for programs.
+    proven: Option<serde_json::Value>,
 }
 
 const UNTRUSTED_KEY: &str = "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source";
@@ -78,10 +80,10 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
             if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
         }
         Some(_) if arguments.since.is_some() => {
-            let text = "a receipt proves one entry, and not what came before or after it: --since has no place there";
+            let text = "a receipt proves what is in it, and not what came before or after it: --since has no place there";
             return Err(Stop::input(text).help("check an export or a state directory with it"));
         }
-        Some(path) => receipt(path, key).map_err(given)?,
+        Some(path) => receipt::verify(path, key).map_err(given)?,
     })
 }
 
@@ -163,39 +165,11 @@ fn text(whole: &Whole) -> String {
 fn as_json(whole: &Whole) -> serde_json::Value {
     json!({
         "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root,
-        "key": whole.verifier.as_ref().map(ToString::to_string), "gone": whole.gone, "notes": whole.notes,
+        "key": whole.verifier.as_ref().map(ToString::to_string), "gone": whole.gone, "notes": whole.notes, "proven": whole.proven,
     })
 }
 
 /// What of it is broken, for programs; people are told the same on standard error.
 fn as_broken_json(stop: &Stop) -> serde_json::Value {
     json!({ "schema": "converger.verified/1", "whole": false, "code": stop.code_word(), "index": stop.index(), "what": stop.sentence() })
-}
-
-/// A receipt is checked alone: with the key, and with nothing else.
-fn receipt(path: &Path, key: Option<Verifier>) -> Result<Whole, Stop> {
-    let name = files::shown(path);
-    let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?;
-    let text = String::from_utf8(read.bytes).map_err(|_| broken(format!("{name} is no receipt: it is not text")))?;
-    let receipt = Receipt::parse(&text).map_err(|error| broken(format!("{name}: {error}")))?;
-    let key = key.ok_or_else(|| {
-        Stop::input("a receipt is checked with the key of its ledger")
-            .help("--key KEY, as `converger ledger key` prints it where the ledger is")
-    })?;
-    let checkpoint = receipt.verify(&key).map_err(|error| broken(format!("{name} proves nothing: {error}")))?;
-    let entry = converger_core::evidence::parse_entry(&receipt.entry)
-        .map_err(|error| broken(format!("{name}: its entry is none that this program writes: {error}")))?;
-    Ok(Whole {
-        what: format!("{name} proves entry {} of {}\n{}", receipt.index, checkpoint.origin, line(receipt.index, &entry).trim_end()),
-        entries: checkpoint.size,
-        root: Some(checkpoint.root.to_string()),
-        verifier: Some(key),
-        gone: 0,
-        notes: Vec::new(),
-    })
-}
-
-/// Something is not logged, or logged and not there.
-fn unlogged(what: impl Into<String>) -> Stop {
-    Stop::broken(Code::UnloggedExecution, what)
 }

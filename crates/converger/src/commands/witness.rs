@@ -8,12 +8,13 @@
 
 use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
-use converger_store::{Batch, Head, KEY_FILE, Looked, Store as _, Write};
+use converger_store::{Batch, Head, Looked, Store as _, Write};
 
 use super::Stop;
 use super::ledger::{broken, key_in, named, signer};
@@ -156,6 +157,14 @@ pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop
     witness.map_or(Ok(()), |path| tell(memory, path, Telling::On))
 }
 
+/// A turn at the witness, as long as the file is open. It is opened for writing, without which storage over a network locks nothing.
+fn turn(path: &Path) -> io::Result<fs::File> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    let file = fs::File::options().create(true).write(true).truncate(false).mode(0o600).open(name)?;
+    file.lock().map(|()| file)
+}
+
 /// What becomes of what the witness has seen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Telling {
@@ -167,9 +176,9 @@ enum Telling {
 
 fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
     let signer = signer(memory)?;
-    // Whoever looked earlier may come later. One after the other, by the file that all of them have.
-    let key = fs::File::open(memory.directory.join(KEY_FILE));
-    let _turn = key.and_then(|key| key.lock().map(|()| key)).map_err(|error| unasked(path, &error))?;
+    // Whoever looked earlier may come later, also with another copy of the directory. One after the other, by a file beside the witness: it is
+    // what all of them have.
+    let _turn = turn(path).map_err(|error| unasked(path, &error))?;
     let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
     let head = heads.durable;
     let mut hashes = TiledHashes::new(heads.all.size, |tile| {

@@ -120,9 +120,19 @@ fn an_operation_that_is_no_step_of_its_plan_is_found() {
     let texts: Vec<String> = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).collect();
     let at = texts.iter().position(|text| is_intent(text)).expect("an intent");
     drop(forger);
-    for (member, other) in
-        [("position", Value::from(7)), ("vmid", Value::from(555)), ("change", Value::from("stop")), ("impact", Value::from("stop"))]
-    {
+    let others: [(&str, Value); 9] = [
+        ("position", 7.into()),
+        ("vmid", 555.into()),
+        ("change", "stop".into()),
+        ("impact", "stop".into()),
+        // Another guest under the same id, or the same one without what guards it.
+        ("name", "web-9".into()),
+        ("uuid", "00000000-0000-4000-8000-000000000000".into()),
+        ("ctime", 7.into()),
+        ("lock", "backup".into()),
+        ("protection", true.into()),
+    ];
+    for (member, other) in others {
         let mut entry: Value = serde_json::from_str(&texts[at]).expect("JSON");
         let changed = replaced(&mut entry["what"], member, &other);
         assert!(changed > 0, "{member}: {}", texts[at]);

@@ -10,32 +10,33 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE};
 
 /// A secret, and the ways to write it.
 pub(crate) struct Canary {
-    pub(crate) secret: &'static str,
     forms: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl Canary {
-    pub(crate) fn new(secret: &'static str) -> Self {
-        let each = |write: fn(u8) -> String| secret.bytes().map(write).collect::<String>().into_bytes();
+    pub(crate) fn new(secret: impl AsRef<[u8]>) -> Self {
+        let secret = secret.as_ref();
+        let each = |write: fn(u8) -> String| secret.iter().copied().map(write).collect::<String>().into_bytes();
+        let tilde = |byte: u8| if byte == b'~' { b"%7E".to_vec() } else { vec![byte] };
         let mut forms = vec![
-            ("itself", secret.as_bytes().to_vec()),
-            ("backwards", secret.bytes().rev().collect()),
+            ("itself", secret.to_vec()),
+            ("backwards", secret.iter().rev().copied().collect()),
             ("in an address", each(|byte| format!("%{byte:02X}"))),
             ("in an address, small", each(|byte| format!("%{byte:02x}"))),
-            ("in an address, where it must be", secret.replace('~', "%7E").into_bytes()),
+            ("in an address, where it must be", secret.iter().copied().flat_map(tilde).collect()),
             ("in hexadecimal", each(|byte| format!("{byte:02x}"))),
             ("in capitals", each(|byte| format!("{byte:02X}"))),
             ("in JSON", each(|byte| format!("\\u{byte:04x}"))),
-            ("in two bytes", secret.bytes().flat_map(|byte| [byte, 0]).collect()),
+            ("in two bytes", secret.iter().flat_map(|byte| [*byte, 0]).collect()),
         ];
         for before in 0..3 {
             for alphabet in [&STANDARD, &URL_SAFE] {
-                let encoded = alphabet.encode([vec![b'='; before], secret.as_bytes().to_vec()].concat());
+                let encoded = alphabet.encode([vec![b'='; before], secret.to_vec()].concat());
                 // What stands before and after it changes the characters at both ends.
                 forms.push(("in base64", encoded.as_bytes()[before * 8_usize.div_ceil(6)..encoded.len() - 4].to_vec()));
             }
         }
-        Self { secret, forms }
+        Self { forms }
     }
 
     /// In which forms it is in these bytes.
@@ -63,20 +64,21 @@ impl Canary {
 /// Whoever looks for it finds it: otherwise not finding it would prove nothing.
 #[test]
 fn a_secret_is_found_in_every_form() {
-    let canary = Canary::new("canary~7e57.5ec2e7-0000-4000-8000-00c0ffee");
+    let secret = "canary~7e57.5ec2e7-0000-4000-8000-00c0ffee";
+    let canary = Canary::new(secret);
     for (name, form) in &canary.forms {
         let bytes = [b"before ", form.as_slice(), b" after"].concat();
         assert!(canary.found(&bytes).contains(name), "{name}");
     }
     for before in 0..6 {
-        let header = format!("{}PVEAPIToken=root@pam!lab={} and more", "x".repeat(before), canary.secret);
+        let header = format!("{}PVEAPIToken=root@pam!lab={} and more", "x".repeat(before), secret);
         let found = canary.found(STANDARD.encode(&header).as_bytes());
         assert!(!found.is_empty() && found.iter().all(|form| *form == "in base64"), "{before}: {found:?}");
     }
     assert_eq!(canary.found(b"canary~7e57.5ec2e7-0000-4000-8000-00c0ffe"), Vec::<&str>::new());
     let room = tempfile::tempdir().expect("a directory");
     fs::create_dir(room.path().join("below")).expect("made");
-    fs::write(room.path().join("below/file"), canary.secret).expect("written");
+    fs::write(room.path().join("below/file"), secret).expect("written");
     assert_eq!(canary.in_files(room.path(), &[]).len(), 1);
     assert_eq!(canary.in_files(room.path(), &["file"]).len(), 0);
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use converger_core::evidence::parse_entry;
 use converger_ledger::{Growth, Hash, Signer};
 use converger_store::Head;
 
@@ -89,8 +90,8 @@ fn a_run_a_hold_or_a_freeze_that_only_one_of_both_has_is_found() {
     check("DELETE FROM run_ends", "error[unlogged-execution]: the journal tells another story of the run ");
     let another = "INSERT INTO runs (seq, id, environment, plan, who, at_ms, sum) SELECT 9, 'another', environment, plan, who, at_ms, \
         row_sum(9, 'another', environment, plan, who, at_ms, NULL) FROM runs LIMIT 1";
-    check(another, "error[unlogged-execution]: the journal has 3 runs, and the ledger 2");
-    let held = "error[unlogged-execution]: the journal has other guests held than the ledger";
+    check(another, "error[unlogged-execution]: the journal has the run another, and the ledger does not");
+    let held = "error[unlogged-execution]: the journal has other guests held than the ledger: the hold of guest 103 in lab (entry ";
     check("DELETE FROM holds WHERE released_at_ms IS NULL", held);
     let released = "UPDATE holds SET released_by = 'eve', released_at_ms = 5, \
         sum = row_sum(seq, environment, vmid, who, reason, at_ms, 'eve', 5) WHERE released_at_ms IS NULL";
@@ -100,8 +101,46 @@ fn a_run_a_hold_or_a_freeze_that_only_one_of_both_has_is_found() {
     check(other, held);
     let frozen = "INSERT INTO freezes (seq, environment, who, reason, at_ms, sum) \
         VALUES (9, 'lab', 'eve', 'x', 5, row_sum(9, 'lab', 'eve', 'x', 5, NULL, NULL))";
-    check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger");
+    check(frozen, "error[unlogged-execution]: the journal has other environments frozen than the ledger: the freeze of lab");
     bed.told(&["verify"], 0);
+}
+
+/// The place of a finding is the entry that the journal contradicts, for people and for programs.
+#[test]
+fn what_the_journal_has_otherwise_is_found_at_its_entry() {
+    let bed = Bed::short();
+    let kinds: Vec<String> =
+        Forger::at(&bed.state()).entries().iter().map(|entry| parse_entry(entry).expect("an entry").kind().to_owned()).collect();
+    let last = |kind: &str| kinds.iter().rposition(|own| own == kind).expect("one") as u64;
+    let of_last = "WHERE operation = (SELECT max(seq) FROM operations)";
+    let hold = "seq, environment, vmid, who, reason, at_ms";
+    let id = Forger::at(&bed.state()).text(LAST);
+    let cases = [
+        (format!("DELETE FROM ends {of_last}"), "outcome"),
+        (format!("DELETE FROM tasks {of_last}"), "task"),
+        (format!("UPDATE sendings SET at_ms = 5, sum = row_sum(operation, 5, up_ms) {of_last}"), "sending"),
+        (without_operation(&id), "intent"),
+        ("DELETE FROM run_ends WHERE run = (SELECT max(seq) FROM runs)".to_owned(), "run-ended"),
+        ("DELETE FROM holds WHERE released_at_ms IS NULL".to_owned(), "hold"),
+        (
+            format!("UPDATE holds SET released_by = 'eve', sum = row_sum({hold}, 'eve', released_at_ms) WHERE released_by IS NOT NULL"),
+            "release",
+        ),
+        (
+            "UPDATE freezes SET thawed_by = 'eve', sum = row_sum(seq, environment, who, reason, at_ms, 'eve', thawed_at_ms)".to_owned(),
+            "thaw",
+        ),
+    ];
+    for (statements, kind) in cases {
+        let (whole, index) = (bed.keep_state("whole"), last(kind));
+        Forger::at(&bed.state()).run(&statements);
+        let said = bed.run(&["verify", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        assert_eq!((&json["code"], &json["index"]), (&"unlogged-execution".into(), &index.into()), "{kind}: {said:?}");
+        assert!(said.err.contains(&format!("(entry {index})")), "{kind}: {said:?}");
+        bed.put_state_back(&whole);
+        fs::remove_dir_all(whole).expect("removed");
+    }
 }
 
 /// What entries name by digest is kept as it was, or a person let it go.
@@ -265,10 +304,17 @@ fn a_database_of_a_later_version_is_left_alone() {
         &["ops", "list", "lab"],
         &["audit", "desired.yaml"],
         &["plan", "desired.yaml"],
+        &["ledger", "tail", "--db", "state"],
+        &["reproduce", "a-run"],
+        &["explain", "a-run"],
+        &["diff", "a-run", "a-run", "--db", "state"],
+        &["backtest", "--config", "converger.toml"],
+        &["ledger", "prune", "--before", "0d"],
+        &["ledger", "key"],
     ] {
         let said = bed.run(arguments);
         assert_eq!(said.code, Some(1), "{arguments:?}: {said:?}");
-        assert!(said.err.contains(words), "{arguments:?}: {said:?}");
+        assert!(said.err.contains(words) && said.err.contains("error[journal-unreadable]: "), "{arguments:?}: {said:?}");
     }
     assert_eq!(fs::read(bed.state().join("converger.db")).expect("there"), before, "nothing is changed in it");
 }

@@ -9,7 +9,7 @@ use crate::files::Files;
 use crate::oracle::{accept, extends};
 
 /// Somebody else's key.
-fn stranger() -> Signer {
+pub(crate) fn stranger() -> Signer {
     Signer::new("converger-stranger", &[9; 32]).expect("a key")
 }
 

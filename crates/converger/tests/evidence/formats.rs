@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use converger_core::evidence::{Bundle, KINDS, parse_entry};
-use converger_ledger::{Checkpoint, Receipt, Verifier};
+use converger_core::evidence::{Bundle, KINDS, Proof, parse_entry};
+use converger_ledger::{Checkpoint, Receipt, Sheaf, Verifier};
 use serde_json::Value;
 
 use crate::bed::Bed;
@@ -70,10 +70,14 @@ fn the_checkpoint_and_the_receipt_that_are_shown_hold() {
     let [key, checkpoint] = &examples(&section("### Checkpoint, key and witness"))[..] else { panic!("two examples") };
     let key = Verifier::parse(key).expect("a key");
     let checkpoint = Checkpoint::verify(checkpoint.as_bytes(), &key).expect("it is signed with that key");
-    let [receipt] = &examples(&section("### Receipt"))[..] else { panic!("one example") };
+    let [receipt, sheaf] = &examples(&section("### Receipt"))[..] else { panic!("two examples") };
     let receipt = Receipt::parse(receipt).expect("a receipt");
-    assert_eq!(receipt.verify(&key), Ok(checkpoint));
+    assert_eq!(receipt.verify(&key).as_ref(), Ok(&checkpoint));
     assert_eq!(parse_entry(&receipt.entry).expect("an entry").kind(), "outcome");
+    let sheaf = Sheaf::parse(sheaf).expect("a receipt");
+    assert_eq!(sheaf.verify(&key), Ok(checkpoint));
+    let proof = Proof::read(sheaf.proven.iter().map(|own| (own.index, own.entry.as_slice())), &sheaf.kept).expect("proven");
+    assert!(proof.history.ended.is_some());
 }
 
 /// The path of a file with what differs from export to export as the page writes it.

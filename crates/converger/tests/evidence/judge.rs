@@ -4,19 +4,18 @@
 
 use std::path::Path;
 
-use converger_core::apply::OperationId;
-use converger_core::evidence::{Deep, Replay, Wrong};
+use converger_core::evidence::{Deep, Wrong};
 use converger_ledger::{Growth, Hash, Verifier, walk};
-use converger_store::{Filter, Head, LIST_MAX, Looked};
+use converger_store::{Head, LIST_MAX, Looked, Told};
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
 use crate::files::Files;
 
 /// What was found.
-struct Told(String);
+struct Found(String);
 
-impl From<Wrong> for Told {
+impl From<Wrong> for Found {
     fn from(wrong: Wrong) -> Self {
         Self(wrong.what)
     }
@@ -34,7 +33,7 @@ pub(crate) fn export(files: &Files) -> Result<(), String> {
     let Ok(walked) = walk(&mut files.clone(), &key, |_, entry| wrong = wrong.take().or_else(|| deep.take(entry).err()));
     walked.map_err(|broken| format!("{broken:?}"))?;
     wrong.map_or(Ok(()), |wrong| Err(wrong.what))?;
-    deep.kept(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned())).map_err(|Told(what)| what)?;
+    deep.kept(|digest| Ok(files.0.get(&format!("blob/{}", digest.to_string().replace(':', "/"))).cloned())).map_err(|Found(what)| what)?;
     match deep.replay().keys().iter().any(|named| **named == key.to_string()) {
         true => Ok(()),
         false => Err("the key is not named".into()),
@@ -48,22 +47,23 @@ pub(crate) fn state(directory: &Path) -> Result<(), String> {
     if let Some(damage) = looked.damage().map_err(read)? {
         return Err(damage);
     }
-    let deep = ledger(&looked)?;
-    deep.kept(|digest| looked.blob(&digest).map_err(|error| Told(read(error)))).map_err(|Told(what)| what)?;
-    journal(&looked, deep.replay())
+    let (deep, told) = ledger(&looked)?;
+    deep.kept(|digest| looked.blob(&digest).map_err(|error| Found(read(error)))).map_err(|Found(what)| what)?;
+    looked.disagreement(deep.replay(), &told).map_err(read)?.map_or(Ok(()), |found| Err(found.to_string()))
 }
 
-fn ledger(looked: &Looked) -> Result<Deep, String> {
+fn ledger(looked: &Looked) -> Result<(Deep, Told), String> {
     let read = |error: converger_store::StoreError| error.to_string();
     let heads = looked.heads().map_err(read)?;
-    let (mut deep, mut growth, mut full) = (Deep::default(), Growth::default(), Vec::new());
+    let (mut deep, mut told, mut growth, mut full) = (Deep::default(), Told::default(), Growth::default(), Vec::new());
     while growth.tree().size() < heads.all.size {
         let page = looked.entries(growth.tree().size(), LIST_MAX).map_err(read)?;
         if page.is_empty() {
             return Err("entries are missing".into());
         }
         for entry in page {
-            deep.take(&entry).map_err(|wrong| wrong.what)?;
+            let index = deep.entries();
+            deep.take_telling(&entry, |entry| told.take(index, entry)).map_err(|wrong| wrong.what)?;
             growth.append(Hash::of_leaf(&entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
             if growth.tree().size() == heads.durable.size && Head::of(growth.tree()) != heads.durable {
                 return Err("another root was durable".into());
@@ -75,30 +75,7 @@ fn ledger(looked: &Looked) -> Result<Deep, String> {
             return Err(format!("{} is another", tile.path()));
         }
     }
-    if Head::of(growth.tree()) == heads.all { Ok(deep) } else { Err("another root".into()) }
-}
-
-fn journal(looked: &Looked, replay: &Replay) -> Result<(), String> {
-    let read = |error: converger_store::StoreError| error.to_string();
-    let (mut seen, mut before): (usize, Option<OperationId>) = (0, None);
-    loop {
-        let page = looked.operations(&Filter { before, ..Filter::default() }, LIST_MAX).map_err(read)?;
-        if let Some(other) = page.iter().find(|history| replay.operations().get(history.id()) != Some(history)) {
-            return Err(format!("another story of {}", other.id().as_str()));
-        }
-        seen += page.len();
-        before = page.last().map(|history| history.id().clone());
-        if before.is_none() {
-            break;
-        }
-    }
-    for (id, (run, ended)) in replay.runs() {
-        let found = looked.run(id).map_err(read)?.map(|found| (found.run, found.ended));
-        if found.as_ref() != Some(&(run.clone(), *ended)) {
-            return Err(format!("another story of the run {}", id.as_str()));
-        }
-    }
-    if seen == replay.operations().len() { Ok(()) } else { Err("operations are missing".into()) }
+    if Head::of(growth.tree()) == heads.all { Ok((deep, told)) } else { Err("another root".into()) }
 }
 
 /// The rows of all tables, by their names.

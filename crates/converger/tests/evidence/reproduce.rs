@@ -127,6 +127,32 @@ fn ten_thousand_decisions_are_made_again_in_another_process_with_another_locale_
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 
+/// The last of them is taken, and nobody is left to think that it is the only one.
+#[test]
+fn a_plan_that_several_runs_made_is_told_with_the_run_that_is_taken() {
+    let room = tempfile::tempdir().expect("a directory");
+    let state = room.path().join("state");
+    let store = SqliteStore::open(&state, Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    for number in [5, 6, 7] {
+        let _ = now(store.commit(Batch::new(writes(number, decision(1))))).expect("written");
+    }
+    drop(store);
+    let plan = decision(1).plan.to_string();
+    let said = far_away(room.path(), &state, &["reproduce", &plan]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for words in
+        ["run-7 in lab", "2 earlier runs made the same plan, the last of them run-6; this is the newest: name a run to take another"]
+    {
+        assert!(said.out.contains(words), "`{words}`: {said:?}");
+    }
+    let again = json(&far_away(room.path(), &state, &["reproduce", &plan, "--json"]));
+    assert_eq!((&again["run"], &again["also"]), (&"run-7".into(), &serde_json::json!(["run-5", "run-6"])), "{again}");
+    let named = far_away(room.path(), &state, &["reproduce", "run-6"]);
+    assert!(named.out.contains("run-6 in lab") && !named.out.contains("made the same plan"), "{named:?}");
+    let explained = far_away(room.path(), &state, &["explain", &plan]);
+    assert!(explained.out.contains("2 earlier runs made the same plan"), "{explained:?}");
+}
+
 /// Whoever records another plan than the inputs give, with all digests right, is found; and what cannot be made again is not counted.
 #[test]
 fn a_plan_that_the_inputs_do_not_give_is_no_decision_of_ours() {

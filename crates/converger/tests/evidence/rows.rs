@@ -116,6 +116,11 @@ fn a_view_in_the_place_of_a_table_is_not_asked() {
 
 /// A run with one operation that was asked for with a key, as a service records it.
 fn keyed(bed: &Bed) -> Operation {
+    keyed_after(bed, true)
+}
+
+/// The same; whether its plan was admitted first is up to the caller.
+fn keyed_after(bed: &Bed, is_admitted: bool) -> Operation {
     let mut seeds = (0..).map(|seed| some_operations(&mut Rng::new(seed), "keyed"));
     let found = seeds.find_map(|mut operations| operations.pop()).expect("one of many plans has a step");
     let (key, request) = (IdempotencyKey::new("key-1").expect("a key"), Digest::of_bytes(b"a request"));
@@ -137,14 +142,14 @@ fn keyed(bed: &Bed) -> Operation {
     let decision = Decision { inputs: inputs.clone(), plan, judgement: digest };
     let bundle = Bundle::new("ann", decision, admission, &[]).write().expect("memory takes it");
     let admitted = Entry::Admitted { run: run.clone(), plan, bundle: Digest::of_bytes(&bundle), answer, at_ms };
-    let writes = vec![
+    let mut writes = vec![
         Write::blob(body),
         Write::blob(bundle),
         Write::RunStarted { run: started, inputs: Box::new(inputs) },
         Write::decision(Entry::PlanMade { run, plan, judgement: digest, at_ms }),
-        Write::decision(admitted),
-        Write::from(Record::Intent { operation: Box::new(operation.clone()), at_ms }),
     ];
+    writes.extend(is_admitted.then(|| Write::decision(admitted)));
+    writes.push(Write::from(Record::Intent { operation: Box::new(operation.clone()), at_ms }));
     let store = SqliteStore::open(&bed.state(), Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
     let _ = now(store.commit(Batch::new(writes))).expect("written");
     operation
@@ -166,6 +171,20 @@ fn a_key_that_is_gone_or_another_or_nobodys_is_found() {
     let more = "INSERT INTO idempotency_keys SELECT environment, 'key-2', request, operation, \
         row_sum(environment, 'key-2', request, operation) FROM idempotency_keys";
     check(more, &format!("error[unlogged-execution]: the journal has an idempotency key that the ledger does not have: {key}"));
+}
+
+/// A request that acts once needs an admitted plan like any other operation. No command of this program makes one yet.
+#[test]
+fn an_operation_with_a_key_and_without_an_admitted_plan_is_found() {
+    let bed = Bed::short();
+    let size = bed.size();
+    let id = keyed_after(&bed, false).id;
+    let words = format!(
+        "error[unlogged-execution]: entry {}: the operation {} was begun, and its plan was not admitted before",
+        size + 2,
+        id.as_str()
+    );
+    bed.check_broken(&["verify"], &words);
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::fs;
 use std::process::Command;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use converger_lab::server::Clock;
 use serde_json::Value;
 
@@ -23,6 +25,8 @@ struct Watched {
     stage: Stage,
     canaries: [Canary; 2],
     said: usize,
+    /// All of it, for a secret that is made on the way.
+    all: Vec<u8>,
 }
 
 impl Watched {
@@ -45,7 +49,7 @@ impl Watched {
         for (name, source) in sources {
             stage.put(&format!("{name}.toml"), &config.replace("file = \"secret\"", source));
         }
-        Self { stage, canaries: [SECRET, WRONG].map(Canary::new), said: 0 }
+        Self { stage, canaries: [SECRET, WRONG].map(Canary::new), said: 0, all: Vec::new() }
     }
 
     fn program(&self, arguments: &[&str]) -> Command {
@@ -65,6 +69,7 @@ impl Watched {
     #[track_caller]
     fn check_said(&mut self, arguments: &[&str], said: &Said) {
         self.said += 1;
+        self.all.extend([said.out.as_bytes(), said.err.as_bytes()].concat());
         for canary in &self.canaries {
             for text in [&said.out, &said.err] {
                 assert_eq!(canary.found(text.as_bytes()), Vec::<&str>::new(), "{arguments:?}: {said:?}");
@@ -87,6 +92,21 @@ impl Watched {
         let without = [&THEIRS[..], without].concat();
         let found: Vec<String> = self.canaries.iter().flat_map(|canary| canary.in_files(self.stage.room.path(), &without)).collect();
         assert_eq!(found, Vec::<String>::new());
+    }
+}
+
+/// The key that signs, as it is kept and as it is: in its own file and nowhere else.
+fn check_key(watched: &Watched) {
+    let text = fs::read_to_string(watched.stage.path("state/ledger.key")).expect("a key");
+    let written = text.trim_end().splitn(5, '+').last().expect("a key").to_owned();
+    let bytes = STANDARD.decode(&written).expect("base64");
+    // What kind of key it is stands before it.
+    let own = bytes.get(1..).expect("a key").to_vec();
+    assert_eq!(own.len(), 32, "an Ed25519 key");
+    for canary in [Canary::new(written), Canary::new(own)] {
+        assert!(!canary.found(text.as_bytes()).is_empty(), "it is found where it is");
+        assert_eq!(canary.found(&watched.all), Vec::<&str>::new(), "what was said");
+        assert_eq!(canary.in_files(watched.stage.room.path(), &["ledger.key"]), Vec::<String>::new());
     }
 }
 
@@ -150,6 +170,7 @@ fn c9_no_secret_is_in_anything_that_is_said_or_written() {
     }
     decide_all(&mut watched, "file.toml");
     watched.check_files(&[]);
+    check_key(&watched);
     for name in [
         "plan.json",
         "current.json",

@@ -141,10 +141,11 @@ fn is_run(text: &str) -> bool {
     text.split_once('-').is_some_and(|(second, chance)| second.len() == 8 && chance.len() == 8 && is_hex(second) && is_hex(chance))
 }
 
-/// A receipt has its entry in one line and a signature in another.
+/// A receipt has each entry in one line, what they name in others, and a signature in the last.
 fn with_receipts_named(text: &str) -> String {
     let named = |line: &str| match line.split_once(' ') {
         Some(("extra", _)) => "extra <entry>".to_owned(),
+        Some(("kept", _)) => "kept <bundle>".to_owned(),
         Some(("\u{2014}", _)) => "\u{2014} <ledger> <signature>".to_owned(),
         _ => line.to_owned(),
     };

@@ -3,12 +3,9 @@
 //!
 //! What never enters: how entries come about.
 
-use std::collections::BTreeMap;
-
-use converger_core::apply::{Freeze, Hold, OperationId};
 use converger_core::evidence::{Replay, parse_entry};
 use converger_core::guest::EnvironmentName;
-use converger_store::{Filter, LIST_MAX, MemoryStore, Store as _, StoreError};
+use converger_store::{Agreement, Filter, LIST_MAX, MemoryStore, Store as _, StoreError, Told};
 use futures_util::FutureExt as _;
 
 /// The first thing in which the ledger and the journal differ.
@@ -19,7 +16,9 @@ pub(crate) fn differs(store: &MemoryStore, environment: &EnvironmentName) -> Opt
 /// Whether these are the entries of the journal, all of them, in their order.
 fn agree(store: &MemoryStore, environment: &EnvironmentName, entries: &[Vec<u8>]) -> Result<(), String> {
     let heads = read(store.heads())?;
-    same("how long it is", heads.all.size, entries.len() as u64)?;
+    if heads.all.size != entries.len() as u64 {
+        return Err(format!("it is said to have {} entries, and has {}", heads.all.size, entries.len()));
+    }
     if heads.durable.size > heads.all.size {
         return Err(format!("{} of {} entries are called durable", heads.durable.size, heads.all.size));
     }
@@ -42,34 +41,27 @@ fn entries(store: &MemoryStore) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-fn played(entries: &[Vec<u8>]) -> Result<Replay, String> {
-    let mut replay = Replay::default();
-    for (index, bytes) in entries.iter().enumerate() {
+/// What entries amount to, and where each thing stands.
+fn played(entries: &[Vec<u8>]) -> Result<(Replay, Told), String> {
+    let (mut replay, mut told) = (Replay::default(), Told::default());
+    for (index, bytes) in (0..).zip(entries) {
         let entry = parse_entry(bytes).map_err(|error| format!("entry {index}: {error}"))?;
+        told.take(index, &entry);
         replay.take(entry).map_err(|misplaced| format!("entry {index}: {misplaced}"))?;
     }
-    Ok(replay)
+    Ok((replay, told))
 }
 
-fn compared(store: &MemoryStore, environment: &EnvironmentName, replay: &Replay) -> Result<(), String> {
+/// Held against each other as `verify` does it; what a memory does not keep (what was taken back, what came first) is not asked for.
+fn compared(store: &MemoryStore, environment: &EnvironmentName, (replay, told): &(Replay, Told)) -> Result<(), String> {
+    let mut agreement = Agreement::with(replay, told);
     let operations = read(store.operations(Filter::default(), LIST_MAX))?;
-    let operations: BTreeMap<OperationId, _> = operations.into_iter().map(|history| (history.id().clone(), history)).collect();
-    for (id, history) in &operations {
-        same(&format!("operation {id}"), Some(history), replay.operations().get(id))?;
-    }
-    same("how many operations", operations.len(), replay.operations().len())?;
     let runs = read(store.runs(environment.clone(), LIST_MAX))?;
-    for run in &runs {
-        let played = replay.runs().get(&run.run.id);
-        same("a run", Some((&run.run, &run.ended)), played.map(|(run, ended)| (run, ended)))?;
-    }
-    same("how many runs", runs.len(), replay.runs().len())?;
-    same("holds", read(store.holds(environment.clone()))?, replay.holds().cloned().collect::<Vec<Hold>>())?;
-    same("a freeze", read(store.freeze(environment.clone()))?, replay.freezes().next().cloned() as Option<Freeze>)
-}
-
-fn same<T: std::fmt::Debug + PartialEq>(what: &str, journal: T, ledger: T) -> Result<(), String> {
-    if journal == ledger { Ok(()) } else { Err(format!("{what}: the journal has {journal:?}, the ledger {ledger:?}")) }
+    let (holds, freeze) = (read(store.holds(environment.clone()))?, read(store.freeze(environment.clone()))?);
+    let agreed = operations.iter().try_for_each(|history| agreement.operation(history));
+    let agreed = agreed.and_then(|()| runs.iter().try_for_each(|run| agreement.run(run)));
+    let agreed = agreed.and_then(|()| agreement.ended()).and_then(|()| agreement.in_force(&holds, freeze.as_slice()));
+    agreed.map_err(|found| found.to_string())
 }
 
 /// What is found where the ledger of a small journal has one entry fewer, twice, or in another place; nothing where it is as it was written.
@@ -79,7 +71,7 @@ pub(crate) fn found_in_wrong_ones(store: &MemoryStore, environment: &Environment
     let wrong = |change: fn(&mut Vec<Vec<u8>>)| {
         let mut entries = own.clone();
         change(&mut entries);
-        played(&entries).and_then(|replay| compared(store, environment, &replay)).err()
+        played(&entries).and_then(|played| compared(store, environment, &played)).err()
     };
     let last = |entries: &mut Vec<Vec<u8>>| drop(entries.pop());
     let twice = |entries: &mut Vec<Vec<u8>>| entries.extend(entries.last().cloned());

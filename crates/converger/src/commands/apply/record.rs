@@ -21,7 +21,7 @@ use converger_store::{Batch, Write};
 
 use super::super::Stop;
 use super::super::memory::Memory;
-use crate::state;
+use crate::{config, state};
 
 /// A run that the ledger has.
 pub(super) struct Recorded<'m> {
@@ -106,7 +106,7 @@ impl Recorded<'_> {
     pub(super) fn admitted(&self, admission: &Admission, causes: &[Refusal]) -> Result<(), Stop> {
         let failed = |error: std::io::Error| Stop::failed(format!("the evidence cannot be written: {error}"));
         let bundle = Bundle::new(&state::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
-        let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned());
+        let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned(), config::understood);
         let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, state::now_ms());
         let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
         let is_new = |refusal: &&Refusal| refusal.code().entry().reach == Reach::Run && !self.refused.contains(&refusal.code());

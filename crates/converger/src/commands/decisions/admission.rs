@@ -7,24 +7,33 @@ use serde_json::{Value as Json, json};
 
 use super::super::Stop;
 use super::record::{Keeper, Record};
+use crate::config;
 use crate::render::theirs;
 
 /// Whether it is the admission of its run's decision, and the evidence gives the answer that was recorded.
 pub(super) fn again(record: &Record<'_>, weighed: &Weighed) -> Result<(), Stop> {
     let bytes = record.blob(weighed.bundle)?.ok_or_else(|| weighed.missing())?;
     let keeper = Keeper::of(record);
-    let found = weighed.again(&bytes, |digest| keeper.blob(digest));
+    let found = weighed.again(&bytes, |digest| keeper.blob(digest), config::understood);
     keeper.read()?;
     Ok(found?)
 }
 
 /// In a few words.
 pub(super) fn shown(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
-    let by = |approval: &Approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how);
-    format!("{} in entry {index}, and again now{}", answer.as_str(), approvals.iter().map(by).collect::<String>())
+    format!("{} in entry {index}{}", answer.as_str(), agreed(approvals))
 }
 
-pub(super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
+/// The same where it was weighed once more.
+pub(super) fn again_now(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
+    format!("{} in entry {index}, and again now{}", answer.as_str(), agreed(approvals))
+}
+
+fn agreed(approvals: &[Approval]) -> String {
+    approvals.iter().map(|approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how)).collect()
+}
+
+pub(in super::super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
     let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names });
     let approvals: Vec<Json> = approvals.iter().map(approval).collect();
     json!({ "answer": answer.as_str(), "approvals": approvals, "bundle": bundle, "entry": index })

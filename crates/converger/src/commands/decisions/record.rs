@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId};
+use converger_core::apply::{History, OperationId, RunId};
 use converger_core::artifact::Digest;
 
 use super::super::ledger::{Book, Shelf};
@@ -27,6 +27,14 @@ impl Record<'_> {
         match self {
             Self::State(book) => book.blob(digest),
             Self::Export(export) => export.blob(digest),
+        }
+    }
+
+    /// The operations of a run, in their order.
+    pub(in super::super) fn operations(&self, run: &RunId) -> Result<Vec<History>, Stop> {
+        match self {
+            Self::State(book) => book.operations(run),
+            Self::Export(export) => Ok(export.operations(run)),
         }
     }
 
@@ -66,6 +74,8 @@ impl<'r> Keeper<'r> {
 pub(in super::super) enum Place<'p> {
     /// What converger.toml leads to.
     State(Option<&'p Path>),
+    /// A state directory that was named.
+    Directory(&'p Path),
     Export {
         path: &'p Path,
         key: Option<&'p str>,
@@ -74,9 +84,10 @@ pub(in super::super) enum Place<'p> {
 
 impl<'p> Place<'p> {
     pub(in super::super) fn of(from: &'p FromExport, config: Option<&'p PathBuf>) -> Self {
-        match &from.from {
-            Some(path) => Self::Export { path, key: from.key.as_deref() },
-            None => Self::State(config.map(PathBuf::as_path)),
+        match (&from.from, &from.db) {
+            (Some(path), _) => Self::Export { path, key: from.key.as_deref() },
+            (None, Some(directory)) => Self::Directory(directory),
+            (None, None) => Self::State(config.map(PathBuf::as_path)),
         }
     }
 
@@ -86,7 +97,7 @@ impl<'p> Place<'p> {
             Self::State(config) => {
                 Shelf::of(*config).map_or_else(|_| "no state directory".to_owned(), |shelf| files::shown(&shelf.directory))
             }
-            Self::Export { path, .. } => files::shown(path),
+            Self::Export { path, .. } | Self::Directory(path) => files::shown(path),
         }
     }
 
@@ -94,6 +105,7 @@ impl<'p> Place<'p> {
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
         match self {
             Self::State(config) => Shelf::of(*config)?.read(|book| told(&Record::State(book), &Decided::all(book)?)),
+            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::all(book)?)),
             Self::Export { path, key } => exported(path, *key, told),
         }
     }
@@ -109,6 +121,7 @@ impl<'p> Place<'p> {
                 };
                 shelf.read_if_there(|book| told(&Record::State(book), &Decided::all(book)?))
             }
+            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::all(book)?)).map(Some),
             Self::Export { path, key } => exported(path, *key, told).map(Some),
         }
     }
@@ -117,11 +130,11 @@ impl<'p> Place<'p> {
     pub(in super::super) fn keeps_clear(&self, out: &Path) -> Result<(), Stop> {
         match self {
             Self::State(config) => not_kept(out, *config),
-            Self::Export { path, .. } if files::is_under(out, path) => {
-                let stop = Stop::input(format!("{} would be written into the export that is read", files::shown(out)));
+            Self::Export { path, .. } | Self::Directory(path) if files::is_under(out, path) => {
+                let stop = Stop::input(format!("{} would be written into what is read", files::shown(out)));
                 Err(stop.code(converger_core::failure::Code::FileTaken).help("name another file with --out"))
             }
-            Self::Export { .. } => not_kept(out, None),
+            Self::Export { .. } | Self::Directory(_) => not_kept(out, None),
         }
     }
 }

@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId};
+use converger_core::apply::{History, OperationId, RunId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, parse_entry};
 use converger_core::failure::Code;
 use converger_ledger::{Hash, Hashes, Tile, TiledHashes, Tree};
-use converger_store::{Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
+use converger_store::{Filter, Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
 
 use super::super::{Stop, memory, spine};
 use crate::{config, files, state};
@@ -170,6 +170,20 @@ impl Book {
     /// An operation of the journal.
     pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<History>, Stop> {
         self.looked.operation(id).map_err(|error| damaged(&error))
+    }
+
+    /// The operations of a run, in their order.
+    pub(in super::super) fn operations(&self, run: &RunId) -> Result<Vec<History>, Stop> {
+        let (mut all, mut before) = (Vec::new(), None);
+        loop {
+            let filter = Filter { run: Some(run.clone()), before: before.take(), ..Filter::default() };
+            let page = self.looked.operations(&filter, LIST_MAX).map_err(|error| damaged(&error))?;
+            let Some(last) = page.last() else { break };
+            before = Some(last.id().clone());
+            all.extend(page);
+        }
+        all.reverse();
+        Ok(all)
     }
 
     /// The hashes of a tile.

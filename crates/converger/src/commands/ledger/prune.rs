@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::super::memory::{self, Memory};
 use super::super::{Stop, shown};
-use super::{Book, Shelf, broken};
+use super::{Book, Shelf, broken, when};
 use crate::cli::Pruning;
 use crate::exit::End;
 use crate::render::{self, counted, styled};
@@ -33,7 +33,7 @@ struct Old {
 const WALKS_MAX: usize = 4;
 
 pub(super) fn prune(pruning: &Pruning) -> Result<End, Stop> {
-    let before_ms = before_ms(&pruning.before, state::now_ms())?;
+    let before_ms = when::ms("--before", &pruning.before, state::now_ms())?;
     let shelf = Shelf::of(pruning.place.config.as_deref())?;
     let readings = if pruning.dry_run {
         shelf.read(|book| old(book, before_ms))?.readings
@@ -70,19 +70,6 @@ fn text(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Pa
     let word = if is_dry { "would be let go" } else { "let go" };
     let rest = if is_dry { "" } else { "; the ledger says so" };
     format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", styled(render::BOLD, count))
-}
-
-/// The time that a person means: a day, a time in UTC, or so many days ago.
-fn before_ms(text: &str, now_ms: u64) -> Result<u64, Stop> {
-    const DAY_MS: u64 = 86_400_000;
-    let ago = || text.strip_suffix('d')?.parse::<u64>().ok()?.checked_mul(DAY_MS).map(|ago| now_ms.saturating_sub(ago));
-    let time = || moment::read(text).or_else(|| moment::read(&format!("{text}T00:00:00Z"))).map(|secs| secs * 1000);
-    let wrong = |why: String| Err(Stop::input(why).help("such as 2026-06-30, 2026-06-30T12:00:00Z or 90d"));
-    match ago().or_else(time) {
-        Some(before) if before <= now_ms => Ok(before),
-        Some(_) => wrong(format!("--before {} is in the future", text.escape_debug())),
-        None => wrong(format!("--before `{}` is no day, time or age", text.escape_debug())),
-    }
 }
 
 fn old(book: &Book, before_ms: u64) -> Result<Old, Stop> {
@@ -125,22 +112,4 @@ fn let_go(shelf: &Shelf, memory: &Memory, before_ms: u64) -> Result<Vec<(Digest,
     }
     let text = "decisions are made all the time, so that it cannot be told what they need";
     Err(Stop::failed(text).code(Code::JournalUnwritable).help("wait until the apply ends, and prune again"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_time_is_a_day_a_time_or_an_age_and_not_in_the_future() {
-        let now_ms = 1_794_770_467_000;
-        let read = |text| before_ms(text, now_ms).ok();
-        assert_eq!(read("2026-11-15T19:21:07Z"), Some(now_ms));
-        assert_eq!(read("2026-11-15"), Some(1_794_700_800_000));
-        assert_eq!(read("0d"), Some(now_ms));
-        assert_eq!(read("2d"), Some(now_ms - 2 * 86_400_000));
-        for wrong in ["", "d", "-1d", "1.5d", "2026-11-16", "yesterday", "2026-02-30", "99999999999999999999d"] {
-            assert_eq!(read(wrong), None, "{wrong}");
-        }
-    }
 }

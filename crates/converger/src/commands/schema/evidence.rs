@@ -7,7 +7,7 @@ use converger_core::evidence::ENTRY_SCHEMA;
 use converger_core::failure::Code as FailureCode;
 use serde_json::{Value as Json, json};
 
-use super::reports::{count, evidence, flag, moment, operation, outcome};
+use super::reports::{count, evidence, flag, history_row, moment, operation, outcome};
 use super::{digest, head, list, object, or_null, text, vmid, words};
 
 /// What an entry of each kind says.
@@ -69,10 +69,17 @@ pub(super) fn numbered() -> Json {
 
 /// `verify --json`.
 pub(super) fn verified() -> Json {
-    let whole = object(
-        &["entries", "gone", "key", "notes", "root", "schema", "what", "whole"],
+    let proven = object(
+        &["admissions", "by", "entries", "history", "recoveries"],
         json!({
-            "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "root": or_null(text()),
+            "admissions": list(admission()), "by": text(), "entries": list(count()), "history": history_row(), "recoveries": list(count()),
+        }),
+    );
+    let whole = object(
+        &["entries", "gone", "key", "notes", "proven", "root", "schema", "what", "whole"],
+        json!({
+            "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "proven": or_null(proven),
+            "root": or_null(text()),
             "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
         }),
     );
@@ -85,17 +92,21 @@ pub(super) fn verified() -> Json {
     schema
 }
 
-/// `reproduce --json`.
-pub(super) fn reproduced() -> Json {
+/// What was weighed before a plan was carried out, and what was said to it.
+fn admission() -> Json {
     let approval = object(&["by", "how", "names"], json!({ "by": text(), "how": words(&["digest", "typed"]), "names": list(text()) }));
-    let admission = object(
+    object(
         &["answer", "approvals", "bundle", "entry"],
         json!({ "answer": text(), "approvals": list(approval), "bundle": digest(), "entry": count() }),
-    );
+    )
+}
+
+/// `reproduce --json`.
+pub(super) fn reproduced() -> Json {
     let mut schema = object(
-        &["admissions", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
+        &["admissions", "also", "by", "entry", "environment", "judgement", "plan", "planner", "program", "run", "same", "schema"],
         json!({
-            "admissions": list(admission), "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
+            "admissions": list(admission()), "also": list(text()), "by": text(), "entry": count(), "environment": text(), "judgement": digest(), "plan": digest(), "planner": count(),
             "program": text(), "run": text(), "same": { "const": true }, "schema": { "const": "converger.reproduced/1" },
         }),
     );
@@ -136,6 +147,19 @@ pub(super) fn backtest() -> Json {
         }),
     );
     head(&mut schema, "What other rules would have made of every recorded decision (backtest --json)");
+    schema
+}
+
+/// `diff --json`.
+pub(super) fn diff() -> Json {
+    let named = || object(&["entry", "plan", "run"], json!({ "entry": count(), "plan": digest(), "run": text() }));
+    let mut schema = object(
+        &["differences", "one", "other", "same", "schema"],
+        json!({
+            "differences": list(text()), "one": named(), "other": named(), "same": flag(), "schema": { "const": "converger.diff/1" },
+        }),
+    );
+    head(&mut schema, "What two recorded plans do differently (diff --json)");
     schema
 }
 

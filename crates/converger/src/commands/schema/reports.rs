@@ -100,22 +100,27 @@ pub(super) fn operation() -> Json {
 
 /// A line of `ops list --json`, and `ops show --json`.
 pub(super) fn history() -> Json {
+    let mut schema = history_row();
+    head(&mut schema, "An operation of the journal and what became of it (ops --json)");
+    schema
+}
+
+/// The same as a part of something else.
+pub(super) fn history_row() -> Json {
     let task = object(&["at_ms", "id"], json!({ "at_ms": count(), "id": text() }));
     let ended = object(&["at_ms", "outcome"], json!({ "at_ms": count(), "outcome": outcome() }));
     let resolved = object(
         &["at_ms", "by", "reason", "resolution"],
         json!({ "at_ms": count(), "by": text(), "reason": text(), "resolution": words(&Resolution::ALL.map(Resolution::word)) }),
     );
-    let mut schema = object(
+    object(
         &["at_ms", "ended", "operation", "resolved", "schema", "sending", "task"],
         json!({
             "at_ms": count(), "ended": or_null(ended), "operation": operation(), "resolved": or_null(resolved),
             "schema": { "const": "converger.history/1" },
             "sending": or_null(object(&["at_ms"], json!({ "at_ms": count() }))), "task": or_null(task),
         }),
-    );
-    head(&mut schema, "An operation of the journal and what became of it (ops --json)");
-    schema
+    )
 }
 
 /// A line of `ops list --json` before those of operations.

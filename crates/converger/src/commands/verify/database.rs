@@ -2,14 +2,13 @@
 //!
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
-use converger_core::apply::{Freeze, History, Hold, Operation, OperationId, Source};
-use converger_core::evidence::{Past, Replay};
+use converger_core::failure::Code;
 use converger_ledger::{Growth, Hash, Tile, Verifier, root_at};
-use converger_store::{Filter, Head, KeyRow, LIST_MAX, RunHistory, StoreError};
+use converger_store::{Head, StoreError};
 
 use super::super::Stop;
 use super::super::ledger::{Book, broken, damaged, key_in, named};
-use super::{Since, Whole, heard::Heard, unlogged};
+use super::{Since, Whole, heard::Heard};
 use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
@@ -24,7 +23,7 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
     notes.extend(unnamed(book, &heard)?);
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes })
+    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes, proven: None })
 }
 
 /// Every entry, and every hash that is kept over them.
@@ -104,102 +103,11 @@ fn keys(book: &Book, given: Option<&Verifier>) -> Result<(Option<Verifier>, Vec<
 
 /// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
 fn journal(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
-    let replay = heard.deep.replay();
-    operations(book, replay)?;
-    for (id, past) in replay.runs() {
-        let found = book.looked().run(id).map_err(|error| damaged(&error))?;
-        match found {
-            None => return Err(unlogged(format!("the ledger has the run {}, and the journal does not", id.as_str()))),
-            Some(found) if !is_same(&found, past) => {
-                return Err(unlogged(format!("the journal tells another story of the run {} than the ledger", id.as_str())));
-            }
-            Some(_) => {}
-        }
-    }
-    let runs = book.looked().runs().map_err(|error| damaged(&error))?;
-    if runs != replay.runs().len() as u64 {
-        return Err(unlogged(format!("the journal has {runs} runs, and the ledger {}", replay.runs().len())));
-    }
-    let (holds, freezes) = book.looked().in_force().map_err(|error| damaged(&error))?;
-    if !holds.iter().eq(replay.holds()) {
-        return Err(unlogged("the journal has other guests held than the ledger"));
-    }
-    if !freezes.iter().eq(replay.freezes()) {
-        return Err(unlogged("the journal has other environments frozen than the ledger"));
-    }
-    besides(book, heard)
-}
-
-fn is_same(found: &RunHistory, (run, ended): &Past) -> bool {
-    found.run == *run && found.ended == *ended
-}
-
-fn operations(book: &Book, replay: &Replay) -> Result<(), Stop> {
-    let mut seen = 0;
-    let mut before: Option<OperationId> = None;
-    loop {
-        let filter = Filter { before: before.take(), ..Filter::default() };
-        let page = book.looked().operations(&filter, LIST_MAX).map_err(|error| damaged(&error))?;
-        before = page.last().map(|history| history.id().clone());
-        for history in &page {
-            is_logged(replay, history)?;
-            seen += 1;
-        }
-        if before.is_none() {
-            break;
-        }
-    }
-    if seen == replay.operations().len() {
-        return Ok(());
-    }
-    for id in replay.operations().keys() {
-        if book.operation(id)?.is_none() {
-            return Err(unlogged(format!("the ledger has the operation {}, and the journal does not", id.as_str())));
-        }
-    }
-    Err(unlogged("the journal has operations twice"))
-}
-
-fn is_logged(replay: &Replay, history: &History) -> Result<(), Stop> {
-    let id = history.id();
-    match replay.operations().get(id) {
-        None => Err(unlogged(format!("the journal has the operation {}, and the ledger does not", id.as_str()))),
-        Some(logged) if logged == history => Ok(()),
-        Some(_) => Err(unlogged(format!("the journal tells another story of the operation {} than the ledger", id.as_str()))),
-    }
-}
-
-/// What the journal has beside what holds now: what was said and taken back, what came first, and which requests act once.
-fn besides(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
-    let (said, (runs, operations)) = (asked(book.looked().said())?, asked(book.looked().order())?);
-    let of_hold = |(hold, _): &(Hold, _)| format!("the hold of guest {} in {}", hold.vmid, hold.environment);
-    is_told("a hold", &heard.order.said.holds, &said.holds, of_hold)?;
-    let of_freeze = |(freeze, _): &(Freeze, _)| format!("the freeze of {}", freeze.environment);
-    is_told("a freeze", &heard.order.said.freezes, &said.freezes, of_freeze)?;
-    is_told("a run", &heard.order.runs, &runs, |id| format!("the place of the run {}", id.as_str()))?;
-    is_told("an operation", &heard.order.operations, &operations, |id| format!("the place of the operation {}", id.as_str()))?;
-    let mut keys: Vec<KeyRow> = heard.deep.replay().operations().values().filter_map(key_of).collect();
-    keys.sort();
-    let mut kept = asked(book.looked().keys())?;
-    kept.sort();
-    is_told("an idempotency key", &keys, &kept, |row| format!("the idempotency key of the operation {}", row.operation.as_str()))
-}
-
-/// The key that an operation is known by, where it has one.
-fn key_of(history: &History) -> Option<KeyRow> {
-    let Operation { environment, id, source: Source::OneShot { key, request }, .. } = &*history.operation else { return None };
-    Some(KeyRow { environment: environment.clone(), key: key.clone(), request: *request, operation: id.clone() })
-}
-
-/// Whether the journal has the same rows in the same order as the ledger.
-fn is_told<T: PartialEq>(what: &str, logged: &[T], kept: &[T], of: impl Fn(&T) -> String) -> Result<(), Stop> {
-    let at = logged.iter().zip(kept).take_while(|(one, other)| one == other).count();
-    match (logged.get(at), kept.get(at)) {
-        (None, None) => Ok(()),
-        (Some(row), Some(_)) => Err(unlogged(format!("the journal tells another story of {} than the ledger", of(row)))),
-        (Some(row), None) => Err(unlogged(format!("the ledger has {what} that the journal does not have: {}", of(row)))),
-        (None, Some(row)) => Err(unlogged(format!("the journal has {what} that the ledger does not have: {}", of(row)))),
-    }
+    let found = asked(book.looked().disagreement(heard.deep.replay(), &heard.told))?;
+    found.map_or(Ok(()), |found| {
+        let stop = Stop::broken(Code::UnloggedExecution, found.to_string());
+        Err(if let Some(index) = found.index { stop.at(index) } else { stop })
+    })
 }
 
 /// What is kept and no entry names: somebody was interrupted while writing it, or put it there. It proves nothing and harms nothing.

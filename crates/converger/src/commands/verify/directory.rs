@@ -77,7 +77,7 @@ pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Resul
     named(&deep, &key)?;
     notes.extend(strange(path, &key, &deep).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
-    Ok(Whole { what: format!("{shown}, its log in {} files", walked.files), entries, root, verifier: Some(key), gone, notes })
+    Ok(Whole { what: format!("{shown}, its log in {} files", walked.files), entries, root, verifier: Some(key), gone, notes, proven: None })
 }
 
 /// A key is one line; more is none.

@@ -2,10 +2,11 @@
 //!
 //! What never enters: another way to read an export than the one that checks it.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{History, OperationId};
+use converger_core::apply::{History, OperationId, Record, RunId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, Replay};
 use converger_core::failure::Code;
@@ -20,6 +21,8 @@ use crate::{files, screen};
 pub(in super::super) struct Export {
     path: PathBuf,
     replay: Replay,
+    /// Where each operation was begun.
+    begun: BTreeMap<OperationId, u64>,
     /// What a person should know of it.
     note: Option<&'static str>,
 }
@@ -34,9 +37,16 @@ impl Export {
         let known = key.map(verifier).transpose()?;
         let note = known.is_none().then_some(UNTRUSTED_KEY);
         let key = known.map_or_else(|| directory::beside(path), Ok)?;
-        let (deep, _) = directory::log(path, &key, None, |index, entry| told(index, entry.clone())).map_err(given)?;
+        let mut begun = BTreeMap::new();
+        let (deep, _) = directory::log(path, &key, None, |index, entry| {
+            if let Entry::Record(Record::Intent { operation, .. }) = entry {
+                begun.insert(operation.id.clone(), index);
+            }
+            told(index, entry.clone());
+        })
+        .map_err(given)?;
         directory::named(&deep, &key).map_err(given)?;
-        Ok(Self { path: path.to_owned(), replay: deep.into_replay(), note })
+        Ok(Self { path: path.to_owned(), replay: deep.into_replay(), begun, note })
     }
 
     /// Tells a person what they should know of it.
@@ -55,6 +65,13 @@ impl Export {
             }
             kept => Ok(kept),
         }
+    }
+
+    /// The operations of a run, in their order.
+    pub(in super::super) fn operations(&self, run: &RunId) -> Vec<History> {
+        let mut own: Vec<&History> = self.replay.operations().values().filter(|history| history.operation.run == *run).collect();
+        own.sort_by_key(|history| self.begun.get(history.id()));
+        own.into_iter().cloned().collect()
     }
 
     /// An operation, as its entries tell it.

@@ -2,21 +2,22 @@
 
 use converger_core::evidence::{Deep, Entry};
 use converger_ledger::{Hash, Tree};
+use converger_store::Told;
 
 use super::super::Stop;
 use super::super::ledger::broken;
-use super::{Since, order::Order};
+use super::Since;
 
 /// A walk through the entries, with the log up to where it was seen before.
 pub(super) struct Heard<'s> {
     pub(super) deep: Deep,
-    pub(super) order: Order,
+    pub(super) told: Told,
     since: Option<(&'s Since, Tree)>,
 }
 
 impl<'s> Heard<'s> {
     pub(super) fn new(since: Option<&'s Since>) -> Self {
-        Self { deep: Deep::default(), order: Order::default(), since: since.map(|since| (since, Tree::default())) }
+        Self { deep: Deep::default(), told: Told::default(), since: since.map(|since| (since, Tree::default())) }
     }
 
     /// The next entry, which is told on.
@@ -26,9 +27,9 @@ impl<'s> Heard<'s> {
         {
             tree.append(Hash::of_leaf(bytes), |_, _, _| {});
         }
-        let order = &mut self.order;
+        let (own, index) = (&mut self.told, self.deep.entries());
         Ok(self.deep.take_telling(bytes, |entry| {
-            order.take(entry);
+            own.take(index, entry);
             told(entry);
         })?)
     }

@@ -1,0 +1,127 @@
+//! Whoever reads a record finds what they ask for: in a state directory, in a copy of one, and in an export; and is told where two of these
+//! were named at once.
+
+use converger_core::evidence::{Entry, parse_entry};
+use serde_json::Value;
+
+use crate::bed::Bed;
+use crate::forge::Forger;
+
+/// The places of the entries that are shown.
+#[track_caller]
+fn shown(bed: &Bed, arguments: &[&str]) -> Vec<u64> {
+    let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "1000"] };
+    let told = bed.told(&[&["ledger", "tail", "--json"], count, arguments].concat(), 0);
+    told.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON")["index"].as_u64().expect("a place")).collect()
+}
+
+/// The same, and that a copy and an export show the same.
+#[track_caller]
+fn shown_everywhere(bed: &Bed, arguments: &[&str]) -> Vec<u64> {
+    let found = shown(bed, arguments);
+    for place in [["--db", "copy"], ["--from", "export"]] {
+        assert_eq!(shown(bed, &[&place[..], arguments].concat()), found, "{place:?} {arguments:?}");
+    }
+    found
+}
+
+#[test]
+fn entries_are_found_by_run_guest_kind_and_time() {
+    let bed = Bed::short();
+    bed.export("export");
+    bed.keep_state("copy");
+    let forger = Forger::at(&bed.state());
+    let run = forger.text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let entries: Vec<Entry> = forger.entries().iter().map(|bytes| parse_entry(bytes).expect("an entry")).collect();
+    let all = |is_meant: &dyn Fn(&Entry) -> bool| -> Vec<u64> {
+        (0..).zip(&entries).filter(|(_, entry)| is_meant(entry)).map(|(index, _)| index).collect()
+    };
+    for kind in ["hold", "intent", "outcome", "refusal", "key"] {
+        assert_eq!(shown_everywhere(&bed, &["--kind", kind]), all(&|entry| entry.kind() == kind), "{kind}");
+    }
+    // All that names the run, and the records of its operations, whose ids begin with it.
+    let of_run = all(&|entry| String::from_utf8_lossy(&converger_core::evidence::write_entry(entry).expect("written")).contains(&run));
+    assert!(of_run.len() > 10, "{of_run:?}");
+    assert_eq!(shown_everywhere(&bed, &["--run", &run]), of_run);
+    let held = shown_everywhere(&bed, &["--guest", "103"]);
+    assert_eq!(held, all(&|entry| matches!(entry.kind(), "hold" | "release")));
+    let of_guest = shown_everywhere(&bed, &["--guest", "101", "--run", &run]);
+    let kinds: Vec<&str> = of_guest.iter().map(|index| entries[usize::try_from(*index).expect("small")].kind()).collect();
+    assert_eq!(kinds, ["intent", "sending", "task", "outcome"]);
+    assert_eq!(shown_everywhere(&bed, &["--guest", "101", "--kind", "hold"]), Vec::<u64>::new());
+    assert_eq!(shown_everywhere(&bed, &["--since", "1d"]), all(&|_| true));
+    assert_eq!(shown_everywhere(&bed, &["--since", "0d"]), Vec::<u64>::new());
+    // The last of those that pass, and not those that pass of the last.
+    let outcomes = all(&|entry| entry.kind() == "outcome");
+    assert_eq!(shown(&bed, &["--kind", "outcome", "-n", "1"]), outcomes[outcomes.len() - 1..]);
+    assert_eq!(bed.told(&["ledger", "tail", "--guest", "999"], 0), "no entries\n");
+    for wrong in [&["--kind", "nonsense"][..], &["--run", "a b"], &["--guest", "x"], &["--since", "tomorrow"]] {
+        bed.check_ended(&[&["ledger", "tail"], wrong].concat(), 2, "error[usage-wrong]");
+    }
+}
+
+#[test]
+fn every_reading_command_reads_a_copy_and_no_two_places_at_once() {
+    let bed = Bed::short();
+    let key = bed.key();
+    bed.export("export");
+    bed.keep_state("copy");
+    let run = Forger::at(&bed.state()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let reading: [&[&str]; 6] = [
+        &["ledger", "tail"],
+        &["ledger", "show", "0"],
+        &["reproduce", &run],
+        &["explain", &run],
+        &["diff", &run, &run, "--json"],
+        &["backtest", "--config", "converger.toml"],
+    ];
+    for arguments in reading {
+        let with = |more: &[&str]| bed.told(&[arguments, more].concat(), 0);
+        let own = with(&[]);
+        assert_eq!(with(&["--db", "copy"]), own, "{arguments:?}");
+        assert_eq!(with(&["--from", "export", "--key", &key]), own, "{arguments:?}");
+        bed.check_ended(&[arguments, &["--db", "copy", "--from", "export"]].concat(), 2, "error[usage-wrong]");
+        bed.check_ended(&[arguments, &["--db", "none"]].concat(), 2, "there is no ledger in none");
+        let config = if arguments[0] == "backtest" { "--state" } else { "--config" };
+        for place in ["--db", "--from"] {
+            bed.check_ended(&[arguments, &[place, "copy", config, "converger.toml"]].concat(), 2, "error[usage-wrong]");
+        }
+    }
+    bed.check_ended(&["verify", "--db", "copy", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    bed.check_ended(&["verify", "export", "--config", "converger.toml"], 2, "error[usage-wrong]");
+    bed.told(&["verify", "--db", "copy"], 0);
+    bed.told(&["verify", "--config", "converger.toml"], 0);
+}
+
+#[test]
+fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
+    let bed = Bed::short();
+    let forger = Forger::at(&bed.state());
+    let [refused, done] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
+    let told = bed.told(&["explain", &done], 0);
+    for words in [
+        "~ 101 qemu web-1\n".to_owned(),
+        format!("run {done}\n"),
+        "  admission: admitted in entry ".to_owned(),
+        ", agreed to by ".to_owned(),
+        format!("  {done}-0  101 qemu web-1  start  done\n"),
+        format!("  {done}-1  102 qemu web-2  start  done\n"),
+    ] {
+        assert!(told.contains(&words), "`{words}`: {told}");
+    }
+    let told = bed.told(&["explain", &refused], 0);
+    assert!(told.contains("  admission: refused in entry ") && told.ends_with("  nothing was begun\n"), "{told}");
+}
+
+#[test]
+fn what_two_plans_do_differently_is_told_to_programs() {
+    let bed = Bed::short();
+    bed.told(&["apply", "missing.yaml"], 3);
+    let forger = Forger::at(&bed.state());
+    let [first, last] = ["ASC", "DESC"].map(|order| forger.text(&format!("SELECT id FROM runs ORDER BY seq {order} LIMIT 1")));
+    let same: Value = serde_json::from_str(&bed.told(&["diff", &first, &first, "--json"], 0)).expect("JSON");
+    assert_eq!((&same["same"], &same["differences"]), (&true.into(), &Value::Array(Vec::new())), "{same}");
+    let other: Value = serde_json::from_str(&bed.told(&["diff", &first, &last, "--json"], 4)).expect("JSON");
+    assert_eq!((&other["same"], &other["one"]["run"], &other["other"]["run"]), (&false.into(), &first.into(), &last.into()), "{other}");
+    assert!(other["differences"].as_array().is_some_and(|list| list.len() > 100), "{other}");
+}

@@ -1,0 +1,155 @@
+//! Receipts of operations: what each proves alone, and everything that can be done to one.
+
+use converger_core::evidence::parse_entry;
+use converger_ledger::{Proven, Sheaf};
+use serde_json::Value;
+
+use crate::bed::Bed;
+use crate::export::stranger;
+use crate::forge::Forger;
+
+/// A bed on which two guests were started, its key, and the receipts of both operations.
+fn bed() -> (Bed, String, [Sheaf; 2]) {
+    let bed = Bed::short();
+    let key = bed.key();
+    let ids =
+        ["ASC", "DESC"].map(|order| Forger::at(&bed.state()).text(&format!("SELECT id FROM operations ORDER BY seq {order} LIMIT 1")));
+    let sheaves = ids.map(|id| Sheaf::parse(&bed.told(&["ledger", "prove", &id], 0)).expect("a receipt"));
+    (bed, key, sheaves)
+}
+
+fn kind(proven: &Proven) -> &'static str {
+    parse_entry(&proven.entry).expect("an entry").kind()
+}
+
+/// A receipt that proves nothing, and why.
+#[track_caller]
+fn check_refused(bed: &Bed, key: &str, what: &str, sheaf: &Sheaf, words: &str) {
+    bed.stage.put("receipt.txt", &sheaf.to_text());
+    let said = bed.run(&["verify", "receipt.txt", "--key", key]);
+    assert_eq!((said.code, said.out.as_str()), (Some(6), ""), "{what}: {said:?}");
+    assert!(said.err.contains(words), "{what} must be told as `{words}`: {said:?}");
+}
+
+#[test]
+fn a_receipt_of_an_operation_says_what_was_done_and_by_what_right() {
+    let (bed, key, [sheaf, _]) = bed();
+    let kinds: Vec<&str> = sheaf.proven.iter().map(kind).collect();
+    assert_eq!(kinds, ["run-started", "plan", "approval", "admission", "intent", "sending", "task", "outcome"]);
+    let (run, id, plan) = {
+        let intent = parse_entry(&sheaf.proven[4].entry).expect("an entry");
+        let converger_core::evidence::Entry::Record(converger_core::apply::Record::Intent { operation, .. }) = intent else {
+            panic!("an intent")
+        };
+        (operation.run.as_str().to_owned(), operation.id.as_str().to_owned(), operation.plan.to_string())
+    };
+    bed.stage.put("receipt.txt", &sheaf.to_text());
+    // Somebody who has nothing of it.
+    std::fs::remove_dir_all(bed.state()).expect("removed");
+    let told = bed.told(&["verify", "receipt.txt", "--key", &key], 0);
+    for words in [
+        "receipt.txt proves an operation by 8 entries of converger-",
+        &format!("{id}  101 qemu web-1  start  done"),
+        &format!("run        {run}"),
+        &format!("plan       {plan}"),
+        "ended      done at ",
+        "decision   asked for in `lab` by ",
+        "admission  admitted in entry ",
+        "agreed     by ",
+        "note   a receipt proves what is in it: whether the ledger has more about this operation",
+    ] {
+        assert!(told.contains(words), "`{words}`: {told}");
+    }
+    let json: Value = serde_json::from_str(&bed.told(&["verify", "receipt.txt", "--key", &key, "--json"], 0)).expect("JSON");
+    assert_eq!(json["proven"]["history"]["operation"]["guest"]["vmid"], 101, "{json}");
+    assert_eq!(json["proven"]["history"]["ended"]["outcome"]["end"], "done", "{json}");
+    assert_eq!(json["proven"]["entries"].as_array().map(Vec::len), Some(8), "{json}");
+    assert_eq!(json["proven"]["admissions"][0]["approvals"].as_array().map(Vec::len), Some(1), "{json}");
+}
+
+/// What every operation has is missed; what it need not have is not, and the receipt says that it would not be.
+#[test]
+fn an_entry_that_was_left_out_is_missed_where_every_operation_has_one() {
+    let (bed, key, [sheaf, _]) = bed();
+    let expected = |kind: &str| match kind {
+        "run-started" => {
+            "error[integrity-violation]: receipt.txt proves no operation: entry 11 cannot stand where it does: it is about the run "
+        }
+        "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 13, the admission of the run ",
+        "approval" => "the approvals that it weighed are not those that stand before it in the ledger",
+        "admission" => "error[evidence-missing]: receipt.txt proves no operation: no entry before it admits the plan of the operation ",
+        "intent" => "which has no intent before it",
+        "outcome" => "error[evidence-missing]: receipt.txt proves no operation: no entry says how the operation ",
+        _ => "",
+    };
+    for at in 0..sheaf.proven.len() {
+        let mut left = sheaf.clone();
+        let kind = kind(&left.proven.remove(at));
+        match expected(kind) {
+            "" => {
+                bed.stage.put("receipt.txt", &left.to_text());
+                let told = bed.told(&["verify", "receipt.txt", "--key", &key], 0);
+                assert!(told.contains("note   a receipt proves what is in it"), "{kind}: {told}");
+            }
+            words => check_refused(&bed, &key, kind, &left, words),
+        }
+    }
+    let mut bare = sheaf.clone();
+    bare.kept.clear();
+    check_refused(
+        &bed,
+        &key,
+        "no bundle",
+        &bare,
+        "error[evidence-missing]: receipt.txt proves no operation: entry 13, the admission of the run ",
+    );
+    bare.proven.truncate(4);
+    bare.kept = sheaf.kept;
+    check_refused(&bed, &key, "no operation", &bare, "error[evidence-missing]: receipt.txt proves no operation: it proves no operation");
+}
+
+#[test]
+fn an_entry_that_is_another_elsewhere_or_of_another_log_proves_nothing() {
+    let (bed, key, [sheaf, later]) = bed();
+    for at in 0..sheaf.proven.len() {
+        let mut changed = sheaf.clone();
+        let (index, last) = (changed.proven[at].index, changed.proven[at].entry.len() - 1);
+        changed.proven[at].entry[last] ^= 1;
+        check_refused(&bed, &key, "altered", &changed, &format!("receipt.txt proves nothing: entry {index}: "));
+        let mut moved = sheaf.clone();
+        moved.proven[at].index += 1;
+        check_refused(&bed, &key, "elsewhere", &moved, &format!("receipt.txt proves nothing: entry {}: ", index + 1));
+    }
+    let mut swapped = sheaf.clone();
+    swapped.proven.swap(2, 3);
+    check_refused(
+        &bed,
+        &key,
+        "swapped",
+        &swapped,
+        "receipt.txt proves nothing: entry 12 stands behind one that the log has no earlier than it",
+    );
+    let mut twice = sheaf.clone();
+    twice.proven.push(twice.proven[7].clone());
+    check_refused(&bed, &key, "twice", &twice, "stands behind one that the log has no earlier than it");
+    let mut kept = sheaf.clone();
+    kept.kept[0].push(b' ');
+    check_refused(&bed, &key, "another bundle", &kept, "error[evidence-missing]: ");
+    kept.kept[0].pop();
+    kept.kept.push(b"more".to_vec());
+    check_refused(&bed, &key, "something along", &kept, "is given along, and no entry names it");
+    // The outcome of another operation, and one more operation.
+    let mut exchanged = sheaf.clone();
+    exchanged.proven[7] = later.proven[7].clone();
+    check_refused(&bed, &key, "another's outcome", &exchanged, "is not about the operation that is proven");
+    let mut more = sheaf.clone();
+    more.proven.extend(later.proven[4..].to_vec());
+    check_refused(&bed, &key, "another operation", &more, "is not about the operation that is proven");
+    // Another log, whole and signed; and another log under this one's checkpoint.
+    let (_, _, [foreign, _]) = self::bed();
+    check_refused(&bed, &key, "another log", &foreign, "receipt.txt proves nothing: ");
+    let mixed = Sheaf { checkpoint: sheaf.checkpoint.clone(), ..foreign };
+    check_refused(&bed, &key, "another log below", &mixed, "receipt.txt proves nothing: entry ");
+    check_refused(&bed, &stranger().verifier().to_string(), "another key", &sheaf, "receipt.txt proves nothing: ");
+    check_refused(&bed, &key, "nothing", &Sheaf { proven: Vec::new(), ..sheaf }, "receipt.txt: this is no receipt");
+}
