@@ -202,32 +202,54 @@ impl Serialize for Found<'_> {
     }
 }
 
-/// The guest of an operation as the body of its plan has it: all of it was read, or it would have no step (G1).
-pub(super) fn target_row(target: &Target) -> serde_json::Result<serde_json::Value> {
-    let Guards { ha, lock, protection, tags, template } = &target.guards;
-    let mut row = serde_json::json!({
-        "ha": serde_json::to_value(ha)?, "lock": lock, "name": target.name, "protection": protection,
-        "tags": serde_json::to_value(tags)?, "template": template,
-    });
-    if let (Some(identity), Some(members)) = (&target.identity, row.as_object_mut()) {
-        members.insert("identity".to_owned(), serde_json::to_value(identity)?);
+/// The guest of an operation as the body of its plan has it, in canonical JSON: all of it was read, or it would have no step (G1).
+pub(super) fn target_text(target: &Target) -> serde_json::Result<String> {
+    serde_json::to_string(&TargetRow(target))
+}
+
+struct TargetRow<'p>(&'p Target);
+
+impl Serialize for TargetRow<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Target { name, identity, guards: Guards { ha, lock, protection, tags, template }, .. } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("ha", ha)?;
+        if let Some(identity) = identity {
+            map.serialize_entry("identity", identity)?;
+        }
+        map.serialize_entry("lock", lock)?;
+        map.serialize_entry("name", name)?;
+        map.serialize_entry("protection", protection)?;
+        map.serialize_entry("tags", tags)?;
+        map.serialize_entry("template", template)?;
+        map.end()
     }
-    Ok(row)
 }
 
 struct Steps<'p>(&'p [Step]);
 
 impl Serialize for Steps<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(StepRow))
+        serializer.collect_seq(self.0.iter().map(|step| StepRow { step, why: Why::Told }))
     }
 }
 
-struct StepRow<'p>(&'p Step);
+struct StepRow<'p> {
+    step: &'p Step,
+    why: Why,
+}
 
-/// A step as it stands in the body of a plan.
-pub(super) fn step_row(step: &Step) -> serde_json::Result<serde_json::Value> {
-    serde_json::to_value(StepRow(step))
+/// Whether the sentence that says why stands with a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Told,
+    LeftOut,
+}
+
+/// A step as it stands in the body of a plan, in canonical JSON, but for the sentence that says why: that is for people, and an operation has a
+/// word for it.
+pub(super) fn step_text(step: &Step) -> serde_json::Result<String> {
+    serde_json::to_string(&StepRow { step, why: Why::LeftOut })
 }
 
 #[derive(Serialize)]
@@ -237,7 +259,7 @@ struct Precondition {
 
 impl Serialize for StepRow<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let step = self.0;
+        let Self { step, why } = self;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("change", step.change.word())?;
         map.serialize_entry("class", &step.class())?;
@@ -246,7 +268,9 @@ impl Serialize for StepRow<'_> {
         }
         map.serialize_entry("impact", &step.impact())?;
         map.serialize_entry("precondition", &Precondition { status: step.from.word() })?;
-        map.serialize_entry("reason", &step.why())?;
+        if *why == Why::Told {
+            map.serialize_entry("reason", &step.why())?;
+        }
         map.serialize_entry("risk", &step.risk())?;
         if let Change::Shutdown { timeout_secs } | Change::Reboot { timeout_secs } = &step.change {
             map.serialize_entry("timeout_secs", timeout_secs)?;

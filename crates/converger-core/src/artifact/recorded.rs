@@ -10,7 +10,7 @@ use std::io;
 
 use serde_json::Value;
 
-use super::plan::{step_row, target_row};
+use super::plan::{step_text, target_text};
 use super::write_body;
 use crate::apply::Operation;
 use crate::plan::Plan;
@@ -42,8 +42,10 @@ struct Row {
     verdict: Value,
     steps: Value,
     identity: Value,
-    /// Who it was and what guarded it. Not compared with a later plan, where only who it is counts.
-    found: Value,
+    /// Who it was and what guarded it, as it is written. Not compared with a later plan, where only who it is counts.
+    found: String,
+    /// The steps as they are written, without the sentence that says why. Operations are held against it, of which there may be many.
+    bare: Vec<String>,
     /// Not compared: the same guest may be refused for another reason.
     codes: Vec<String>,
 }
@@ -98,12 +100,12 @@ impl RecordedPlan {
     pub fn has(&self, operation: &Operation) -> bool {
         let Operation { guest, step, impact, risk, class, position, environment, .. } = operation;
         let Some(row) = self.guests.get(&u64::from(guest.vmid.get())) else { return false };
-        let planned = usize::try_from(*position).ok().and_then(|at| row.steps.get(at)).cloned();
+        let planned = usize::try_from(*position).ok().and_then(|at| row.bare.get(at));
         let as_judged = (*impact, *risk, *class) == (step.impact(), step.risk(), step.class());
-        let kind = serde_json::to_value(guest.kind).is_ok_and(|kind| kind == row.kind);
-        let is_found = target_row(guest).is_ok_and(|found| found == row.found);
+        let kind = row.kind == guest.kind.word();
+        let is_found = target_text(guest).is_ok_and(|found| found == row.found);
         let is_of = self.environment == environment.as_str() && kind && row.name == *guest.name && is_found;
-        as_judged && is_of && planned.map(without_reason) == step_row(step).ok().map(without_reason)
+        as_judged && is_of && planned.is_some_and(|planned| step_text(step).is_ok_and(|own| own == *planned))
     }
 
     /// What it refuses of guests: which, and by which code.
@@ -120,7 +122,7 @@ impl RecordedPlan {
     }
 }
 
-/// A step without the sentence that says why: that is for people, and an operation has a word for it.
+/// A step without the sentence that says why.
 fn without_reason(mut step: Value) -> Value {
     if let Value::Object(members) = &mut step {
         members.remove("reason");
@@ -133,9 +135,10 @@ impl Row {
         let identity = row.get("precondition").map_or(Value::Null, |precondition| at(precondition, "identity"));
         let codes = rows(row.get("refusals")).filter_map(|refusal| refusal.get("code").and_then(Value::as_str));
         let codes = codes.map(str::to_owned).collect();
-        let (kind, name, verdict, steps, found) =
-            (at(row, "kind"), at(row, "name"), at(row, "verdict"), at(row, "steps"), at(row, "precondition"));
-        Self { kind, name, verdict, steps, identity, found, codes }
+        let (kind, name, verdict, steps) = (at(row, "kind"), at(row, "name"), at(row, "verdict"), at(row, "steps"));
+        let found = row.get("precondition").map_or_else(String::new, Value::to_string);
+        let bare = rows(Some(&steps)).map(|step| without_reason(step.clone()).to_string()).collect();
+        Self { kind, name, verdict, steps, identity, found, bare, codes }
     }
 
     /// What must be the same: which guest it is and what is done to it. Other tags than then are no other plan.
