@@ -29,6 +29,7 @@ fn pages() -> Vec<Page> {
         Page { path: "docs/reference/schemas/plan.schema.json", text: || reference::schema("plan") },
         Page { path: "docs/reference/schemas/result.schema.json", text: || reference::schema("result") },
         Page { path: "docs/reference/schemas/history.schema.json", text: || reference::schema("history") },
+        Page { path: "docs/reference/schemas/said.schema.json", text: || reference::schema("said") },
         Page { path: "docs/reference/schemas/doctor.schema.json", text: || reference::schema("doctor") },
         Page { path: "docs/reference/schemas/pin.schema.json", text: || reference::schema("pin") },
         Page { path: "docs/reference/schemas/init.schema.json", text: || reference::schema("init") },

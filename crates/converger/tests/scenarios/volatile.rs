@@ -45,6 +45,7 @@ impl Volatile {
         for before in ["read at ", "seen at ", "since ", "\"taken_at\": \""] {
             text = with_times_named(&text, before);
         }
+        let text = with_numbers_named(&text, "\"at_ms\": ", "<time>");
         let text = replaced(&text, DIGEST_CHARS, |part| is_digest(part).then(|| self.digest(part)));
         // By how much a clock is off: whole seconds, which the time that a request takes can make one more or less.
         self.with_fingerprints_named(&with_numbers_named(&text, "clock is ", "<some>"))
@@ -61,7 +62,7 @@ impl Volatile {
         let text = replaced(&text, ROOT_CHARS, |part| is_root(part).then(|| "<root>".to_owned()));
         // How old a reading is, in whole seconds of this machine.
         let text = with_numbers_named(&text, "(age_secs: ", "<some>");
-        with_tasks_named(&with_numbers_named(&text, "\"at_ms\": ", "<time>"))
+        with_tasks_named(&text)
     }
 
     /// What a story writes for a digest or a run that came up, in arguments.
