@@ -29,8 +29,9 @@ impl Growth {
             hashes /= TILE_WIDTH;
         }
         let peaks = open.iter().rev().flat_map(|hashes| peaks(hashes)).collect();
-        // As many peaks as the size has bits: those of each level are the bits of its eighth of it.
-        Ok(Self { tree: Tree::of(size, peaks).unwrap_or_default(), open })
+        // INVARIANT: as many peaks as the size has bits: those of each level are the bits of its eighth of it. An empty tree in its place would be
+        // signed as a log of nothing.
+        Ok(Self { tree: Tree::of(size, peaks).expect("as many peaks as the size has bits"), open })
     }
 
     /// The tree over all entries.

@@ -37,6 +37,9 @@ pub enum Broken {
     Tile(Part),
     /// An entry and the tile over it differ, and neither leads to the signed root.
     Both(Part),
+    /// An entry and the tile over it differ, and which of them is wrong cannot be told: more is missing or broken behind them, so that nothing leads to
+    /// the signed root.
+    Differs(Part),
     /// Entries and tiles agree, and lead to another root than the one that is signed.
     Root {
         /// What they lead to.
@@ -44,6 +47,19 @@ pub enum Broken {
         /// What is signed.
         signed: Hash,
     },
+}
+
+impl Broken {
+    /// The first entry that it concerns, where it concerns one.
+    #[must_use]
+    pub fn index(&self) -> Option<u64> {
+        match self {
+            Self::Missing(part) | Self::Bundle(part) | Self::Entry(part) | Self::Tile(part) | Self::Both(part) | Self::Differs(part) => {
+                part.index
+            }
+            Self::Checkpoint(_) | Self::Root { .. } => None,
+        }
+    }
 }
 
 /// The part of a log that something is about: a file, and the first entry that it concerns.
@@ -80,19 +96,8 @@ pub fn walk<F: Files>(files: &mut F, verifier: &Verifier, mut entry: impl FnMut(
         Err(error) => return Ok(Err(Broken::Checkpoint(error))),
     };
     let mut way = Way { files, read: 1, growth: Growth::default(), claimed: None, before: Tree::default(), due: Vec::new() };
-    for tile in Tile::all(checkpoint.size).take_while(|tile| tile.level == 0) {
-        if let Err(broken) = way.bundle(tile, &mut entry)? {
-            return Ok(Err(broken));
-        }
-        if let Err(broken) = way.tiles()? {
-            return Ok(Err(broken));
-        }
-    }
-    way.due = way.growth.partial().map(|(tile, hashes)| (tile, hashes.to_vec())).collect();
-    if let Err(broken) = way.tiles()? {
-        return Ok(Err(broken));
-    }
-    Ok(way.judged(checkpoint))
+    let passed = way.pass(checkpoint.size, &mut entry)?;
+    Ok(passed.map_err(|broken| way.first(broken)).and_then(|()| way.judged(checkpoint)))
 }
 
 /// A walk under way.
@@ -109,6 +114,28 @@ struct Way<'f, F> {
 }
 
 impl<F: Files> Way<'_, F> {
+    /// All entries, and all tiles over them.
+    fn pass(&mut self, size: u64, entry: &mut impl FnMut(u64, &[u8])) -> Outcome<(), F::Error> {
+        for tile in Tile::all(size).take_while(|tile| tile.level == 0) {
+            if let Err(broken) = self.bundle(tile, entry)? {
+                return Ok(Err(broken));
+            }
+            if let Err(broken) = self.tiles()? {
+                return Ok(Err(broken));
+            }
+        }
+        self.due = self.growth.partial().map(|(tile, hashes)| (tile, hashes.to_vec())).collect();
+        self.tiles()
+    }
+
+    /// What ends a walk, or what was found before it and waited for the root to say more.
+    fn first(&self, last: Broken) -> Broken {
+        match &self.claimed {
+            Some((part, _)) if part.index <= last.index() => Broken::Differs(part.clone()),
+            _ => last,
+        }
+    }
+
     /// The entries below one tile of the lowest level.
     fn bundle(&mut self, tile: Tile, entry: &mut impl FnMut(u64, &[u8])) -> Outcome<(), F::Error> {
         let path = tile.entries_path();

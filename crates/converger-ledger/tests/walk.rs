@@ -44,6 +44,26 @@ fn a_changed_entry_is_named_and_a_changed_tile_is_told_from_it() {
     assert_eq!(change("tile/0/002.p/88", 0), Err(Broken::Tile(part("tile/0/002.p/88", 512))));
 }
 
+/// What was found first is told, though its tile waits for the root to say which of the two is wrong: here nothing leads to a root.
+#[test]
+fn what_is_wrong_first_is_told_also_where_more_is_wrong_behind_it() {
+    let mut flipped = shelf(600);
+    flipped.0.get_mut("tile/entries/000").unwrap()[2 + 2 + 5] ^= 1;
+    let differs = Err(Broken::Differs(part("tile/0/000", 1)));
+    let changed = |change: &dyn Fn(&mut Shelf)| {
+        let mut shelf = flipped.clone();
+        change(&mut shelf);
+        walked(shelf)
+    };
+    assert_eq!(changed(&|_| ()), Err(Broken::Entry(part("tile/0/000", 1))));
+    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/entries/002.p/88"))), differs);
+    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/0/001"))), differs);
+    assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/entries/001").unwrap().truncate(99)), differs);
+    assert_eq!(changed(&|shelf| shelf.0.get_mut("tile/0/001").unwrap().push(0)), differs);
+    // What is over all of it is before it.
+    assert_eq!(changed(&|shelf| drop(shelf.0.remove("tile/1/000.p/2"))), Err(Broken::Missing(part("tile/1/000.p/2", 0))));
+}
+
 #[test]
 fn entry_and_tile_changed_together_are_noticed_by_the_root() {
     let mut forged = shelf(300);

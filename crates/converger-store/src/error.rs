@@ -151,6 +151,9 @@ pub enum Refused {
         /// How long it is.
         now: u64,
     },
+    /// The ledger names a key already.
+    #[error("the ledger names a key already, and has one for ever; sign with that one")]
+    SecondKey,
     /// An entry of the ledger would be too long.
     #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
     EntryTooLong {

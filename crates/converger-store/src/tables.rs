@@ -263,12 +263,41 @@ fn may_stand_alone<T: Put>(tables: &T, entry: &Entry) -> Taken<T::Error> {
         Entry::PlanMade { run, .. } | Entry::Refused { run, .. } | Entry::Approved { run, .. } | Entry::Admitted { run, .. } => {
             running(tables, run)?;
         }
-        Entry::Key { .. } | Entry::Recovery { .. } | Entry::Resync { .. } => {}
+        Entry::Key { .. } => names_no_key(tables)?,
+        Entry::Recovery { .. } | Entry::Resync { .. } => {}
         other => return Err(Refused::NotByItself { kind: other.kind() }.into()),
     }
     // It has no table that could refuse it: it must be read back as it is.
     let is_read_back = parse_entry(&fitting(entry)?).is_ok();
     if is_read_back { Ok(()) } else { Err(Refused::NotStorable.into()) }
+}
+
+/// A ledger names one key. Two who sign for the first time at once would name one each, and nobody could ever verify it again: who comes second
+/// is told inside of the transaction, where nothing can come between.
+///
+/// All entries are looked through, which happens once in the life of a ledger and to whoever came second.
+fn names_no_key<T: Put>(tables: &T) -> Taken<T::Error> {
+    let mut next = 0;
+    loop {
+        let page = tables.entries(next, KEY_PAGE).map_err(Stop::Failed)?;
+        if page.is_empty() {
+            return Ok(());
+        }
+        if page.iter().any(|entry| names_key(entry)) {
+            return Err(Refused::SecondKey.into());
+        }
+        next += page.len() as u64;
+    }
+}
+
+/// So many entries are looked at before more are read.
+const KEY_PAGE: u32 = 256;
+
+/// The kind of an entry stands behind its time, so that its first bytes tell; only what looks like a key is read.
+fn names_key(entry: &[u8]) -> bool {
+    const KIND: &[u8] = br#""kind":"key""#;
+    let beginning = entry.get(..64).unwrap_or(entry);
+    beginning.windows(KIND.len()).any(|part| part == KIND) && matches!(parse_entry(entry), Ok(Entry::Key { .. }))
 }
 
 fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error> {

@@ -101,7 +101,7 @@ impl Liar {
             (Lie::RepeatedIsWritten, Ok(Receipt::Repeated { .. })) => Ok(Receipt::Written { transaction: 1 }),
             (Lie::RefusedIsWritten, Err(StoreError::Refused(_))) => Ok(Receipt::Written { transaction: 1 }),
             (Lie::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
-                let entry = Write::decision(Entry::Key { verifier: "refused".into(), at_ms: 1 });
+                let entry = Write::decision(Entry::Resync { by: "liar".into(), reason: "refused".into(), size: 0, root: None, at_ms: 1 });
                 truth.commit_now(entry.into()).and(refused)
             }
             // The batch is written a second time behind its caller's back.

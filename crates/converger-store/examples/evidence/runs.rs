@@ -33,7 +33,6 @@ const FIRST_MS: u64 = 1_794_700_800_000;
 pub(crate) struct Decided {
     judged: Judged,
     kept: Kept,
-    bundle: Vec<u8>,
 }
 
 impl Decided {
@@ -45,21 +44,26 @@ impl Decided {
         let limits = Limits { guests: 1_000_000, percent: 100, stops: 1_000_000 };
         let judged = judge(plan(Arc::new(desired), Arc::new(seen), Arc::default()), limits, Circumstances::default());
         let kept = keep(&judged, "0.1.0", CONFIG.into()).expect("it can be written");
+        Self { judged, kept }
+    }
+
+    /// The decision as the ledger names it.
+    pub(crate) fn decision(&self) -> Decision {
+        let Kept { inputs, plan, judgement, .. } = &self.kept;
+        Decision { inputs: inputs.clone(), plan: *plan, judgement: *judgement }
+    }
+
+    /// What an apply at that time is admitted on.
+    fn bundle(&self, now_ms: u64) -> Vec<u8> {
         let admission = Admission {
             mode: Mode::Solo,
             provenance: Provenance::Live,
             confirmation: Confirmation::Typed { by: BY.into(), names: Vec::new() },
             refused: Refused::IsLeftOut,
-            now_secs: FIRST_MS / 1000,
+            now_ms,
             age_secs_max: Admission::AGE_SECS_MAX,
         };
-        let bundle = Bundle::new(BY, decision(&kept), admission, &[]).write().expect("it can be written");
-        Self { judged, kept, bundle }
-    }
-
-    /// The decision as the ledger names it.
-    pub(crate) fn decision(&self) -> Decision {
-        decision(&self.kept)
+        Bundle::new(BY, self.decision(), admission, &[]).write().expect("it can be written")
     }
 
     /// What it rests on, under its digests.
@@ -82,7 +86,7 @@ impl Decided {
     /// Everything up to the first operation.
     fn begun(&self, run: &RunId, at_ms: u64) -> Vec<Write> {
         let Kept { inputs, plan, judgement, blobs } = &self.kept;
-        let (plan, judgement, bundle) = (*plan, *judgement, Digest::of_bytes(&self.bundle));
+        let (plan, judgement, bundle) = (*plan, *judgement, self.bundle(at_ms));
         let environment = self.judged.plan().desired().environment().clone();
         let boot = BootId::new("8a5c6f0e-3c0d-4a64-9f0c-2f1d7e5b9a11");
         let started = Run { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
@@ -92,8 +96,9 @@ impl Decided {
         writes.extend(self.refusals().map(|(guest, refusal)| Write::decision(Entry::refused(run.clone(), Some(guest), refusal, at_ms))));
         let (by, how, names) = (BY.into(), word("typed"), Box::default());
         writes.push(Write::decision(Entry::Approved { run: run.clone(), plan, by, how, names, at_ms }));
-        writes.push(Write::blob(self.bundle.clone()));
-        writes.push(Write::decision(Entry::Admitted { run: run.clone(), plan, bundle, answer: word("admitted"), at_ms }));
+        let digest = Digest::of_bytes(&bundle);
+        writes.push(Write::blob(bundle));
+        writes.push(Write::decision(Entry::Admitted { run: run.clone(), plan, bundle: digest, answer: word("admitted"), at_ms }));
         writes
     }
 
@@ -119,10 +124,6 @@ impl Decided {
         }
         operations
     }
-}
-
-fn decision(kept: &Kept) -> Decision {
-    Decision { inputs: kept.inputs.clone(), plan: kept.plan, judgement: kept.judgement }
 }
 
 fn word(text: &str) -> Word {
@@ -181,26 +182,36 @@ fn observed(operation: &Operation) -> Evidence {
 pub(crate) type Beside = BTreeMap<Digest, (Option<Piece>, Vec<u8>)>;
 
 /// A ledger of so many entries, as applies on a fleet of a thousand guests fill it, and all that is kept beside them.
+///
+/// Each run has its own decision over a fleet of its own: when a reading was taken stands in it, so that no two runs share one, nor the plan that
+/// was made of it. That is a megabyte for a thousand entries.
 pub(crate) fn entries(count: u64) -> (Vec<Vec<u8>>, Beside) {
     let count = usize::try_from(count).expect("it fits into memory");
-    let decided: Vec<Decided> = (0..8).map(|number| Decided::of(1_000 + number)).collect();
-    let entries = (0..).zip(decided.iter().cycle()).flat_map(|(number, decided)| left(decided, number)).take(count).collect();
-    let mut kept = Beside::new();
-    for decided in &decided {
+    let (mut entries, mut kept) = (Vec::with_capacity(count), Beside::new());
+    for number in 0.. {
+        if entries.len() >= count {
+            break;
+        }
+        let decided = Decided::of(1_000 + number);
+        let (more, bundle) = left(&decided, number.into());
+        entries.extend(more);
+        kept.insert(Digest::of_bytes(&bundle), (None, bundle));
         let (decision, mut blobs) = (decided.decision(), decided.blobs());
         for piece in Piece::ALL {
             let digest = decision.digest(piece);
             kept.extend(blobs.remove(&digest).map(|bytes| (digest, (Some(piece), bytes))));
         }
-        kept.insert(Digest::of_bytes(&decided.bundle), (None, decided.bundle.clone()));
     }
+    entries.truncate(count);
     (entries, kept)
 }
 
-/// The entries that an apply leaves, by the judge of all stores.
-fn left(decided: &Decided, number: u64) -> Vec<Vec<u8>> {
+/// The entries that an apply leaves, by the judge of all stores, and what it was admitted on.
+fn left(decided: &Decided, number: u64) -> (Vec<Vec<u8>>, Vec<u8>) {
     let store = MemoryStore::new();
     let mut writes = decided.apply(number);
+    // INVARIANT: the last thing that an apply keeps is the bundle of its admission.
+    let bundle = writes.iter().rev().find_map(|write| if let Write::Blob { body, .. } = write { Some(body.to_vec()) } else { None });
     writes.retain(has_entry);
     for batch in batches(writes) {
         let _ = store.commit_now(batch).expect("a run that is told in order is taken");
@@ -209,7 +220,7 @@ fn left(decided: &Decided, number: u64) -> Vec<Vec<u8>> {
     while (all.len() as u64) < now(store.heads()).all.size {
         all.extend(now(store.entries(all.len() as u64, LIST_MAX)));
     }
-    all
+    (all, bundle.expect("every apply is admitted"))
 }
 
 /// Whether a write is a decision. What these rest on is kept beside them.

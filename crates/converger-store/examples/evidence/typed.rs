@@ -281,7 +281,7 @@ enum Loose {
     Flag(bool),
     Number(u64),
     Text(String),
-    Words(Vec<String>),
+    List(Vec<Loose>),
 }
 
 impl<'de> Deserialize<'de> for Loose {
@@ -316,10 +316,10 @@ impl<'de> Visitor<'de> for Any {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Loose, A::Error> {
-        let mut words = Vec::new();
-        while let Some(word) = list.next_element()? {
-            words.push(word);
+        let mut all = Vec::new();
+        while let Some(one) = list.next_element()? {
+            all.push(one);
         }
-        Ok(Loose::Words(words))
+        Ok(Loose::List(all))
     }
 }

@@ -15,6 +15,7 @@ pub(super) fn stories<S: Stage>() -> Vec<Story<S>> {
         ("what is not written has no entry", none),
         ("the ledger only extends", extends),
         ("what stands in the ledger alone", alone),
+        ("a ledger names one key", one_key),
         ("what is let go is named, and nothing that may be needed", pruned),
     ]
 }
@@ -82,8 +83,32 @@ fn none<S: Stage>(stage: &mut S) -> Told {
     same("the ledger", (entries(&store)?, read("heads", now(store.heads()))?), before)
 }
 
+/// An entry of which there may be many.
+fn word(number: u64) -> Write {
+    let entry = Entry::Resync { by: "ann".into(), reason: format!("word {number}").into(), size: number, root: None, at_ms: number };
+    Write::decision(entry)
+}
+
 fn key(number: u64) -> Write {
     Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number })
+}
+
+/// Who comes second is refused, however far behind, also within one batch; what only looks like a key is none.
+fn one_key<S: Stage>(stage: &mut S) -> Told {
+    let store = stage.fresh();
+    let twice = Batch::from(word(0)).with(key(1)).with(key(2));
+    refused(&store, "two keys in one batch", twice, Refused::SecondKey)?;
+    same("the entries", entries(&store)?.len(), 0)?;
+    let quoted = Entry::Resync { by: "\"kind\":\"key\"".into(), reason: "\"kind\":\"key\"".into(), size: 0, root: None, at_ms: 0 };
+    taken(&store, "what quotes one", Batch::from(Write::decision(quoted)))?;
+    taken(&store, "many words", Batch::new((0..600).map(word).collect()))?;
+    taken(&store, "a key", key(3))?;
+    taken(&store, "many words", Batch::new((0..600).map(word).collect()))?;
+    refused(&store, "the same key", key(3), Refused::SecondKey)?;
+    let store = stage.reopened(store);
+    refused(&store, "another key", key(4), Refused::SecondKey)?;
+    refused(&store, "another key behind something", Batch::from(word(1)).with(key(5)), Refused::SecondKey)?;
+    same("the entries", entries(&store)?.len(), 1202)
 }
 
 /// Tiles become full on the way, and the log is what its own mathematics says of the entries.
@@ -91,8 +116,8 @@ fn extends<S: Stage>(stage: &mut S) -> Told {
     let (mut store, mut growth, mut number) = (stage.fresh(), Growth::default(), 0);
     let mut full = Vec::new();
     for length in [1, 2, 252, 1, 1, 255, 88, 400] {
-        let batch = Batch::new((number..number + length).map(key).collect());
-        taken(&store, "keys", batch)?;
+        let batch = Batch::new((number..number + length).map(word).collect());
+        taken(&store, "words", batch)?;
         for bytes in read("entries", now(store.entries(number, LIST_MAX)))? {
             growth.append(Hash::of_leaf(&bytes), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         }
@@ -121,7 +146,7 @@ fn pruned<S: Stage>(stage: &mut S) -> Told {
     refused(&store, "nothing", prune(&[], 1, "ann"), Refused::Empty)?;
     refused(&store, "nobody", prune(&[one], 1, " "), Refused::NotStorable)?;
     refused(&store, "a look of before the run", prune(&[one], 0, "ann"), Refused::LedgerGrown { seen: 0, now: 1 })?;
-    let grown = Batch::from(key(1)).with(prune(&[one], 1, "ann"));
+    let grown = Batch::from(word(1)).with(prune(&[one], 1, "ann"));
     refused(&store, "a look of before its own batch", grown, Refused::LedgerGrown { seen: 1, now: 2 })?;
     let strange = Digest::of_bytes(b"strange");
     refused(&store, "what is not kept", prune(&[one, strange], 1, "ann"), Refused::NotKept(strange))?;

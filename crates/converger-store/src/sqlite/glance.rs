@@ -97,7 +97,7 @@ fn connect(place: &Path) -> Result<Begun, OpenError> {
     } else {
         let help = "let this user read it and its `-wal`, or wait until whoever writes to it ends";
         let unread = |source| OpenError::Unusable { what: "look at", place: place.to_path_buf(), help, source };
-        in_memory(&still::together(place, &log).map_err(unread)?)
+        still::together(place, &log, in_memory).map_err(unread)?
     };
     let connection = connection.map_err(|error| open::of_sql(place.to_path_buf(), error))?;
     Ok(Begun { connection, is_as_it_lies })
@@ -112,10 +112,11 @@ fn as_it_lies(place: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-fn in_memory(bytes: &[u8]) -> rusqlite::Result<Connection> {
+/// What is read goes where SQLite keeps it, and nowhere else on the way.
+fn in_memory(bytes: &mut dyn io::Read, length: usize) -> rusqlite::Result<Connection> {
     let mut connection = Connection::open_in_memory()?;
     sums::teach(&connection)?;
-    connection.deserialize_read_exact("main", bytes, bytes.len(), true)?;
+    connection.deserialize_read_exact("main", bytes, length, true)?;
     connection.pragma_update(None, "query_only", true)?;
     Ok(connection)
 }

@@ -21,7 +21,7 @@ const ENTRIES: &str = "SELECT seq, body FROM ledger_entries WHERE seq > ?1 ORDER
 const LAST: &str = "SELECT coalesce(max(seq), 0) FROM ledger_entries";
 const TILE: &str = "INSERT INTO ledger_tiles (level, place, hashes, root, sum) VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
 const FULL: &str = "SELECT hashes FROM ledger_tiles WHERE level = ?1 AND place = ?2";
-const ROOTS: &str = "SELECT root FROM ledger_tiles WHERE level = ?1 AND place >= ?2 AND place < ?3 ORDER BY place";
+const ROOTS: &str = "SELECT place, root FROM ledger_tiles WHERE level = ?1 AND place >= ?2 AND place < ?3 ORDER BY place";
 const HEAD: &str = "SELECT size, root, durable_size, durable_root FROM ledger_head WHERE one = 1";
 const PUT_HEAD: &str = "INSERT OR REPLACE INTO ledger_head (one, size, root, durable_size, durable_root, sum) \
     VALUES (1, ?1, ?2, ?3, ?4, row_sum(1, ?1, ?2, ?3, ?4))";
@@ -63,14 +63,38 @@ pub(super) fn entries(connection: &Connection, from: u64, limit: u32) -> Done<Ve
 }
 
 /// The hashes of a tile, from the full one in its place or from what lies below it; none where the log is not so long.
+///
+/// What is full is kept: where it is not there it was removed, and is not made anew out of what lies below it as if nothing had happened.
 pub(super) fn hashes(connection: &Connection, tile: Tile) -> Done<Option<Vec<Hash>>> {
     let width = usize::from(tile.width);
-    let full = connection.prepare_cached(FULL)?.query_row(params![tile.level, integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
-    let found = match full.optional()? {
-        Some(bytes) => parts(&bytes).ok_or_else(|| rotten(&format!("tile {} of level {} is not whole", tile.index, tile.level)))?,
+    let found = match full(connection, tile)? {
+        Some(hashes) => hashes,
+        None if tile.is_full() => {
+            is_beyond(connection, tile)?;
+            return Ok(None);
+        }
         None => below(connection, tile)?,
     };
     Ok((found.len() >= width).then(|| found.into_iter().take(width).collect()))
+}
+
+/// The hashes of a full tile as it is kept; none where it is not.
+pub(super) fn full(connection: &Connection, tile: Tile) -> Done<Option<Vec<Hash>>> {
+    let kept = connection.prepare_cached(FULL)?.query_row(params![tile.level, integer(tile.index)], |row| row.get::<_, Vec<u8>>(0));
+    let whole = |bytes: Vec<u8>| parts(&bytes).ok_or_else(|| rotten(&format!("tile {} of level {} is not whole", tile.index, tile.level)));
+    kept.optional()?.map(whole).transpose()
+}
+
+/// The log is too short to have this tile full; otherwise it was removed.
+fn is_beyond(connection: &Connection, tile: Tile) -> Done<()> {
+    // So many entries lie below a full tile of its level.
+    let (size, levels) = (heads(connection)?.all.size, 8 * (u32::from(tile.level) + 1));
+    let full = size.checked_shr(levels).unwrap_or(0);
+    if tile.index >= full {
+        return Ok(());
+    }
+    let first = tile.index << levels;
+    Err(rotten(&format!("tile {} of level {}, which is over the entries from {first} on, is missing", tile.index, tile.level)))
 }
 
 /// The hashes of a tile that is not full: of its entries, or the roots over the full tiles below it.
@@ -82,8 +106,20 @@ fn below(connection: &Connection, tile: Tile) -> Done<Vec<Hash>> {
     };
     let mut statement = connection.prepare_cached(ROOTS)?;
     let last = first.saturating_add(tile.width.into());
-    let roots = statement.query_map(params![level, integer(first), integer(last)], |row| hash(row, 0))?;
-    Ok(roots.collect::<rusqlite::Result<_>>()?)
+    let rows = statement.query_map(params![level, integer(first), integer(last)], |row| Ok((row.get::<_, i64>(0)?, hash(row, 1)?)))?;
+    let mut roots = Vec::new();
+    for row in rows {
+        let (place, root) = row?;
+        if place != integer(first + roots.len() as u64) {
+            break;
+        }
+        roots.push(root);
+    }
+    // The first that is not there is the one that is missing, and not the tile above it.
+    if roots.len() < usize::from(tile.width) {
+        is_beyond(connection, Tile { level, index: first + roots.len() as u64, width: TILE_WIDTH as u16 })?;
+    }
+    Ok(roots)
 }
 
 /// The log as it is in the file: what no full tile has is read and hashed, and must lead to the root that the file says.

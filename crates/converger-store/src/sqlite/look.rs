@@ -102,6 +102,14 @@ impl Looked {
         self.read(|tables| tables.hashes(tile))
     }
 
+    /// The hashes of a full tile as they are kept; none where they are not, however long the ledger is.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn full_tile(&self, tile: Tile) -> Result<Option<Vec<Hash>>, StoreError> {
+        self.read(|tables| tables.full_tile(tile))
+    }
+
     /// What is kept under a digest.
     ///
     /// # Errors

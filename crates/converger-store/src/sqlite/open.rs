@@ -121,7 +121,16 @@ fn ready_file(place: &Path) -> Result<u64, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
     let metadata = options.open(place).and_then(|file| file.metadata()).map_err(unusable)?;
-    if metadata.is_file() { Ok(metadata.len()) } else { Err(unusable(io::Error::other("it is not a regular file"))) }
+    if !metadata.is_file() {
+        return Err(unusable(io::Error::other("it is not a regular file")));
+    }
+    // Under another name it has another log and other locks: two processes would write over each other, and neither would know.
+    if metadata.nlink() > 1 {
+        let help = "copy it under a new name, and move the copy to where it is";
+        let source = io::Error::other(format!("it has {} names (hard links)", metadata.nlink()));
+        return Err(OpenError::Unusable { what: "open", place: place.into(), help, source });
+    }
+    Ok(metadata.len())
 }
 
 /// Whether a store that is not there, or has no bytes, was one: its log, the locks of environments and the key come after its first bytes

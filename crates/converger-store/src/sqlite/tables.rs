@@ -152,6 +152,11 @@ impl<'c> Tables<'c> {
         self.all("SELECT digest FROM blobs ORDER BY digest", [], rows::digest)
     }
 
+    /// The hashes of a full tile as they are kept.
+    pub(super) fn full_tile(&self, tile: Tile) -> Done<Option<Vec<Hash>>> {
+        ledger::full(self.connection, tile)
+    }
+
     fn vacate(&self, id: &OperationId) -> Done<()> {
         self.change(id.as_str(), VACATE, params![id.as_str()])
     }

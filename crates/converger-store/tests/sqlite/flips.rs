@@ -40,8 +40,13 @@ fn content() -> Batch {
     let thaw = Write::Thaw { environment: environment.clone(), by: "bob".into(), at_ms: 9 };
     let said = [hold(20, "a disk"), release, hold(20, "another disk"), hold(21, "it's being moved"), freeze(), thaw, freeze()];
     // So many that a tile is full.
-    let keys = (0..240).map(|number| Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number }));
-    said.into_iter().chain(keys).fold(batch, Batch::with).with(Write::RunEnded { id: sample.run().id, end: End::Held, at_ms: 7 })
+    let key = Write::decision(Entry::Key { verifier: "key-1".into(), at_ms: 1 });
+    let words = super::ledger::words(0..239).writes().to_vec();
+    said.into_iter().chain([key]).chain(words).fold(batch, Batch::with).with(Write::RunEnded {
+        id: sample.run().id,
+        end: End::Held,
+        at_ms: 7,
+    })
 }
 
 /// A store with all of it that nobody has open, in a directory that goes with the first; and its file.

@@ -5,12 +5,12 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use converger_core::apply::{End, History, Resolution};
-use converger_core::evidence::Entry;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Sample, now};
-use converger_store::{Batch, Filter, OpenError, SqliteStore, Store, Write, glance};
+use converger_store::{Filter, OpenError, SqliteStore, Store, glance};
 use rusqlite::Connection;
 
+use super::ledger::words;
 use super::{open, other, place, settings, write};
 
 fn refusal(directory: &Path) -> OpenError {
@@ -86,6 +86,22 @@ fn a_link_is_not_followed() {
 }
 
 /// What cannot be looked at may be a store, with a freeze in it.
+/// Under its other name it has another log and another lock.
+#[test]
+fn a_file_with_two_names_is_refused() {
+    let (above, directory) = place();
+    drop(open(&directory));
+    let other = above.path().join("other");
+    private(&other);
+    fs::hard_link(directory.join("converger.db"), other.join("converger.db")).expect("linked");
+    for room in [&directory, &other] {
+        let told = refusal(room);
+        assert!(matches!(&told, OpenError::Unusable { help, .. } if help.contains("copy it under a new name")), "{told}");
+    }
+    fs::remove_file(other.join("converger.db")).expect("removed");
+    drop(open(&directory));
+}
+
 #[test]
 fn a_glance_at_what_is_no_store_or_out_of_reach_is_told() {
     let (above, directory) = place();
@@ -242,12 +258,12 @@ fn whoever_opens_while_another_writes_finds_no_damage() {
         scope.spawn(|| {
             let store = open(&directory);
             for number in 0..600 {
-                let key = Entry::Key { verifier: format!("key {number}").into(), at_ms: number };
-                let _ = now(store.commit(Batch::from(Write::decision(key)))).expect("written");
+                write(&store, words(number..number + 1));
             }
         });
         for _ in 0..60 {
             drop(open(&directory));
         }
     });
+    assert_eq!(now(open(&directory).heads()).expect("read").all.size, 600);
 }
