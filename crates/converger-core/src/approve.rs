@@ -75,8 +75,8 @@ pub struct Admission {
     pub confirmation: Confirmation,
     /// What to do about guests that are refused.
     pub refused: Refused,
-    /// The time, in seconds since 1970.
-    pub now_secs: u64,
+    /// The time, in milliseconds since 1970.
+    pub now_ms: u64,
     /// How old the reading may be.
     pub age_secs_max: u32,
 }
@@ -189,11 +189,12 @@ pub fn objections(safe: &SafePlan, admission: &Admission) -> Vec<Refusal> {
 
 /// Age is judged here and nowhere else; what does not say when it was taken has none that could be trusted.
 fn stale(plan: &Plan, admission: &Admission) -> Option<Refusal> {
+    let now_secs = admission.now_ms / 1000;
     let taken = plan.observation().taken_at.as_deref().and_then(moment::read);
-    let Some(taken) = taken.filter(|taken| *taken <= admission.now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
+    let Some(taken) = taken.filter(|taken| *taken <= now_secs.saturating_add(Admission::AHEAD_SECS_MAX)) else {
         return Some(Refusal::observation_undated());
     };
-    let age = u32::try_from(admission.now_secs.saturating_sub(taken)).unwrap_or(u32::MAX);
+    let age = u32::try_from(now_secs.saturating_sub(taken)).unwrap_or(u32::MAX);
     (age > admission.age_secs_max).then(|| Refusal::observation_stale(age, admission.age_secs_max))
 }
 

@@ -33,6 +33,7 @@ pub use deep::{Deep, Wrong};
 pub use keep::{Kept, keep};
 pub use proven::{Proof, is_proof_of};
 pub use read::parse_entry;
+pub use readings::LetGo;
 pub use recall::{Decision, Irreproducible, Piece, Recalled, reproduce};
 pub use replay::{Misplaced, Past, Replay};
 pub use sieve::{Sieve, Wanted};

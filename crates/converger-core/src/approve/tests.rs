@@ -60,7 +60,7 @@ fn admission(confirmation: Confirmation) -> Admission {
         provenance: Provenance::Live,
         confirmation,
         refused: Refused::StopsAll,
-        now_secs: TAKEN + 10,
+        now_ms: (TAKEN + 10) * 1000,
         age_secs_max: Admission::AGE_SECS_MAX,
     }
 }
@@ -154,7 +154,7 @@ fn g7_what_was_made_from_a_recording_is_never_carried_out() {
 
 #[test]
 fn g1_a_reading_that_is_too_old_is_not_acted_on() {
-    let at = |now_secs| Admission { now_secs, ..admission(typed(&["web-101"])) };
+    let at = |now_secs: u64| Admission { now_ms: now_secs * 1000, ..admission(typed(&["web-101"])) };
     let max = u64::from(Admission::AGE_SECS_MAX);
     assert_eq!(approved(whole(), &at(TAKEN + max)).by(), "ann");
     assert_eq!(codes(&refused(whole(), &at(TAKEN + max + 1))), [Code::ObservationStale]);
@@ -181,7 +181,7 @@ fn a_guest_that_is_refused_stops_all_unless_it_is_to_be_left_out() {
 #[test]
 fn all_that_stands_against_it_is_collected_and_nobody_is_asked_then() {
     let locked = safe(|_, observation| observation["guests"][0]["lock"] = json!("backup"));
-    let worst = Admission { provenance: Provenance::Replay, now_secs: TAKEN + 10_000, ..admission(Confirmation::None) };
+    let worst = Admission { provenance: Provenance::Replay, now_ms: (TAKEN + 10_000) * 1000, ..admission(Confirmation::None) };
     let all = [Code::ReplayNotAppliable, Code::ObservationStale, Code::GuestLocked];
     assert_eq!(codes(&refused(locked, &worst)), all);
 }

@@ -183,8 +183,12 @@ pub fn admissible(bundle: &[u8], kept: impl Fn(Digest) -> Option<Vec<u8>>, under
             Err(_) => return broken(failure::Code::IntegrityViolation, "the plan cannot be written"),
         },
     };
-    if recalled.mode().is_some_and(|mode| mode != bundle.admission.mode) {
-        return broken(failure::Code::IntegrityViolation, "the configuration has another mode than the admission was weighed in");
+    // Without a mode nothing is carried out: a configuration that says none is not the one that an admission was weighed under.
+    if recalled.mode() != Some(bundle.admission.mode) {
+        return broken(failure::Code::IntegrityViolation, "the configuration has another mode than the admission was weighed in, or none");
+    }
+    if bundle.admission.age_secs_max > Admission::AGE_SECS_MAX {
+        return broken(failure::Code::IntegrityViolation, "a reading may have been older than any admission allows");
     }
     if gates(&causes) != bundle.gates {
         return broken(failure::Code::IntegrityViolation, "a gate has another result than the evidence gives, or is missing");
@@ -229,7 +233,7 @@ struct AuthorityRow {
 #[serde(deny_unknown_fields)]
 struct MomentRow {
     age_secs_max: u32,
-    now_secs: u64,
+    now_ms: u64,
     provenance: String,
     refused_guests: String,
 }
@@ -273,7 +277,7 @@ impl Row {
         let mode = if admission.mode == Mode::Solo { SOLO } else { SHARED };
         let provenance = if admission.provenance == Provenance::Live { LIVE } else { REPLAY };
         let refused_guests = if admission.refused == Refused::StopsAll { STOP_ALL } else { LEFT_OUT };
-        let Admission { age_secs_max, now_secs, .. } = *admission;
+        let Admission { age_secs_max, now_ms, .. } = *admission;
         Self {
             approvals: approval.into_iter().collect(),
             authority: AuthorityRow {
@@ -282,7 +286,7 @@ impl Row {
                 mode: mode.into(),
                 rules: inputs.rules.to_string(),
             },
-            circumstances: MomentRow { age_secs_max, now_secs, provenance: provenance.into(), refused_guests: refused_guests.into() },
+            circumstances: MomentRow { age_secs_max, now_ms, provenance: provenance.into(), refused_guests: refused_guests.into() },
             gates: gates.clone(),
             proposal: ProposalRow {
                 catalogue: inputs.catalogue.to_string(),
@@ -324,7 +328,7 @@ impl Row {
             provenance: if is_live { Provenance::Live } else { Provenance::Replay },
             confirmation,
             refused: if is_stopped { Refused::StopsAll } else { Refused::IsLeftOut },
-            now_secs: circumstances.now_secs,
+            now_ms: circumstances.now_ms,
             age_secs_max: circumstances.age_secs_max,
         };
         (schema == BUNDLE_SCHEMA).then(|| Bundle { by: authority.by.into(), decision, admission, gates })

@@ -4,11 +4,14 @@
 //! What never enters: how a configuration is written or kept. Whoever keeps one says what it put in force ([`Understand`]).
 
 use crate::approve::Mode;
+use crate::guest::EnvironmentName;
 use crate::policy::{Circumstances, Limits, Rules};
 
 /// What was in force.
 #[derive(Clone, Debug)]
 pub struct InForce {
+    /// Which environment it configures, where it configures one.
+    pub environment: Option<EnvironmentName>,
     /// How much a run may change.
     pub limits: Limits,
     /// What is protected; nobody who holds a guest is among it.
@@ -27,9 +30,18 @@ impl InForce {
     ///
     /// # Errors
     /// What is another.
-    pub(super) fn agrees(&self, rules: &Rules, limits: Limits, circumstances: &Circumstances) -> Result<(), &'static str> {
+    pub(super) fn agrees(
+        &self,
+        environment: &EnvironmentName,
+        rules: &Rules,
+        limits: Limits,
+        circumstances: &Circumstances,
+    ) -> Result<(), &'static str> {
         let protection = |rules: &Rules| (rules.ids().to_vec(), rules.names().to_vec(), rules.tags().to_vec());
-        if limits != self.limits {
+        if self.environment.as_ref().is_some_and(|own| own != environment) {
+            // What protects there, and who decides there, was in force elsewhere.
+            Err("it configures another environment than the decision is about")
+        } else if limits != self.limits {
             Err("it has other limits than the decision was held against")
         } else if protection(rules) != protection(&self.rules) {
             Err("it protects other guests than the decision was held against")

@@ -6,7 +6,7 @@
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Admissions, Entry, Replay, Weighed, parse_entry};
+use super::{Admissions, Entry, LetGo, Replay, Weighed, parse_entry};
 use crate::apply::{History, OperationId, Record, Source};
 use crate::artifact::{Digest, RecordedPlan};
 use crate::failure::Code;
@@ -29,8 +29,7 @@ pub struct Deep {
     entries: u64,
     /// What entries name by digest, with the first that does.
     named: BTreeMap<Digest, u64>,
-    /// What a person let go.
-    pruned: BTreeSet<Digest>,
+    let_go: LetGo,
     admissions: Admissions,
     /// Where each operation was begun.
     intents: Vec<(OperationId, u64)>,
@@ -79,10 +78,8 @@ impl Deep {
     /// What an entry adds to what is known besides its place.
     fn hear(&mut self, index: u64, entry: &Entry) -> Result<(), Wrong> {
         self.weighed.extend(self.admissions.hear(index, entry));
+        self.let_go.hear(entry);
         match entry {
-            Entry::Pruned { digests, .. } => self.pruned.extend(digests),
-            // What is named again is kept again.
-            Entry::RunStarted { inputs, .. } => drop(self.pruned.remove(&inputs.observation)),
             Entry::Record(Record::Intent { operation, .. }) if !self.admissions.is_admitted(&operation.run) => {
                 let what =
                     format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
@@ -129,7 +126,7 @@ impl Deep {
         named.sort_unstable();
         for (index, digest) in named {
             match kept(digest)? {
-                None if self.pruned.contains(&digest) => gone += 1,
+                None if self.let_go.contains(&digest) => gone += 1,
                 None => {
                     let what = format!("what entry {index} names {digest} is not there, and no entry says that it was let go");
                     return Err(Wrong { code: Code::EvidenceMissing, index, what }.into());
@@ -155,12 +152,19 @@ impl Deep {
         Ok(gone)
     }
 
-    /// Every operation that the declared state led to is a step of the plan that was admitted.
+    /// Every operation that the declared state led to is a step of the plan that was admitted, and none was begun twice in one run: whatever became
+    /// of it, the run that comes next plans it anew.
     fn as_planned<E: From<Wrong>, K: Fn(Digest) -> Result<Option<Vec<u8>>, E>>(&self, plans: &mut Plans<'_, K>) -> Result<(), E> {
+        let mut steps = BTreeSet::new();
         let begun = self.intents.iter().filter_map(|(id, index)| Some((self.replay.operations().get(id)?, *index)));
         for (History { operation, .. }, index) in begun.filter(|(history, _)| history.operation.source == Source::Convergent) {
             if !plans.at(operation.plan)?.is_some_and(|plan| plan.has(operation)) {
                 let what = format!("entry {index}: the operation {} is no step of the plan {}", operation.id.as_str(), operation.plan);
+                return Err(Wrong { code: Code::UnloggedExecution, index, what }.into());
+            }
+            if !steps.insert((&operation.run, operation.guest.vmid, operation.position)) {
+                let (id, vmid, run) = (operation.id.as_str(), operation.guest.vmid, operation.run.as_str());
+                let what = format!("entry {index}: the operation {id} is a step of guest {vmid} that was begun before in the run {run}");
                 return Err(Wrong { code: Code::UnloggedExecution, index, what }.into());
             }
         }

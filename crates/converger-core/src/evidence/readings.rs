@@ -4,26 +4,94 @@
 
 use std::collections::BTreeSet;
 
-use super::Replay;
+use super::{Entry, Replay};
 use crate::apply::RunId;
 use crate::artifact::Digest;
+
+/// What rests on one reading. It is kept up to date entry by entry, so that what may be let go is known without walking through all runs again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resting {
+    /// When the last run began that rests on it.
+    last_ms: u64,
+    /// How many of these runs go on.
+    going_on: u64,
+    /// How many of their operations are open or held.
+    unsettled: u64,
+}
+
+impl Resting {
+    /// Only decisions of before this time rest on it, none of which is open.
+    fn is_unneeded(&self, before_ms: u64) -> bool {
+        self.last_ms < before_ms && self.going_on == 0 && self.unsettled == 0
+    }
+}
 
 impl Replay {
     /// The readings that only decisions of before this time rest on, none of which is open.
     #[must_use]
     pub fn unneeded(&self, before_ms: u64) -> BTreeSet<Digest> {
-        let histories = self.operations.values();
-        let unsettled: BTreeSet<&RunId> =
-            histories.filter(|history| history.progress().occupies_guest()).map(|history| &history.operation.run).collect();
-        let is_needed = |id: &RunId| {
-            let goes_on = |environment| self.last.get(environment) == Some(id);
-            let past = self.runs.get(id);
-            let is_needed = past.is_none_or(|(run, ended)| run.at_ms >= before_ms || ended.is_none() && goes_on(&run.environment));
-            is_needed || unsettled.contains(id)
-        };
-        let (needed, old): (Vec<_>, Vec<_>) = self.readings.iter().partition(|(id, _)| is_needed(id));
-        let needed: BTreeSet<&Digest> = needed.into_iter().map(|(_, digest)| digest).collect();
-        old.into_iter().map(|(_, digest)| *digest).filter(|digest| !needed.contains(digest)).collect()
+        self.resting.iter().filter(|(_, resting)| resting.is_unneeded(before_ms)).map(|(digest, _)| *digest).collect()
+    }
+
+    /// Whether this is such a reading.
+    pub(super) fn is_unneeded(&self, digest: &Digest, before_ms: u64) -> bool {
+        self.resting.get(digest).is_some_and(|resting| resting.is_unneeded(before_ms))
+    }
+
+    /// A run begins that rests on a reading.
+    pub(super) fn rest(&mut self, run: RunId, at_ms: u64, reading: Digest) {
+        let resting = self.resting.entry(reading).or_default();
+        resting.last_ms = resting.last_ms.max(at_ms);
+        resting.going_on += 1;
+        self.readings.insert(run, reading);
+    }
+
+    /// Whether a run goes on. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
+    pub(super) fn goes_on(&self, id: &RunId) -> bool {
+        self.runs.get(id).is_some_and(|(run, ended)| ended.is_none() && self.last.get(&run.environment) == Some(id))
+    }
+
+    /// A run that went on is over.
+    pub(super) fn is_over(&mut self, run: &RunId) {
+        self.resting_on(run, |resting| resting.going_on = resting.going_on.saturating_sub(1));
+    }
+
+    /// One more operation of a run is open.
+    pub(super) fn is_begun(&mut self, run: &RunId) {
+        self.resting_on(run, |resting| resting.unsettled += 1);
+    }
+
+    /// One operation of a run that was open or held is so no longer.
+    pub(super) fn is_settled(&mut self, run: &RunId) {
+        self.resting_on(run, |resting| resting.unsettled = resting.unsettled.saturating_sub(1));
+    }
+
+    fn resting_on(&mut self, run: &RunId, change: impl FnOnce(&mut Resting)) {
+        if let Some(resting) = self.readings.get(run).and_then(|reading| self.resting.get_mut(reading)) {
+            change(resting);
+        }
+    }
+}
+
+/// What a person let go, by the entries that were heard: the one rule for whoever misses something.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LetGo(BTreeSet<Digest>);
+
+impl LetGo {
+    /// The next entry.
+    pub fn hear(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Pruned { digests, .. } => self.0.extend(digests),
+            // What is named again is kept again.
+            Entry::RunStarted { inputs, .. } => drop(self.0.remove(&inputs.observation)),
+            _ => {}
+        }
+    }
+
+    /// Whether this need not be kept any longer.
+    #[must_use]
+    pub fn contains(&self, digest: &Digest) -> bool {
+        self.0.contains(digest)
     }
 }
 
@@ -31,7 +99,7 @@ impl Replay {
 mod tests {
     use super::*;
     use crate::apply::{End, Findings, Operation, Outcome, Record, Resolution, Run};
-    use crate::evidence::{Entry, Inputs, Misplaced};
+    use crate::evidence::{Inputs, Misplaced};
     use crate::guest::EnvironmentName;
     use crate::testing::{Rng, some_inputs, some_operations};
 
@@ -108,5 +176,84 @@ mod tests {
             at_ms: 13,
         }));
         assert_eq!(of(&entries).unneeded(99), BTreeSet::from([reading(1)]));
+    }
+
+    /// The same by walking through all runs, as it is said: slow, and nothing to keep up to date.
+    fn walked(replay: &Replay, before_ms: u64) -> BTreeSet<Digest> {
+        let held = replay.operations().values().filter(|history| history.progress().occupies_guest());
+        let unsettled: BTreeSet<&RunId> = held.map(|history| &history.operation.run).collect();
+        let is_needed = |id: &RunId| {
+            let (run, ended) = &replay.runs()[id];
+            run.at_ms >= before_ms || ended.is_none() && replay.last.get(&run.environment) == Some(id) || unsettled.contains(id)
+        };
+        let needed: BTreeSet<Digest> = replay.readings.iter().filter(|(id, _)| is_needed(id)).map(|(_, digest)| *digest).collect();
+        replay.readings.values().copied().filter(|digest| !needed.contains(digest)).collect()
+    }
+
+    #[test]
+    fn what_is_kept_up_to_date_is_what_a_walk_through_all_runs_finds() {
+        let mut taken = 0;
+        for seed in 0..300 {
+            let (rng, mut replay) = (&mut Rng::new(seed), Replay::default());
+            let operations: Vec<Operation> =
+                (0..4).flat_map(|run| some_operations(&mut Rng::new(seed + run), &format!("run-{run}"))).collect();
+            for step in 0..60 {
+                let entry = some_entry(rng, &operations, step);
+                taken += u64::from(replay.take(entry).is_ok());
+                for before_ms in [0, step / 2, step, step + 1] {
+                    assert_eq!(replay.unneeded(before_ms), walked(&replay, before_ms), "seed {seed}, step {step}, before {before_ms}");
+                }
+            }
+        }
+        assert!(taken > 3_000, "{taken}");
+    }
+
+    /// Runs that begin and end, operations on their way, and readings that are let go; most of it where it may stand.
+    fn some_entry(rng: &mut Rng, operations: &[Operation], at_ms: u64) -> Entry {
+        let name = format!("run-{}", rng.below(6));
+        let operation = (!operations.is_empty()).then(|| operations[rng.index(operations.len())].clone());
+        match (rng.below(8), operation) {
+            (0, _) => ended(&name),
+            (1, _) => Entry::Pruned { by: "ann".into(), before_ms: at_ms, digests: [reading(rng.below(4))].into(), at_ms },
+            (2..=4, Some(operation)) => Entry::Record(Record::Intent { operation: Box::new(operation), at_ms }),
+            (5, Some(operation)) => {
+                let held = Outcome::held(crate::failure::Code::TaskLost, crate::apply::Release::Person, Findings::default());
+                let outcome = if rng.one_in(2) { held } else { Outcome::Done(Findings::default()) };
+                Entry::Record(Record::Ended { id: operation.id, outcome, at_ms })
+            }
+            (6, Some(operation)) => {
+                let (by, reason) = ("ann".into(), "it runs".into());
+                Entry::Record(Record::Resolved { id: operation.id, resolution: Resolution::Done, by, reason, at_ms })
+            }
+            (_, operation) => {
+                let own = operation.filter(|_| !rng.one_in(4));
+                let name = own.as_ref().map_or(name, |own| own.run.as_str().to_owned());
+                run(&name, at_ms, reading(rng.below(4)), own.as_ref())
+            }
+        }
+    }
+
+    /// As many entries that let go as there are runs: each is a look at what it names, and not at all runs there ever were.
+    #[test]
+    fn letting_go_again_and_again_is_not_a_walk_through_all_runs_each_time() {
+        let mut replay = Replay::default();
+        for number in 0..40_000 {
+            let name = format!("run-{number}");
+            let pruned = Entry::Pruned { by: "ann".into(), before_ms: u64::MAX, digests: [reading(number)].into(), at_ms: number };
+            for entry in [run(&name, number, reading(number), None), ended(&name), pruned] {
+                replay.take(entry).expect("it may stand there");
+            }
+        }
+        assert_eq!(replay.unneeded(u64::MAX).len(), 40_000);
+    }
+
+    #[test]
+    fn what_is_named_again_after_it_was_let_go_is_to_be_kept_again() {
+        let pruned = Entry::Pruned { by: "ann".into(), before_ms: 99, digests: [reading(1), reading(2)].into(), at_ms: 95 };
+        let mut let_go = LetGo::default();
+        [run("old", 10, reading(1), None), pruned].iter().for_each(|entry| let_go.hear(entry));
+        assert_eq!([1, 2, 3].map(|number| let_go.contains(&reading(number))), [true, true, false]);
+        let_go.hear(&run("new", 100, reading(1), None));
+        assert_eq!([1, 2, 3].map(|number| let_go.contains(&reading(number))), [false, true, false]);
     }
 }

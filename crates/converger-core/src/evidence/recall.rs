@@ -224,7 +224,7 @@ fn recall(
     let HeldAgainst { limits: LimitsRow { guests, percent, stops }, circumstances, .. } = held;
     let (limits, circumstances) = (Limits { guests, percent, stops }, Circumstances { freeze: circumstances.freeze });
     let in_force = understood(&whole(Piece::Config)?).map_err(|why| unread(Piece::Config, why))?;
-    in_force.agrees(&rules, limits, &circumstances).map_err(|why| unread(Piece::Config, why.into()))?;
+    in_force.agrees(desired.environment(), &rules, limits, &circumstances).map_err(|why| unread(Piece::Config, why.into()))?;
     let (desired, observation, rules) = (Arc::new(desired), Arc::new(scoped), Arc::new(rules));
     Ok(Recalled { desired, observation, rules, limits, circumstances, mode: in_force.mode })
 }

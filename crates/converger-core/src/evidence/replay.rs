@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::Entry;
+use super::readings::Resting;
 use crate::apply::{End, Freeze, History, Hold, Illegal, OperationId, Record, Run, RunId};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
@@ -22,7 +23,9 @@ pub struct Replay {
     occupants: BTreeMap<(EnvironmentName, Vmid), OperationId>,
     /// The readings that runs rest on.
     pub(super) readings: BTreeMap<RunId, Digest>,
-    /// The last run of each environment. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
+    /// And what rests on each of them.
+    pub(super) resting: BTreeMap<Digest, Resting>,
+    /// The last run of each environment.
     pub(super) last: BTreeMap<EnvironmentName, RunId>,
     holds: BTreeMap<(EnvironmentName, Vmid), Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
@@ -107,6 +110,9 @@ impl Replay {
             Entry::Record(record) => return self.record(record),
             Entry::RunEnded { run, end, at_ms } => {
                 self.running(&run)?;
+                if self.goes_on(&run) {
+                    self.is_over(&run);
+                }
                 if let Some((_, ended)) = self.runs.get_mut(&run) {
                     *ended = Some((end, at_ms));
                 }
@@ -120,8 +126,7 @@ impl Replay {
                 return self.freezes.remove(&environment).map(drop).ok_or(Misplaced::Freeze(environment));
             }
             Entry::Pruned { before_ms, digests, .. } => {
-                let unneeded = self.unneeded(before_ms);
-                let needed = digests.iter().find(|digest| !unneeded.contains(digest));
+                let needed = digests.iter().find(|digest| !self.is_unneeded(digest, before_ms));
                 return needed.map_or(Ok(()), |digest| Err(Misplaced::Pruned(*digest)));
             }
             Entry::Resync { .. } => {}
@@ -141,7 +146,10 @@ impl Replay {
         if self.runs.contains_key(&run.id) {
             return Err(Misplaced::RunTwice(run.id));
         }
-        self.readings.insert(run.id.clone(), reading);
+        if let Some(before) = self.last.get(&run.environment).cloned().filter(|before| self.goes_on(before)) {
+            self.is_over(&before);
+        }
+        self.rest(run.id.clone(), run.at_ms, reading);
         self.last.insert(run.environment.clone(), run.id.clone());
         self.runs.insert(run.id.clone(), (run, None));
         Ok(())
@@ -162,6 +170,7 @@ impl Replay {
             if self.operations.contains_key(&id) {
                 return Err(Misplaced::Record(id, Illegal::SecondIntent));
             }
+            self.is_begun(&operation.run);
             let history = History { boot, ..History::begin(operation, at_ms) };
             self.occupants.insert(guest, id.clone());
             self.operations.insert(id, history);
@@ -169,9 +178,12 @@ impl Replay {
         }
         let id = record.id().clone();
         let history = self.operations.get_mut(&id).ok_or_else(|| Misplaced::OperationUnknown(id.clone()))?;
+        let had = history.progress().occupies_guest();
         history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))?;
-        if !history.progress().occupies_guest() {
+        if had && !history.progress().occupies_guest() {
+            let run = history.operation.run.clone();
             self.occupants.remove(&(history.operation.environment.clone(), history.operation.guest.vmid));
+            self.is_settled(&run);
         }
         Ok(())
     }

@@ -24,6 +24,8 @@ pub struct Weighed {
     pub answer: Word,
     /// What was said to it before, in order.
     pub approvals: Vec<Approval>,
+    /// When.
+    at_ms: u64,
     /// Who asked.
     by: Box<str>,
     /// What the run decided, where it did.
@@ -92,13 +94,13 @@ impl Admissions {
                 let approval = Approval { plan: *plan, by: by.clone(), how: how.as_str().into(), names: names.clone() };
                 self.0.get_mut(run)?.approvals.push(approval);
             }
-            Entry::Admitted { run, plan, bundle, answer, .. } => {
+            Entry::Admitted { run, plan, bundle, answer, at_ms } => {
                 let said = self.0.get_mut(run)?;
                 said.is_admitted = answer.as_str() == Answer::Admissible.word();
                 let Said { by, inputs, made, approvals, refusals, guests, .. } = said.clone();
                 let decision = made.map(|(plan, judgement)| Decision { inputs, plan, judgement });
-                let (run, bundle, answer, plan) = (run.clone(), *bundle, answer.clone(), *plan);
-                return Some(Weighed { index, run, bundle, answer, approvals, by, decision, plan, refusals, guests });
+                let (run, bundle, answer, at_ms, plan) = (run.clone(), *bundle, answer.clone(), *at_ms, *plan);
+                return Some(Weighed { index, run, bundle, answer, approvals, at_ms, by, decision, plan, refusals, guests });
             }
             Entry::RunEnded { run, .. } => drop(self.0.remove(run)),
             _ => {}
@@ -133,6 +135,9 @@ impl Weighed {
         }
         if by != self.by {
             return unlike("the bundle that it weighed was asked for by somebody else than the run");
+        }
+        if admission.now_ms != self.at_ms {
+            return unlike("the bundle was weighed at another time than the entry says");
         }
         if self.approvals != Vec::from_iter(Approval::of(admission.confirmation, decision.plan)) {
             return unlike("the approvals that it weighed are not those that stand before it in the ledger");

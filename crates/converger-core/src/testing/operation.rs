@@ -7,7 +7,7 @@ use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, Ope
 use crate::approve::Mode;
 use crate::artifact::Digest;
 use crate::evidence::{InForce, Inputs};
-use crate::guest::Vmid;
+use crate::guest::{EnvironmentName, Vmid};
 use crate::plan::{Plan, Verdict};
 use crate::policy::{Limits, Rules};
 
@@ -70,13 +70,17 @@ pub fn some_config(rules: &Rules, limits: Limits, mode: Option<Mode>) -> Vec<u8>
 /// It is nothing that was written there.
 pub fn understood(bytes: &[u8]) -> Result<InForce, String> {
     let config: Json = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let (own, list) = ("/environments/lab", |place: &str| config.pointer(place).and_then(Json::as_array).into_iter().flatten());
+    let name =
+        config.pointer("/environments").and_then(Json::as_object).and_then(|all| all.keys().next()).ok_or("it has no environment")?;
+    let (own, list) =
+        (&format!("/environments/{name}"), |place: &str| config.pointer(place).and_then(Json::as_array).into_iter().flatten());
     let texts = |name: &str| list(&format!("{own}/protect/{name}")).filter_map(|text| text.as_str().map(str::to_owned)).collect();
     let ids = list(&format!("{own}/protect/ids")).filter_map(|id| Vmid::new(id.as_u64()?)).collect();
     let number = |name: &str| config.pointer(&format!("/limits/{name}")).and_then(Json::as_u64);
     let limit = |name: &str| number(name).and_then(|limit| u32::try_from(limit).ok()).ok_or("it has no limits");
     let mode = config.pointer(&format!("{own}/mode")).and_then(Json::as_str);
     Ok(InForce {
+        environment: EnvironmentName::new(name),
         limits: Limits { guests: limit("guests")?, percent: limit("percent")?, stops: limit("stops")? },
         rules: Rules::new(ids, texts("names"), texts("tags")),
         is_frozen: config.pointer("/freeze/on") == Some(&Json::Bool(true)),

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused, admit};
 use converger_core::artifact::{Digest, Provenance};
-use converger_core::evidence::{Answer, Bundle, Decision, Piece, admissible, keep};
+use converger_core::evidence::{Answer, Broken, Bundle, Decision, Piece, admissible, keep};
 use converger_core::failure::Code;
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
@@ -19,6 +19,7 @@ const ADMISSIONS: u64 = 3_000;
 /// A minute after the readings of drawn worlds.
 const NOW_SECS: u64 = 1_794_744_060;
 
+#[derive(Clone)]
 pub(crate) struct Weighed {
     pub(crate) bundle: Bundle,
     pub(crate) blobs: BTreeMap<Digest, Vec<u8>>,
@@ -46,7 +47,7 @@ fn admission(rng: &mut Rng, plan: Digest, names: Vec<Box<str>>) -> Admission {
         provenance: if rng.one_in(8) { Provenance::Replay } else { Provenance::Live },
         confirmation,
         refused: if rng.one_in(3) { Refused::StopsAll } else { Refused::IsLeftOut },
-        now_secs: NOW_SECS + if rng.one_in(8) { 3_600 } else { 0 },
+        now_ms: (NOW_SECS + if rng.one_in(8) { 3_600 } else { 0 }) * 1000,
         age_secs_max: Admission::AGE_SECS_MAX,
     }
 }
@@ -58,7 +59,7 @@ pub(crate) fn weighed(case: &Case) -> Weighed {
     let circumstances = Circumstances { freeze: rng.one_in(8).then(|| "a move".to_owned()) };
     let judged = judge(inputs.plan(), limits, circumstances);
     let mode = if rng.one_in(8) { Mode::Shared } else { Mode::Solo };
-    let config = some_config(&inputs.rules, limits, (!rng.one_in(4)).then_some(mode));
+    let config = some_config(&inputs.rules, limits, Some(mode));
     let kept = keep(&judged, "0.1.0", config).expect("memory takes it");
     let names = inputs.desired.guests().iter().filter_map(|guest| judged.plan().name_of(guest)).map(Into::into).collect();
     let admission = Admission { mode, ..admission(rng, kept.plan, names) };
@@ -151,14 +152,33 @@ fn a_confirmation_of_something_else_admits_nothing() {
 fn an_admission_in_another_mode_is_none() {
     for case in each_case(SEED + 5, ADMISSIONS / 30) {
         let weighed = weighed(&case);
-        let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
-        if config.contains("\"mode\":null") {
-            continue;
-        }
         let mut forged = weighed.bundle.clone();
         forged.admission.mode = if forged.admission.mode == Mode::Solo { Mode::Shared } else { Mode::Solo };
         let answer = weighed.answer(&forged);
         assert!(matches!(&answer, Answer::Broken(broken) if broken.code == Code::IntegrityViolation), "{case:?} {answer:?}");
+    }
+}
+
+/// A configuration without a mode, or of another environment, laid under an admission and named by it.
+#[test]
+fn an_admission_under_a_configuration_without_a_mode_or_of_another_environment_is_none() {
+    for case in each_case(SEED + 6, ADMISSIONS / 30) {
+        let weighed = weighed(&case);
+        let config = String::from_utf8_lossy(&weighed.blobs[&weighed.bundle.decision.inputs.config]).into_owned();
+        let word = if weighed.bundle.admission.mode == Mode::Solo { "\"solo\"" } else { "\"shared\"" };
+        let others = [
+            (config.replacen(word, "null", 1), "the configuration has another mode than the admission was weighed in, or none"),
+            (config.replacen("\"lab\"", "\"prod\"", 1), "it configures another environment than the decision is about"),
+        ];
+        for (other, words) in others {
+            assert_ne!(other, config);
+            let (mut forged, digest) = (weighed.clone(), Digest::of_bytes(other.as_bytes()));
+            forged.bundle.decision.inputs.config = digest;
+            forged.blobs.insert(digest, other.into_bytes());
+            let answer = forged.answer(&forged.bundle);
+            let is_told = |broken: &Broken| broken.code == Code::IntegrityViolation && broken.what.contains(words);
+            assert!(matches!(&answer, Answer::Broken(broken) if is_told(broken)), "{case:?} {answer:?}");
+        }
     }
 }
 

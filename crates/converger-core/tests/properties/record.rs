@@ -55,7 +55,7 @@ fn record(weighed: &Weighed) -> Record {
     let mut blobs = weighed.blobs.clone();
     let bundle = put(&mut blobs, &weighed.bundle);
     let answer = word(if weighed.is_approved { "admitted" } else { "refused" });
-    entries.push(Entry::Admitted { run, plan, bundle, answer, at_ms: 1 });
+    entries.push(Entry::Admitted { run, plan, bundle, answer, at_ms: admission.now_ms });
     Record { entries, blobs }
 }
 

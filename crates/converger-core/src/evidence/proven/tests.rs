@@ -21,7 +21,7 @@ fn proof() -> (Placed, Vec<Vec<u8>>) {
         provenance: Provenance::Live,
         confirmation: Confirmation::FullDigest { by: "ann".into(), digest: plan },
         refused: Refused::StopsAll,
-        now_secs: 7,
+        now_ms: 7_000,
         age_secs_max: Admission::AGE_SECS_MAX,
     };
     let decision = Decision { inputs: inputs.clone(), plan, judgement };
