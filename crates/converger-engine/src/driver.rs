@@ -284,7 +284,8 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                 });
             }
             operation::Command::Ask(ask) => {
-                let (hand, turn) = (Arc::clone(hand), self.turns.remove(&id));
+                // Who reads once more in its turn gives that on.
+                let (hand, turn) = (Arc::clone(hand), self.turns.remove(&id).filter(|_| ask.is_mutation()));
                 self.under_way.spawn(async move {
                     let answer = match turn {
                         Some(turn) => hand.send(turn, ask).await,
@@ -421,8 +422,7 @@ pub fn committed(answer: Result<Receipt, StoreError>) -> operation::Event {
     match answer {
         Ok(Receipt::Written { .. }) => operation::Event::Committed,
         Ok(Receipt::Repeated { first }) => operation::Event::NotCommitted(NotCommitted::Repeated(first)),
-        // A person was faster than the reading: it is settled, and what they said stands.
-        Err(StoreError::Refused(Refused::Record { illegal: Illegal::AlreadyResolved(_), .. })) => operation::Event::Committed,
+        Err(StoreError::Refused(Refused::Record { illegal: Illegal::AlreadyResolved(_), .. })) => operation::Event::Resolved,
         Err(error) => operation::Event::NotCommitted(not_committed(&error)),
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! How to drive it: make a [`State`], then feed [`Event::Begin`] to [`step`]. Carry out the [`Command`] that comes back, and
-//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, `Clear` gives `Cleared` or `NotCleared`, `Whose` gives
+//! feed what came of it: `Commit` and `Mark` give `Committed` or `NotCommitted`, the end of what was held also `Resolved`, `Clear` gives `Cleared` or `NotCleared`, `Whose` gives
 //! `Taken` or `NotTold`, `Ask` gives `Answered`, `Wait` gives `Woken`. Go on
 //! until [`State::ended`] says how it ended; every run ends in bounded steps. An event that does not belong to what was asked
 //! for changes nothing.
@@ -13,9 +13,9 @@
 //! What holds in every order of events: nothing is asked before the intent is durable (G11), the change is sent at most once and never
 //! without its mark, and a recovered operation never sends it.
 //!
-//! Time: waits are commands, and patience is counted in what was waited. There is no clock here, so that one that jumps, or a
-//! machine that sleeps, ends nothing too early. `now_ms` dates records, and shows that what was read before a change is too old to
-//! send it: a clock that jumps makes it be read once more.
+//! Time: waits are commands, and patience is counted in what was waited and in what answers took that told nothing, half a minute each at most. There is no clock here
+//! that could end it, so that one that jumps, or a machine that sleeps, ends nothing too early. `now_ms` dates records, and shows that what was read
+//! before a change is too old to send it: a clock that jumps makes it be read once more.
 //!
 //! What never enters: Proxmox, sockets, clocks, and which operation comes next (`schedule`).
 
@@ -39,7 +39,7 @@ use proving::{Proving, Why};
 use sending::Sending;
 use settling::Settling;
 
-pub use patience::Patience;
+pub use patience::{ANSWER_MS_MAX, Patience};
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +50,8 @@ pub enum Event {
     Committed,
     /// It is not.
     NotCommitted(NotCommitted),
+    /// It is not either: a person said meanwhile what became of the operation, and what they said stands.
+    Resolved,
     /// Nothing that was said meanwhile is against sending it.
     Cleared,
     /// Something is.
@@ -133,6 +135,8 @@ pub struct State {
     intent_ms: u64,
     /// When it last heard of anything.
     now_ms: u64,
+    /// What the last answer took, as far as that counts.
+    asked_ms: u64,
     /// When the guest's own readings of the last check were begun, and how often it was checked.
     checked_ms: u64,
     checks: u32,
@@ -224,6 +228,7 @@ impl State {
             moves: 0,
             intent_ms,
             now_ms: intent_ms,
+            asked_ms: 0,
             checked_ms: intent_ms,
             checks: 0,
             task,
@@ -314,7 +319,9 @@ pub fn step(mut state: State, event: Event, now_ms: u64) -> (State, Option<Comma
 impl State {
     /// [`step`] in place. The stage is taken out and not copied; each of these puts the next one in its place.
     pub(crate) fn on(&mut self, event: Event, now_ms: u64) -> Option<Command> {
-        let before_ms = std::mem::replace(&mut self.now_ms, now_ms);
+        let before = (self.now_ms, self.asked_ms);
+        // It was asked for when anything was last heard of.
+        (self.now_ms, self.asked_ms) = (now_ms, patience::asked_ms(self.now_ms, now_ms));
         match (std::mem::replace(&mut self.stage, Stage::New), event) {
             (Stage::New, Event::Begin) => self.begin(now_ms),
             (Stage::Recording, Event::Committed) => self.check(),
@@ -336,8 +343,9 @@ impl State {
             (Stage::Telling(proving, _), Event::NotTold(why)) => self.not_told(proving, &why, now_ms),
             (Stage::Ending(outcome), Event::Committed) => self.close(outcome, true),
             (Stage::Ending(outcome), Event::NotCommitted(why)) => self.not_ended(&outcome, &why),
+            (Stage::Ending(outcome), Event::Resolved) => self.resolved(outcome),
             (stage, _) => {
-                (self.stage, self.now_ms) = (stage, before_ms);
+                (self.stage, (self.now_ms, self.asked_ms)) = (stage, before);
                 None
             }
         }
@@ -387,6 +395,12 @@ impl State {
             NotCommitted::Refused(_) | NotCommitted::Repeated(_) => evidence,
         };
         self.close(Outcome::held(Code::JournalUnwritable, Release::Reading, Findings { evidence, observed }), false)
+    }
+
+    /// A person was faster than the reading: what was read is told, and the journal has their word.
+    fn resolved(&mut self, outcome: Outcome) -> Option<Command> {
+        let observed = outcome.findings().observed.clone().with("resolved", "by a person meanwhile, whose word stands");
+        self.close(outcome.with_observed(observed), false)
     }
 
     /// The one place from which the change is sent.

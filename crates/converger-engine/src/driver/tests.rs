@@ -51,7 +51,7 @@ fn approved_on(guests: &[Json], rows: &[Json]) -> ApprovedPlan {
         provenance: Provenance::Live,
         confirmation: Confirmation::Typed { by: "ann".into(), names: vec!["web".into(); 9] },
         refused: LeftOut::IsLeftOut,
-        now_secs: NOW_MS / 1000,
+        now_ms: NOW_MS,
         age_secs_max: 60,
     };
     match admit(safe, &admission).expect("it can be written") {

@@ -1,7 +1,7 @@
 //! Before the change is sent: the cluster, the guests that it relies on, its run-state and its config are read anew, and every
 //! precondition must hold.
 //!
-//! What was read is then seconds old at most, or it is read once more: between the readings and the sending the machine may have
+//! What was read of the guest itself is then seconds old at most, or all of it is read once more (0017 says what may be older, and why): between the readings and the sending the machine may have
 //! slept, a node been slow, a person pressed Ctrl-S. The very last word is the journal's: a hold, a freeze or a stop that came since
 //! the intent keeps the change from being sent.
 //!

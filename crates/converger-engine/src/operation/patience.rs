@@ -1,4 +1,5 @@
-//! How long is waited for what, in milliseconds of waiting and never by a clock.
+//! How long is waited for what, in milliseconds of waiting, and of asking where that told nothing. No clock ends it: one that jumps adds half a minute
+//! at most.
 
 use converger_core::action::Change;
 
@@ -24,10 +25,17 @@ pub struct Patience {
     /// Before a change whose answer was lost is looked for again. A daemon that hangs may carry a request out
     /// half a minute after everybody has given up on it, so the sum is well above that.
     pub looks_ms: &'static [u64],
-    /// After its mark: so much later what was sent before a crash comes no more. As long as a living process would look for it, and as much
-    /// longer as a mark may be older than the sending.
+    /// After its mark: so much later what was sent before a crash comes no more. As long as a living process would wait for its answer and look for
+    /// it after that, and as much longer as a mark may be older than the sending.
     pub late_ms: u64,
 }
+
+/// What the answer to a change may take, with the connection for it, where nobody says otherwise.
+pub const ANSWER_MS_MAX: u64 = 60_000;
+/// What one answer counts for at most, however long it took: a machine that slept meanwhile has not waited.
+const ASK_MS_MAX: u64 = 30_000;
+/// Before a change whose answer was lost is looked for again.
+const LOOKS_MS: [u64; 7] = [500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000];
 
 /// The shortest wait before something is asked again.
 const WAIT_MS_MIN: u64 = 250;
@@ -44,13 +52,19 @@ impl Default for Patience {
             reboot_ms: 120_000,
             reboot_ms_max: u64::MAX,
             unread_ms: 60_000,
-            looks_ms: &[500, 1_000, 2_000, 4_000, 8_000, 15_000, 30_000],
-            late_ms: 60_000 + FRESH_MS,
+            looks_ms: &LOOKS_MS,
+            late_ms: ANSWER_MS_MAX + looked_for_ms() + FRESH_MS,
         }
     }
 }
 
 impl Patience {
+    /// Where answers may take so long. What was sent before a crash may have been waited for longer than is now, and never for less than usual.
+    #[must_use]
+    pub fn with_answers_of(self, ms: u64) -> Self {
+        Self { late_ms: ms.max(ANSWER_MS_MAX).saturating_add(looked_for_ms() + FRESH_MS), ..self }
+    }
+
     /// For whoever comes back after a crash and has to know where everything stands: what is still at work keeps its guest until the
     /// next reading, and nobody else waits for it. Each is well below the two seconds in which a restart must be ready.
     #[must_use]
@@ -107,6 +121,21 @@ impl Patience {
         let whole_ms = u64::from(*timeout_secs).saturating_mul(1000).saturating_add(self.slack_ms).saturating_add(self.reboot_ms);
         self.reboot_ms_max < self.reboot_ms && age_secs.is_none_or(|secs| secs.saturating_mul(1000) < whole_ms)
     }
+}
+
+/// How long a living process looks for a change whose answer was lost.
+const fn looked_for_ms() -> u64 {
+    let (mut sum, mut at) = (0, 0);
+    while at < LOOKS_MS.len() {
+        sum += LOOKS_MS[at];
+        at += 1;
+    }
+    sum
+}
+
+/// What an answer that was asked for then counts for now.
+pub(super) fn asked_ms(then_ms: u64, now_ms: u64) -> u64 {
+    now_ms.saturating_sub(then_ms).min(ASK_MS_MAX)
 }
 
 /// The next wait, after so much waiting: a sixteenth of it, so that what is waited for is noticed soon without asking often.

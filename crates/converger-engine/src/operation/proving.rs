@@ -48,6 +48,8 @@ pub(super) struct Proving {
     waited_ms: u64,
     /// What was waited because nothing could be read.
     unread_ms: u64,
+    /// What answers took that told nothing. It is not among what was waited: a task is older by that, and only by what surely went by.
+    asked_ms: u64,
     waiting: bool,
 }
 
@@ -88,7 +90,8 @@ impl Proving {
 
 impl State {
     pub(super) fn prove(&mut self, why: Why) -> Option<Command> {
-        self.prove_again(Proving { why, read: Read::Status, live: None, others: Others::None, waited_ms: 0, unread_ms: 0, waiting: true })
+        let (read, live, others, waiting) = (Read::Status, None, Others::None, true);
+        self.prove_again(Proving { why, read, live, others, waited_ms: 0, unread_ms: 0, asked_ms: 0, waiting })
     }
 
     /// From the first reading on: what was read before a wait is old.
@@ -322,7 +325,8 @@ impl State {
 
     /// The reading gave nothing.
     fn not_proved(&mut self, proving: Proving, cause: &Cause, now_ms: u64) -> Option<Command> {
-        if proving.unread_ms < self.patience.unread_ms {
+        let proving = Proving { asked_ms: proving.asked_ms.saturating_add(self.asked_ms), ..proving };
+        if proving.unread_ms.saturating_add(proving.asked_ms) < self.patience.unread_ms {
             let ms = next_ms(proving.unread_ms);
             self.stage = Stage::Proving(Proving { unread_ms: proving.unread_ms.saturating_add(ms), waiting: true, ..proving });
             return self.wait(ms);

@@ -15,7 +15,7 @@ use super::{Command, Stage, State, cause_of};
 pub(super) struct Settling {
     task: TaskId,
     waited_ms: u64,
-    /// What was waited because readings in a row gave nothing; zero: the last one gave something.
+    /// What was waited and asked because readings in a row gave nothing; zero: the last one gave something.
     unread_ms: u64,
     waiting: bool,
 }
@@ -44,8 +44,9 @@ impl State {
             Answer::Task(TaskState::Failed(cause)) => self.prove(Why::TaskFailed(cause)),
             Answer::Task(TaskState::Lost(cause)) => self.prove(Why::TaskLost(cause)),
             other => {
-                if settling.unread_ms < self.patience.unread_ms {
-                    let unread_ms = settling.unread_ms.saturating_add(next_ms(settling.waited_ms));
+                let unread_ms = settling.unread_ms.saturating_add(self.asked_ms);
+                if unread_ms < self.patience.unread_ms {
+                    let unread_ms = unread_ms.saturating_add(next_ms(settling.waited_ms));
                     return self.go_on(Settling { unread_ms, ..settling }, now_ms);
                 }
                 let evidence = cause_of(&other).onto(self.with_task(self.evidence.clone()));

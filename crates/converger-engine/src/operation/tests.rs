@@ -310,6 +310,16 @@ fn a_task_that_cannot_be_written_down_is_left_to_the_next_start() {
     assert!(!state.is_recorded());
 }
 
+/// A person said what became of it while it was read: what was read is told, and nobody is told that it was written down.
+#[test]
+fn what_a_person_resolved_meanwhile_is_not_told_as_recorded() {
+    let (state, _) = play(fresh("start"), &checked("stopped", &[sent_task(), ended()]));
+    let (state, trace) = feed(state, &[Event::Answered(status("running")), Event::Resolved]);
+    assert_eq!((trace.join(", ").as_str(), end(&state).as_str(), state.is_recorded()), ("commit ended, -", "done", false));
+    let observed = &state.ended().expect("ended").findings().observed;
+    assert_eq!(observed.get("resolved"), Some(&"by a person meanwhile, whose word stands".into()), "{observed:?}");
+}
+
 #[test]
 fn s19_an_end_that_cannot_be_written_down_is_told_to_nobody_as_one() {
     let (state, _) = play(fresh("start"), &checked("stopped", &[sent_task(), ended()]));

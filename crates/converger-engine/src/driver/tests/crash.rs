@@ -71,7 +71,7 @@ fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
         // What was marked and did not arrive may still come, for all that is known.
         let is_known = |line: &String| line.ends_with(": held task-at-work") || line.ends_with(": held outcome-unclear");
         assert!(held.clone().all(|line| is_known(&line)), "{:?}", held.collect::<Vec<_>>());
-        world.pass(60_000);
+        world.pass(Settings::default().patience.late_ms);
         let report = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
         let is_well = |reported: &Reported| {
             reported.outcome.end() == End::Done || reported.is_recovered || reported.operation.guest.vmid.get() == 102

@@ -177,14 +177,14 @@ fn g13_a_task_of_others_keeps_anybody_from_saying_that_nothing_was_carried_out()
         let looks = std::iter::repeat_with(|| [task(), status(state), config(2)]).take(20).flatten().collect::<Vec<_>>();
         let state =
             State::recover(open("start", None), Patience::default(), Some(&started_since())).expect("there is something to find out");
-        let (state, told) = play_at(NOW_MS + 70_000, state, &looks);
+        let (state, told) = play_at(NOW_MS + LATE_MS, state, &looks);
         assert!(!told.contains(&"send".to_owned()) && state.task().is_none(), "{told:?}");
         end(&state)
     };
     assert_eq!(looked(&|| of_others(false), "stopped"), "held outcome-unclear (reading)");
     assert_eq!(looked(&|| of_others(true), "stopped"), "held outcome-unclear (person)");
     assert_eq!(looked(&|| of_others(false), "running"), "done");
-    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..over("T1", 120) }]), "stopped"), "failed not-carried-out");
+    assert_eq!(looked(&|| tasks(&[TaskSeen { is_ours: false, ..over("T1", 200) }]), "stopped"), "failed not-carried-out");
     let both = tasks(&[TaskSeen { is_ours: false, ..at_work("T1") }, at_work("T2")]);
     let state = check_recovery(open("start", None), &[both, ended(), status("running"), config(2)], RECOVERED, "done");
     assert_eq!(state.task(), Some(&task_id("T2")), "what is provably ours is adopted");
@@ -370,14 +370,22 @@ fn waited_ms(state: State, answer: &Answer) -> (u64, String) {
 }
 
 /// What is waited in all until it ends, with these answers.
-fn waited_for(mut state: State, answers: &[Answer]) -> (u64, String) {
+fn waited_for(state: State, answers: &[Answer]) -> (u64, String) {
+    passed_by(state, answers, 0)
+}
+
+/// What goes by in all until it ends, where each of these answers takes so long.
+fn passed_by(mut state: State, answers: &[Answer], asked_ms: u64) -> (u64, String) {
     let (mut waited, mut answers) = (0, answers.iter());
     let mut event = Event::Begin;
     loop {
         let (next, command) = step(state, event, NOW_MS + waited);
         state = next;
         event = match command {
-            Some(Command::Ask(_)) => Event::Answered(answers.next().expect("there are enough").clone()),
+            Some(Command::Ask(_)) => {
+                waited += asked_ms;
+                Event::Answered(answers.next().expect("there are enough").clone())
+            }
             Some(Command::Commit(_)) => Event::Committed,
             Some(Command::Whose(_)) => Event::Taken(Vec::new()),
             Some(Command::Mark | Command::Clear) => panic!("what was found in the journal is never sent"),
@@ -407,6 +415,29 @@ fn l4_who_comes_back_waits_for_no_task_and_no_silent_node_longer_than_a_restart_
             assert!((1_000..2_000).contains(&ms) && end == briefly, "{change} {ms} {end}");
         }
     }
+}
+
+/// A daemon that hangs lets each reading wait for half a minute: nobody reads sixty times before the guest is held, and whoever comes back reads once.
+#[test]
+fn l4_what_a_silent_node_takes_to_say_nothing_counts() {
+    let silent = vec![Answer::Unread(cause(Trouble::Other)); 10_000];
+    for (task, change) in [(Some("T1"), "start"), (None, "start"), (None, "config.set"), (Some("T1"), "reboot")] {
+        for (asked_ms, most_ms, briefly_ms) in [(30_000, 91_000, 30_000), (60_000, 122_000, 60_000), (1_500, 64_000, 1_500)] {
+            let recovered = |patience| State::recover(open(change, task), patience, Some(&started_since())).expect("open");
+            let (ms, end) = passed_by(recovered(Patience::default()), &silent, asked_ms);
+            assert!((60_000..=most_ms).contains(&ms) && end == "held outcome-unread (reading)", "{change} {asked_ms}: {ms} {end}");
+            let (ms, end) = passed_by(recovered(Patience::default().brief()), &silent, asked_ms);
+            assert!(ms == briefly_ms && end == "held outcome-unread (reading)", "{change} {asked_ms}: {ms} {end}");
+        }
+    }
+}
+
+/// A machine that sleeps while it is asked has waited for one answer, and reads again when it wakes.
+#[test]
+fn one_answer_that_took_an_hour_ends_nothing() {
+    let answers = [Answer::Unread(cause(Trouble::Other)), ended(), status("running"), config(2)];
+    let state = State::recover(open("start", Some("T1")), Patience::default(), Some(&started_since())).expect("open");
+    assert_eq!(passed_by(state, &answers, 3_600_000).1, "done");
 }
 
 #[test]
@@ -490,29 +521,33 @@ fn what_was_not_marked_was_never_sent_unless_the_machine_died() {
     check_recovery(on_boot_1(open()), &[tasks(&[]), status("running"), config(2)], "tasks, status, config, commit ended, -", "done");
 }
 
-/// Decision 0016, 2: what may have been sent may still come for a minute after the sending, which is ten seconds after its mark at most, by whichever clock says longer.
+/// What a living process waits for an answer, and looks for after that; and by so much a mark may be older than the sending.
+const LATE_MS: u64 = 60_000 + 60_500 + 10_000;
+
+/// Decision 0016, 2: what may have been sent may still come for as long after its mark, by whichever clock says longer.
 #[test]
 fn what_may_have_been_sent_is_given_up_after_its_time_and_not_before() {
+    assert_eq!(Patience::default().late_ms, LATE_MS);
     let sent = || marked(on_boot_1(open("start", None)));
     let unmarked = || on_boot_1(open("start", None));
     let cases = [
         // The looks of the restart itself are a second of it.
-        (sent(), Some(up("boot-1", 73_999)), 70_000, MAY_COME),
-        (sent(), Some(up("boot-1", 74_000)), 70_000, NOTHING_RAN),
-        (sent(), Some(up("boot-1", 75_000)), 69_999, MAY_COME),
+        (sent(), Some(up("boot-1", 3_999 + LATE_MS)), LATE_MS, MAY_COME),
+        (sent(), Some(up("boot-1", 4_000 + LATE_MS)), LATE_MS, NOTHING_RAN),
+        (sent(), Some(up("boot-1", 5_000 + LATE_MS)), LATE_MS - 1, MAY_COME),
         // A clock of the day that jumped proves nothing.
         (sent(), Some(up("boot-1", 6_000)), 3_600_000, MAY_COME),
         // Up for less than when it was marked: that cannot be.
         (sent(), Some(up("boot-1", 0)), 3_600_000, MAY_COME),
         // After another start of the machine it is as old as that, at least.
-        (sent(), Some(up("boot-2", 68_000)), 3_600_000, MAY_COME),
-        (sent(), Some(up("boot-2", 69_000)), 3_600_000, NOTHING_RAN),
-        (unmarked(), Some(up("boot-2", 68_000)), 3_600_000, MAY_COME),
-        (unmarked(), Some(up("boot-2", 69_000)), 70_000, NOTHING_RAN),
-        (unmarked(), Some(up("boot-2", 3_600_000)), 69_999, MAY_COME),
+        (sent(), Some(up("boot-2", LATE_MS - 2_000)), 3_600_000, MAY_COME),
+        (sent(), Some(up("boot-2", LATE_MS - 1_000)), 3_600_000, NOTHING_RAN),
+        (unmarked(), Some(up("boot-2", LATE_MS - 2_000)), 3_600_000, MAY_COME),
+        (unmarked(), Some(up("boot-2", LATE_MS - 1_000)), LATE_MS, NOTHING_RAN),
+        (unmarked(), Some(up("boot-2", 3_600_000)), LATE_MS - 1, MAY_COME),
         // Where the system does not tell, the clock of the day is all there is.
-        (sent(), None, 69_999, MAY_COME),
-        (sent(), None, 70_000, NOTHING_RAN),
+        (sent(), None, LATE_MS - 1, MAY_COME),
+        (sent(), None, LATE_MS, NOTHING_RAN),
     ];
     for (number, (history, uptime, after_ms, ends)) in cases.into_iter().enumerate() {
         assert_eq!(found(history, uptime, after_ms).1, ends, "case {number}");
@@ -537,10 +572,10 @@ fn what_may_still_come_is_settled_by_the_next_start_after_its_time() {
         (told.last().expect("a command").clone(), told.contains(&"commit resolved".to_owned()), end(&state))
     };
     assert_eq!(settle(60_000), ("-".into(), false, MAY_COME.into()));
-    assert_eq!(settle(70_000), ("-".into(), true, NOTHING_RAN.into()));
+    assert_eq!(settle(LATE_MS), ("-".into(), true, NOTHING_RAN.into()));
     let state = State::recover(marked(on_boot_1(open("start", None))), Patience::default(), Some(&up("boot-1", 15_000))).expect("open");
     let (state, _) = play_at(NOW_MS + 20_000, state, &looks);
     // Eleven seconds by the uptime, of which one went by looking.
     let until = state.ended().expect("ended").findings().evidence.get("may_come_until").cloned();
-    assert_eq!(until, Some(Fact::from(&*converger_core::moment::written(NOW_MS / 1000 + 20 + 59))));
+    assert_eq!(until, Some(Fact::from(&*converger_core::moment::written((NOW_MS + 20_000 + LATE_MS - 11_000).div_ceil(1000)))));
 }
