@@ -174,7 +174,7 @@ async fn approved(session: &Session<Yard>, desired: &Desired, now_ms: u64) -> Ap
         provenance: Provenance::Live,
         confirmation: Confirmation::Typed { by: "ann".into(), names: Vec::new() },
         refused: Refused::StopsAll,
-        now_secs: now_ms / 1000,
+        now_ms,
         age_secs_max: Admission::AGE_SECS_MAX,
     };
     match admit(safe, &admission).unwrap_or_else(|error| panic!("{error}")) {

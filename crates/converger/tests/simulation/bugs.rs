@@ -107,6 +107,8 @@ pub(crate) enum Bug {
     IgnoreLimits,
     /// What gives no answer is asked until it does.
     AskForEver,
+    /// What is held is never read again.
+    ForgetHeld,
     /// One guest after the other, however long one takes.
     OneAfterTheOther,
     /// What fails for one guest stops all of them.
@@ -117,7 +119,7 @@ pub(crate) enum Bug {
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 47] = [
+    pub(crate) const ALL: [Self; 48] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -162,6 +164,7 @@ impl Bug {
         Self::IgnoreBudget,
         Self::IgnoreLimits,
         Self::AskForEver,
+        Self::ForgetHeld,
         Self::OneAfterTheOther,
         Self::FailureStopsAll,
         Self::TurnRound,
@@ -185,7 +188,7 @@ impl Bug {
             Self::TwoAtOnce => &["S3"],
             Self::IgnoreAfter | Self::GoOnAfterFailure | Self::IgnoreStop | Self::IgnoreFailFast => &["S16"],
             Self::GoOnUnwritten => &["S18"],
-            Self::DropRecovery => &["L3"],
+            Self::DropRecovery | Self::ForgetHeld => &["L3"],
             Self::FailOnRecovery | Self::GiveUpEarly => &["S20"],
             Self::RepeatRequest => &["G13"],
             Self::LockForever => &["L2"],

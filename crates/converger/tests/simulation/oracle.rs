@@ -26,8 +26,8 @@ pub(crate) use legal::Grounds;
 use run::Course;
 pub(crate) use send::Mutation;
 
-/// So long a change may take to come after it was sent.
-const LATE_MS: u64 = 60_000;
+/// So long a living process waits for the answer to a change and looks for it after that; nobody who comes back says sooner that it will not come.
+const LATE_MS: u64 = 120_500;
 
 /// A rule that did not hold.
 #[derive(Clone, Debug)]

@@ -42,7 +42,7 @@ pub(super) fn has(truth: &Truth, key: &str, raw: Option<&str>) -> bool {
 }
 
 /// Whether this is the guest with these marks.
-pub(super) fn is_same(truth: &Truth, identity: &Identity) -> bool {
+pub(crate) fn is_same(truth: &Truth, identity: &Identity) -> bool {
     let part = |key: &str, name: &str| {
         let text = truth.config.get(key)?;
         text.split(',').find_map(|part| part.strip_prefix(name).map(str::to_owned))
