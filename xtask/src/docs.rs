@@ -36,7 +36,7 @@ fn pages() -> Vec<Page> {
         Page { path: "docs/reference/schemas/entry.schema.json", text: || reference::schema("entry") },
         Page { path: "docs/reference/schemas/verified.schema.json", text: || reference::schema("verified") },
         Page { path: "docs/reference/schemas/reproduced.schema.json", text: || reference::schema("reproduced") },
-        Page { path: "docs/reference/schemas/kept.schema.json", text: || reference::schema("kept") },
+        Page { path: "docs/reference/schemas/explained.schema.json", text: || reference::schema("explained") },
         Page { path: "docs/reference/schemas/backtest.schema.json", text: || reference::schema("backtest") },
         Page { path: "docs/reference/schemas/pruned.schema.json", text: || reference::schema("pruned") },
         Page { path: "docs/reference/schemas/diff.schema.json", text: || reference::schema("diff") },

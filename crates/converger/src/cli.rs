@@ -258,7 +258,8 @@ Exit codes: 0 the same steps, 4 others.")]
 Examples:
   converger backtest --config candidate.toml
 
-Exit codes: 0 nothing would have changed, 4 something would.")]
+Exit codes: 0 nothing would have changed, 1 something cannot be weighed (whatever else changed), 4 something would have changed, \
+6 the record is broken.")]
     Backtest(Backtesting),
     /// Explain a refusal code, or list them all; or a plan or an operation that was recorded
     #[command(after_help = "\
@@ -274,10 +275,7 @@ Examples:
         /// A code, `fields`, `steps`, the digest or run of a recorded plan, or an operation
         topic: Option<String>,
         #[command(flatten)]
-        from: FromExport,
-        /// Where the state directory is written [default: converger.toml where it exists]
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
-        config: Option<PathBuf>,
+        source: LedgerSource,
         /// Print it as JSON
         #[arg(long)]
         json: bool,
@@ -588,10 +586,10 @@ pub(crate) struct Apply {
     /// Leave out guests that are refused, and carry out the rest
     #[arg(long)]
     pub(crate) partial: bool,
-    /// Begin nothing new once a step has failed
+    /// Begin nothing new once a step has failed, or was refused or held
     #[arg(long)]
     pub(crate) fail_fast: bool,
-    /// Begin nothing new after so many seconds
+    /// Begin nothing new after so many seconds, counted from the start of the program
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) timeout: Option<u64>,
     /// A saved plan: what is planned now must be the same steps
@@ -635,8 +633,8 @@ pub(crate) enum Format {
     Verified,
     /// `reproduce --json`
     Reproduced,
-    /// `explain PLAN --json` of a plan that can no longer be made again
-    Kept,
+    /// `explain PLAN --json` and `explain RUN --json`
+    Explained,
     /// `backtest --json`
     Backtest,
     /// `diff --json`

@@ -78,9 +78,7 @@ fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Reproduce(arguments) => decisions::reproduce_command(&arguments),
         Command::Diff(arguments) => decisions::diff(&arguments),
         Command::Backtest(arguments) => decisions::backtest(&arguments),
-        Command::Explain { topic, from, config, json } => {
-            explain::explain(topic.as_deref(), &decisions::Place::of(&from, config.as_ref()), json)
-        }
+        Command::Explain { topic, source, json } => explain::explain(topic.as_deref(), &decisions::Place::of(&source), json),
         Command::Contract { json } => explain::contract(json),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
@@ -189,6 +187,12 @@ impl Stop {
         if self.end == End::Refused && other == End::Held {
             self.end = End::Held;
         }
+        self
+    }
+
+    /// The same where something else stopped it before, which is told now: the worse of both ends decides.
+    pub(crate) fn after(mut self, first: Self) -> Self {
+        self.end = self.end.or_worse(first.report());
         self
     }
 
@@ -355,6 +359,9 @@ fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
     let leads_to = config::leads_to(config);
     if let Some(input) = config::path(config).iter().chain(&leads_to.files).find(|input| files::are_one(out, input)) {
         return Err(taken(input, "the configuration is there, or leads there"));
+    }
+    if let Some(witness) = leads_to.witness.filter(|witness| witness::keeps(witness, out)) {
+        return Err(taken(&witness, "the witness of the ledger is kept there"));
     }
     match state::directory(leads_to.state.as_deref()) {
         Ok(directory) if converger_store::keeps(&directory, out) => Err(taken(out, "the state is kept there")),

@@ -77,7 +77,7 @@ struct StoreTable {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LedgerTable {
-    witness: Option<PathBuf>,
+    witness: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -156,7 +156,7 @@ pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
     within(&path, |text| {
         let file: File = toml::from_str(text).map_err(|error| Fault::of_toml(&error))?;
         let connections = connections(&file.environments, room(&path))?;
-        let (state, witness) = (state(file.store, &path), witness(file.ledger, &path));
+        let (state, witness) = (state(file.store, &path), witness(file.ledger, &path)?);
         Ok(Survey { origin: files::shown(&path), connections, state, witness })
     })
 }
@@ -167,12 +167,14 @@ pub(crate) struct LeadsTo {
     pub(crate) files: Vec<PathBuf>,
     /// The state directory, where it is written.
     pub(crate) state: Option<PathBuf>,
+    /// The witness, where one is named.
+    pub(crate) witness: Option<PathBuf>,
 }
 
 pub(crate) fn leads_to(named: Option<&Path>) -> LeadsTo {
     let Ok(survey) = survey(named) else { return LeadsTo::default() };
     let files = survey.connections.into_values().flat_map(|connection| connection.files).collect();
-    LeadsTo { files, state: survey.state }
+    LeadsTo { files, state: survey.state, witness: survey.witness }
 }
 
 /// Reads a file, and says its name where something is wrong in it.
@@ -183,8 +185,13 @@ fn within<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, Fault>) -> Resul
     parse(&text).map_err(|fault| fault.unusable(&name, &text))
 }
 
-fn witness(ledger: LedgerTable, path: &Path) -> Option<PathBuf> {
-    ledger.witness.map(|witness| room(path).join(witness))
+fn witness(ledger: LedgerTable, path: &Path) -> Result<Option<PathBuf>, Fault> {
+    match ledger.witness {
+        Some(witness) if witness.get_ref().as_os_str().is_empty() => {
+            Err(Fault::at(&witness, "`ledger.witness` is empty; name a file on other storage, or take it out"))
+        }
+        witness => Ok(witness.map(|witness| room(path).join(witness.into_inner()))),
+    }
 }
 
 fn state(store: StoreTable, path: &Path) -> Option<PathBuf> {
@@ -257,11 +264,11 @@ fn parse(text: &str, environment: &EnvironmentName, path: &Path) -> Result<Confi
         rules: rules(protect)?,
         limits,
         at_once: at_once(&file.apply)?,
-        patience: patience(&file.apply)?,
+        patience: patience(&file.apply, connections.get(environment))?,
         circumstances: Circumstances { freeze: freeze(file.freeze)? },
         connection: connections.remove(environment),
         state: state(file.store, path),
-        witness: witness(file.ledger, path),
+        witness: witness(file.ledger, path)?,
         snapshot: snapshot(text, environment, limits)?,
     })
 }
@@ -344,10 +351,11 @@ fn at_once(table: &ApplyTable) -> Result<AtOnce, Fault> {
 /// Seconds for one task: what is shorter ends while a guest comes up, and nobody watches anything for longer than a day.
 const TASK_SECS: RangeInclusive<u64> = 10..=86_400;
 
-fn patience(table: &ApplyTable) -> Result<Patience, Fault> {
+fn patience(table: &ApplyTable, connection: Option<&Connection>) -> Result<Patience, Fault> {
     let default = Patience::default();
     let own = connection::within("apply.task_timeout", "seconds", table.task_timeout.as_ref(), TASK_SECS)?;
-    Ok(Patience { task_ms: own.map_or(default.task_ms, |seconds| seconds * 1_000), ..default })
+    let patience = Patience { task_ms: own.map_or(default.task_ms, |seconds| seconds * 1_000), ..default };
+    Ok(connection.map_or(patience, |connection| patience.with_answers_of(connection.answer_ms_max())))
 }
 
 fn freeze(freeze: Freeze) -> Result<Option<String>, Fault> {

@@ -41,6 +41,12 @@ impl End {
         }
     }
 
+    /// Where both apply (design 7).
+    pub(crate) fn or_worse(self, other: Self) -> Self {
+        let order = [Self::Broken, Self::Failed, Self::Input, Self::Held, Self::Refused, Self::ChangesPending];
+        order.into_iter().find(|end| [self, other].contains(end)).unwrap_or(Self::Done)
+    }
+
     /// The same as a number.
     pub(crate) fn number(self) -> u8 {
         match self {

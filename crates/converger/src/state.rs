@@ -20,7 +20,12 @@ use crate::progress;
 /// Nothing says where it is.
 pub(crate) fn directory(configured: Option<&Path>) -> Result<PathBuf, String> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let own = || set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
+    // What is not absolute there is to be ignored, as those who made that name say; and a service may have several directories.
+    let home = || set("XDG_STATE_HOME").filter(|home| home.is_absolute());
+    if configured.is_none() && set("STATE_DIRECTORY").is_some_and(|several| several.as_os_str().as_encoded_bytes().contains(&b':')) {
+        return Err("STATE_DIRECTORY names several directories; write `[store]` with `directory = \"...\"` into converger.toml".to_owned());
+    }
+    let own = || home().or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
     configured.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY")).or_else(own).ok_or_else(|| {
         "nothing says where the state is kept; write `[store]` with `directory = \"...\"` into converger.toml, or set HOME".to_owned()
     })

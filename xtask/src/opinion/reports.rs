@@ -35,7 +35,7 @@ pub(super) fn written() -> Result<Vec<String>, Failure> {
 }
 
 /// What the ledger has of it, and what those print who check it and make it again.
-fn evidence() -> Result<[String; 11], Failure> {
+fn evidence() -> Result<[String; 12], Failure> {
     let digest = planned()?;
     shell::hush(&mut converger(&["ledger", "export", "evidence"])?)?;
     shell::hush(&mut converger(&["ledger", "prove", &operation()?, "--out", "receipt.txt"])?)?;
@@ -46,8 +46,9 @@ fn evidence() -> Result<[String; 11], Failure> {
         write("diff.jsonl", &["diff", &digest, &digest, "--json"])?,
         write("verified-receipt.jsonl", &["verify", "receipt.txt", "--key", "evidence/log.vkey", "--json"])?,
         write("backtest.jsonl", &["backtest", "--config", "converger.toml", "--json"])?,
+        write("explained.jsonl", &["explain", &digest, "--json"])?,
         write("pruned.jsonl", &["ledger", "prune", "--before", "0d", "--json"])?,
-        write("kept.jsonl", &["explain", &digest, "--json"])?,
+        write("explained-pruned.jsonl", &["explain", &digest, "--json"])?,
         write("verified-pruned.jsonl", &["verify", "--json"])?,
         write("broken.jsonl", &["verify", "evidence", "--since", "desired.yaml", "--json"])?,
         write("entry.jsonl", &["ledger", "tail", "-n", "1000", "--json"])?,

@@ -204,10 +204,7 @@ pub(crate) struct Reproducing {
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) from: FromExport,
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) source: LedgerSource,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -221,10 +218,7 @@ pub(crate) struct Diff {
     /// Another
     pub(crate) other: String,
     #[command(flatten)]
-    pub(crate) from: FromExport,
-    /// Where the state directory is written [default: converger.toml where it exists]
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "db"])]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) source: LedgerSource,
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,6 +4,7 @@
 
 mod ask;
 mod board;
+mod brief;
 mod pace;
 mod record;
 mod result;
@@ -48,6 +49,7 @@ use crate::{config, files, progress, render, screen, state};
 use ask::{Person, Said};
 pub(super) use board::UNDER_WAY;
 use board::{Board, Subject};
+use brief::Silent;
 use pace::Pace;
 use record::Recorded;
 use result::Told;
@@ -87,8 +89,12 @@ fn live(arguments: &Apply, ground: Ground) -> Result<End, Stop> {
     let memory = memory::to_write(arguments.source.look.config.as_deref(), &environment)?;
     let ended = driven(arguments, ground, mode.into(), saved.as_ref(), &memory, pace);
     // Whatever came of it: what the ledger has by now is told on.
-    let told = memory.attest();
-    ended.and_then(|end| told.map(|()| end))
+    match (ended, memory.attest()) {
+        (Ok(end), told) => told.map(|()| end),
+        (Err(stop), Ok(())) => Err(stop),
+        // Neither is kept from whoever has to know; the worse one decides.
+        (Err(stop), Err(told)) => Err(told.after(stop)),
+    }
 }
 
 /// The walk from a first reading to the result, with a store that may be written to.
@@ -99,13 +105,18 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
-    let silence = Silence::new(connection.clock);
-    let hand = Arc::new(Live { hand: proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?, silence });
+    let hand = Arc::new(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?);
+    let silence = Arc::new(Silence::new(connection.clock));
+    // Time is moved by answers on a lab's own clock: nobody waits for one there.
+    let silent = (connection.clock == config::Clock::Real).then(Silent::default);
+    let back = Arc::new(Live { hand: Arc::clone(&hand), silence: Arc::clone(&silence), silent });
+    let live = Arc::new(Live { hand, silence, silent: None });
     let at_once = ground.config.at_once;
-    let engine = engine(hand, memory, arguments, &ground.config, pace.clone());
+    let back = engine(back, memory, arguments, &ground.config, pace.clone());
+    let engine = engine(live, memory, arguments, &ground.config, pace.clone());
     let (signal, began) = signals(memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
-    let recovered = recover(&engine, memory, &environment, &signal)?;
+    let recovered = recover(&back, memory, &environment, &signal)?;
     if !arguments.json {
         result::tell_recovered(&environment, &recovered)?;
     }
@@ -139,14 +150,23 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
             };
         }
     };
+    // Whoever puts an older copy back while this goes on is found out: what it is about to do is known elsewhere before it does it.
+    if let Err(stop) = memory.attest() {
+        recorded.ended(Fate::Failed);
+        let _ = told.not_carried_out(arguments, Fate::Failed);
+        return Err(stop.beside(refused));
+    }
     let left_out = left_out(&approved);
     began.store(true, Ordering::SeqCst);
     let report = carry_out(&engine, memory, approved, recorded.run(), &signal)?;
     told.carried_out(arguments, &report, left_out)?;
     // What was left of an earlier run and is settled by now does not speak about this one.
     let held = if is_held { Fate::Held } else { Fate::Done };
-    let refused = if left_out > 0 { Fate::Refused } else { Fate::Done };
-    Ok(end(worst([report.end(), held, refused].into_iter())))
+    // Who was left out was refused before anything began: that says nothing about how the others ended.
+    match worst([report.end(), held].into_iter()) {
+        Fate::Done if left_out > 0 => Ok(End::Refused),
+        fate => Ok(end(fate)),
+    }
 }
 
 /// Whether it is not known what became of something: of what was left of an earlier run, or of a guest that is declared.
@@ -164,8 +184,10 @@ fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {
 
 /// A hand of the engine at a Proxmox endpoint: the one place where the two meet.
 struct Live {
-    hand: ProxmoxHand<Client>,
-    silence: Silence,
+    hand: Arc<ProxmoxHand<Client>>,
+    silence: Arc<Silence>,
+    /// Of whoever comes back after a crash: nodes that are not waited for again.
+    silent: Option<Silent>,
 }
 
 impl Hand for Live {
@@ -180,7 +202,11 @@ impl Hand for Live {
     }
 
     async fn ask(&self, ask: Ask) -> Answer {
-        self.silence.watched(self.hand.ask(&ask)).await
+        let answer = self.silence.watched(self.hand.ask(&ask));
+        match &self.silent {
+            Some(silent) => silent.waited(brief::node(&ask), answer).await,
+            None => answer.await,
+        }
     }
 }
 
@@ -258,10 +284,15 @@ fn watch_over(mut signal: watch::Receiver<Signal>) -> Result<(), Stop> {
 /// Says something, unless the terminal takes no lines: nothing waits long for a screen.
 fn say(line: &'static str) {
     // Whoever draws on the screen shows it there, above what turns.
-    let is_spoken = progress::spoken(line);
+    let is_told = mention(line);
     progress::settle(SAYING);
-    if is_spoken {
-        return;
+    let _ = is_told.map(|is_told| is_told.recv_timeout(SAYING));
+}
+
+/// Says something, and waits for nobody who shows it. Where it is shown by a thread of its own, that tells when it has.
+fn mention(line: &'static str) -> Option<mpsc::Receiver<()>> {
+    if progress::spoken(line) {
+        return None;
     }
     let (told, is_told) = mpsc::channel();
     let spoken = thread::Builder::new().spawn(move || {
@@ -269,9 +300,7 @@ fn say(line: &'static str) {
         let _ = told.send(());
     });
     // Where there is no thread it is not said: whatever waits for a screen here hears no second signal.
-    if spoken.is_ok() {
-        let _ = is_told.recv_timeout(SAYING);
-    }
+    spoken.is_ok().then_some(is_told)
 }
 
 /// How long a line may take to be taken by a terminal.
@@ -319,8 +348,8 @@ fn approved(
     recorded: &Recorded<'_>,
 ) -> Result<Option<ApprovedPlan>, Stop> {
     let refused = if arguments.partial { Refused::IsLeftOut } else { Refused::StopsAll };
-    let (now_secs, age_secs_max, provenance) = (state::now_ms() / 1000, Admission::AGE_SECS_MAX, outcome.provenance);
-    let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_secs, age_secs_max };
+    let (now_ms, age_secs_max, provenance) = (state::now_ms(), Admission::AGE_SECS_MAX, outcome.provenance);
+    let mut admission = Admission { mode, provenance, confirmation: Confirmation::None, refused, now_ms, age_secs_max };
     // What stands against it whatever is said: then nobody is asked.
     let (is_objected, is_asked) = match &outcome.judged {
         Judged::Safe(safe) => (!objections(safe, &admission).is_empty(), ask::is_asked(arguments, safe, mode)),
@@ -354,7 +383,7 @@ fn approved(
     let Said { confirmation, declined } = ask::confirmation(arguments, &safe, mode, person)?;
     admission.confirmation = confirmation;
     // Somebody may have thought about the answer for an hour.
-    admission.now_secs = state::now_ms() / 1000;
+    admission.now_ms = state::now_ms();
     match admitted(safe, &admission)? {
         Admitted::Approved(approved) => recorded.admitted(&admission, &[]).map(|()| Some(approved)),
         Admitted::Refused(refusals) => {

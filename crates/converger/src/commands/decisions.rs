@@ -4,12 +4,13 @@
 
 mod admission;
 mod backtest;
+mod fate;
 mod kept;
 mod record;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 
 use converger_core::apply::{History, OperationId, Run, RunId};
 use converger_core::artifact::{Digest, Provenance, write_plan};
@@ -25,6 +26,7 @@ use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
 use crate::{config, files, output, screen};
+use fate::Fate;
 use kept::Kept;
 use record::Keeper;
 
@@ -163,7 +165,7 @@ impl Decided {
 }
 
 pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
-    let place = Place::of(&arguments.from, arguments.config.as_ref());
+    let place = Place::of(&arguments.source);
     arguments.out.as_deref().map_or(Ok(()), |out| place.keeps_clear(out))?;
     let (made, recalled, others) = place.read(|record, decided| {
         let made = decided.named(&arguments.what)?;
@@ -232,18 +234,14 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
                 let made = decided.find(history.operation.run.as_str()).cloned();
                 Ok(Told::Operation(Box::new(history), made))
             }
-            (None, Some(made)) => match decided.recalled(record, made)? {
-                Ok(recalled) => Ok(Told::Plan(recalled, made.clone(), fate(record, made, &decided.others(name, made))?)),
-                Err(found) => {
-                    let told = decided.told(made, found);
-                    if told.is_broken() {
-                        Err(told)
-                    } else {
-                        let fate = fate(record, made, &decided.others(name, made))?;
-                        Kept::of(record, decided, made, &told).map(|kept| Told::Kept(kept, made.clone(), fate))
-                    }
-                }
-            },
+            (None, Some(made)) => {
+                let plan = match decided.recalled(record, made)?.map_err(|found| decided.told(made, found)) {
+                    Ok(recalled) => Shown::Again(recalled),
+                    Err(told) if told.is_broken() => return Err(told),
+                    Err(told) => Shown::Kept(Kept::of(record, decided, made, &told)?),
+                };
+                Ok(Told::Plan(plan, made.clone(), Fate::of(record, made, decided.others(name, made))?))
+            }
             (None, None) => Ok(Told::Nothing),
         }
     })?;
@@ -254,12 +252,15 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
             let text = super::ops::explained(&history, made.as_ref().map(origin).as_deref());
             write!(anstream::stdout(), "{}", screen::out(&text))
         }
-        Some(Told::Plan(recalled, ..)) if as_json => output::json(|out| write_plan(out, &recalled.decide(), Provenance::Replay).map(drop)),
-        Some(Told::Kept(kept, made, _)) if as_json => output::json(|out| writeln!(out, "{}", kept.as_json(&made))),
-        Some(Told::Kept(kept, made, fate)) => write!(anstream::stdout(), "{}", screen::out(&(kept.text(&origin(&made)) + &fate))),
-        Some(Told::Plan(recalled, made, fate)) => {
-            let told = super::report(&recalled.decide(), &origin(&made), true);
-            told.and_then(|()| write!(anstream::stdout(), "{}", screen::out(&fate)))
+        Some(Told::Plan(plan, made, fate)) if as_json => {
+            plan.as_json(&made).and_then(|plan| output::json(|out| writeln!(out, "{}", fate.as_json(&made, plan))))
+        }
+        Some(Told::Plan(plan, made, fate)) => {
+            let told = match plan {
+                Shown::Again(recalled) => super::report(&recalled.decide(), &origin(&made), true),
+                Shown::Kept(kept) => write!(anstream::stdout(), "{}", screen::out(&kept.text(&origin(&made)))),
+            };
+            told.and_then(|()| write!(anstream::stdout(), "{}", screen::out(&fate.text(&made))))
         }
     };
     shown(written, End::Done).map(Some)
@@ -269,26 +270,28 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
 enum Told {
     Nothing,
     Operation(Box<History>, Option<Made>),
-    Plan(Recalled, Made, String),
-    /// A plan that can no longer be made again, as far as it is kept.
-    Kept(Kept, Made, String),
+    Plan(Shown, Made, Fate),
 }
 
-/// Who agreed to a plan, whether it was admitted, and what came of each of its operations.
-fn fate(record: &Record<'_>, made: &Made, others: &[RunId]) -> Result<String, Stop> {
-    let mut text = format!("\n{} {}\n", styled(render::CYAN, "run"), made.run.id.as_str());
-    let admissions = made.admitted.iter().map(|weighed| format!("  admission: {}\n", admission::shown(weighed)));
-    text.extend(admissions);
-    if made.admitted.is_empty() {
-        text.push_str("  admission: none, the run ended before it was weighed\n");
+/// A plan that was recorded.
+enum Shown {
+    /// Made again.
+    Again(Recalled),
+    /// It can no longer be made again: as far as it is kept.
+    Kept(Kept),
+}
+
+impl Shown {
+    fn as_json(&self, made: &Made) -> io::Result<Json> {
+        match self {
+            Self::Again(recalled) => {
+                let mut bytes = Vec::new();
+                write_plan(&mut bytes, &recalled.decide(), Provenance::Replay)?;
+                serde_json::from_slice(&bytes).map_err(io::Error::from)
+            }
+            Self::Kept(kept) => Ok(kept.as_json(made)),
+        }
     }
-    let operations = record.operations(&made.run.id)?;
-    text.push_str(&super::ops::lines(&operations));
-    if operations.is_empty() {
-        text.push_str("  nothing was begun\n");
-    }
-    text.extend(also(others).map(|told| format!("  {told}\n")));
-    Ok(text)
 }
 
 fn origin(made: &Made) -> String {
@@ -297,7 +300,7 @@ fn origin(made: &Made) -> String {
 
 /// What two plans do differently, guest by guest.
 pub(super) fn diff(arguments: &Diff) -> Result<End, Stop> {
-    let (one, other) = Place::of(&arguments.from, arguments.config.as_ref()).read(|record, decided| {
+    let (one, other) = Place::of(&arguments.source).read(|record, decided| {
         let found = |name: &str| {
             let made = decided.named(name)?;
             Ok::<_, Stop>((made.clone(), decided.written(record, made, Piece::Plan)?))

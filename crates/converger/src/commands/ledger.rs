@@ -29,7 +29,7 @@ use crate::{files, output, screen, state};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
-pub(super) use key::{key_in, named, signer};
+pub(super) use key::{key_in, named, named_in, signer, unnamed};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {

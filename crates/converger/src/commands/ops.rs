@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use converger_core::apply::{
-    Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
+    Fact, Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
 };
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
@@ -161,11 +161,12 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
         return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
     }
     // What has no end is somebody's as long as a process drives the environment; afterwards a person may know what no reading can tell.
-    let left = progress.is_open().then(|| left(&memory, &resolving.place, &id)).transpose()?;
+    // Its environment is driven by nobody until all of it is written.
+    let (_lock, left) = progress.is_open().then(|| left(&memory, &resolving.place, &id)).transpose()?.unzip();
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
     let record = Record::Resolved { id, resolution, by: state::actor().into(), reason, at_ms: state::now_ms() };
-    let records = left.into_iter().map(|(_, ended)| ended).chain([record]);
+    let records = left.into_iter().chain([record]);
     let _ = memory.commit(Batch::new(records.map(Write::Record).collect()))?;
     memory.attest()?;
     let guest = history.operation.guest.vmid;
@@ -174,8 +175,18 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
         Some(hold) => format!("guest {guest} stays held {}", word_of(&hold.by, &hold.reason, hold.at_ms)),
         None => format!("guest {guest} is free again"),
     };
-    let said = format!("{}operation {} is resolved as {}; {then}\n", text(&history), resolving.id, resolution.word());
+    let late = may_come(&history).filter(|_| resolution != Resolution::Done).map_or_else(String::new, |until| {
+        format!("{} what was sent may still come until {until}: look at the guest again after that\n", styled(render::YELLOW, "note:"))
+    });
+    let said = format!("{}operation {} is resolved as {}; {then}\n{late}", text(&history), resolving.id, resolution.word());
     shown(write!(anstream::stdout(), "{}", screen::out(&said)), End::Done)
+}
+
+/// Until when a change may still come, where that is not over.
+fn may_come(history: &History) -> Option<String> {
+    let (outcome, _) = history.ended.as_ref()?;
+    let Fact::Text(until) = outcome.findings().evidence.get("may_come_until")? else { return None };
+    moment::read(until).filter(|until| *until > state::now_ms() / 1000).map(moment::written)
 }
 
 /// The end of an operation that was left without one, for a person to resolve: nobody drives its environment, and nobody will meanwhile.

@@ -32,7 +32,7 @@ pub(super) fn schema(format: Format) -> Result<End, Stop> {
         Format::Entry => evidence::numbered(),
         Format::Verified => evidence::verified(),
         Format::Reproduced => evidence::reproduced(),
-        Format::Kept => evidence::kept(),
+        Format::Explained => evidence::explained(),
         Format::Backtest => evidence::backtest(),
         Format::Diff => evidence::diff(),
         Format::Pruned => evidence::pruned(),
@@ -227,6 +227,13 @@ fn found() -> Json {
 }
 
 fn plan() -> Json {
+    let mut schema = plan_row();
+    head(&mut schema, "What would be done and what is refused (plan.json)");
+    schema
+}
+
+/// The same as a part of something else.
+fn plan_row() -> Json {
     let guest = object(
         &["kind", "verdict", "vmid"],
         json!({
@@ -252,13 +259,11 @@ fn plan() -> Json {
         &["converged", "guests", "refused", "steps", "unmanaged"],
         json!({ "converged": count(), "guests": count(), "refused": count(), "steps": count(), "unmanaged": count() }),
     );
-    let mut schema = object(
+    object(
         &["body", "digest", "judgement", "provenance", "schema", "summary"],
         json!({
             "body": body, "digest": digest(), "judgement": judgement, "notes": notes(), "provenance": words(&["live", "replay"]),
             "schema": { "const": converger_core::artifact::PLAN_SCHEMA }, "summary": summary,
         }),
-    );
-    head(&mut schema, "What would be done and what is refused (plan.json)");
-    schema
+    )
 }

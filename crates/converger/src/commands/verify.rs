@@ -16,10 +16,10 @@ use std::io::Write as _;
 use std::path::Path;
 
 use converger_core::failure::Code;
-use converger_ledger::{Checkpoint, Verifier};
+use converger_ledger::{BadCheckpoint, Checkpoint, Verifier};
 use serde_json::json;
 
-use super::ledger::{Shelf, broken, named};
+use super::ledger::{Shelf, broken};
 use super::{Stop, shown, witness};
 use crate::cli::Verifying;
 use crate::exit::End;
@@ -75,7 +75,8 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
         Some(path) if path.is_dir() => {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
-            let since = since(arguments, &key)?;
+            let since = since(arguments)?;
+            since.as_ref().map_or(Ok(()), |since| since.is_signed_by(&key))?;
             let whole = directory::verify(path, key, since.as_ref()).map_err(given)?;
             if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
         }
@@ -103,15 +104,11 @@ fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> R
         let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
         return Err(Stop::input(text).help(help));
     }
-    let signed_by = || -> Result<Verifier, Stop> {
-        let named = named(&shelf.directory)?.and_then(|named| Verifier::parse(&named).ok());
-        named.ok_or_else(|| broken("nothing of this ledger was ever signed, and a checkpoint of it was given"))
-    };
-    let since = match (&arguments.since, &key) {
-        (None, _) => None,
-        (Some(_), Some(key)) => since(arguments, key)?,
-        (Some(_), None) => since(arguments, &signed_by()?)?,
-    };
+    let since = since(arguments)?;
+    // Without a key it is that of the ledger, which is known once its entries were read.
+    if let (Some(since), Some(key)) = (&since, &key) {
+        since.is_signed_by(key)?;
+    }
     let whole = shelf.read(|book| database::verify(book, key.as_ref(), since.as_ref()))?;
     witness::guard(&shelf.directory, shelf.witness.as_deref())?;
     Ok(whole)
@@ -121,20 +118,30 @@ fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> R
 struct Since {
     /// The file that keeps it, for people.
     name: String,
+    /// What it says, to be believed once it is known who signed it.
     checkpoint: Checkpoint,
+    signed: Vec<u8>,
 }
 
-fn since(arguments: &Verifying, key: &Verifier) -> Result<Option<Since>, Stop> {
+impl Since {
+    fn is_signed_by(&self, key: &Verifier) -> Result<(), Stop> {
+        Checkpoint::verify(&self.signed, key).map(drop).map_err(|error| no_checkpoint(&self.name, &error))
+    }
+}
+
+fn since(arguments: &Verifying) -> Result<Option<Since>, Stop> {
     let Some(path) = &arguments.since else { return Ok(None) };
     let name = files::shown(path);
     let read = files::read(path).map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?;
-    let checkpoint = Checkpoint::verify(&read.bytes, key).map_err(|error| {
-        broken(format!("{name}: {error}")).help(
-            "--since takes a checkpoint of this ledger that somebody kept, as `converger ledger checkpoint` prints it and as an export has it: \
-             compare the file and the key with their source",
-        )
-    })?;
-    Ok(Some(Since { name, checkpoint }))
+    let checkpoint = Checkpoint::unverified(&read.bytes).map_err(|error| no_checkpoint(&name, &error))?;
+    Ok(Some(Since { name, checkpoint, signed: read.bytes }))
+}
+
+fn no_checkpoint(name: &str, error: &BadCheckpoint) -> Stop {
+    broken(format!("{name}: {error}")).help(
+        "--since takes a checkpoint of this ledger that somebody kept, as `converger ledger checkpoint` prints it and as an export has it: \
+         compare the file and the key with their source",
+    )
 }
 
 fn verifier(text: &str) -> Result<Verifier, Stop> {

@@ -6,18 +6,22 @@
 //!
 //! What never enters: mending either of the two.
 
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use converger_core::evidence::Entry;
 use converger_core::failure::Code;
-use converger_ledger::{Checkpoint, Hash, TiledHashes, Verifier, root_at};
-use converger_store::{Batch, Head, Looked, Store as _, Write};
+use converger_core::moment;
+use converger_ledger::{Checkpoint, Hash, Hashes, Signer, Tile, TiledHashes, Tree, Verifier, root_at};
+use converger_store::{Batch, Head, Looked, Store as _, StoreError, Write};
 
 use super::Stop;
-use super::ledger::{broken, key_in, named, signer};
+use super::ledger::{broken, damaged, key_in, named, named_in, signer, unnamed};
 use super::memory::{self, Memory};
 use crate::{files, state};
 
@@ -46,7 +50,7 @@ fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
 pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
     let Some(path) = witness else { return Ok(()) };
     is_apart(directory, path)?;
-    let Some(seen) = read(directory, path)? else {
+    let Some(seen) = read(path, |bytes| verifier(directory, named(directory)?, bytes))? else {
         return if named(directory)?.is_none() { Ok(()) } else { Err(forgotten(directory, path)) };
     };
     extends(found(directory, &seen)?, &seen, directory)
@@ -93,28 +97,43 @@ fn forgotten(directory: &Path, path: &Path) -> Stop {
 fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, Stop> {
     let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(Standing::Shorter) };
     let own = store.heads().map_err(|error| memory::failed(&error))?.all;
+    standing_by(seen, own, |tile| store.hashes(tile))
+}
+
+/// The same of the store that is open.
+fn found_in(memory: &Memory, seen: &Checkpoint) -> Result<Standing, Stop> {
+    let own = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?.all;
+    standing_by(seen, own, |tile| memory.wait(memory.store.hashes(tile)))
+}
+
+/// How a ledger stands to what was seen of it, by tiles that a function reads.
+fn standing_by(seen: &Checkpoint, own: Head, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>) -> Result<Standing, Stop> {
     if own.size < seen.size {
         return Ok(standing(seen, own, None));
     }
-    let mut hashes = TiledHashes::new(own.size, |tile| {
-        let found = store.hashes(tile).map_err(|error| memory::failed(&error))?;
-        found.ok_or_else(|| broken(format!("{} is missing", tile.path())))
-    });
-    Ok(standing(seen, own, Some(root_at(&mut hashes, seen.size)?)))
+    Ok(standing(seen, own, Some(root_at(&mut hashes(own.size, tile), seen.size)?)))
+}
+
+/// The roots of subtrees of a ledger of this size.
+fn hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>) -> impl Hashes<Error = Stop> {
+    TiledHashes::new(size, move |wanted| {
+        let found = tile(wanted).map_err(|error| damaged(&error))?;
+        found.ok_or_else(|| broken(format!("{} is missing", wanted.path())))
+    })
 }
 
 /// A checkpoint is a few lines; more is none.
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
-/// What the witness has seen, if it has seen something.
-fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
+/// What the witness has seen, if it has seen something. The checkpoint is believed under the key that is given for its bytes.
+fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, Stop>) -> Result<Option<Checkpoint>, Stop> {
     let shown = files::shown(path);
     let bytes = match files::read_at_most(path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
         // The storage of the witness is there, and the file is not: it has seen nothing yet.
         Err(error) if error.kind() == io::ErrorKind::NotFound && room(path).is_dir() => return Ok(None),
         read => read.map_err(|error| unasked(path, &error))?,
     };
-    let (verifier, other) = (verifier(directory, &bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
+    let (verifier, other) = (verifier(&bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
     Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
         let what = if bytes.is_empty() { "is empty".to_owned() } else { format!("{other}: {error}") };
         broken(format!("the witness {shown} {what}")).help(
@@ -124,14 +143,16 @@ fn read(directory: &Path, path: &Path) -> Result<Option<Checkpoint>, Stop> {
     })
 }
 
-/// The key of the ledger here. Where there is no ledger left, it is told as put back from a copy of before it began.
-fn verifier(directory: &Path, bytes: &[u8]) -> Result<Verifier, Stop> {
+/// The key of the ledger here, which may name one. Where there is no ledger left, it is told as put back from a copy of before it began.
+fn verifier(directory: &Path, named: Option<String>, bytes: &[u8]) -> Result<Verifier, Stop> {
     // A copy of before the first signature has the key, and no entry that names it.
     // Nothing is signed here, so that the secret may be elsewhere.
-    let of_ledger = named(directory)?.and_then(|named| Verifier::parse(&named).ok());
+    let of_ledger = named.and_then(|named| Verifier::parse(&named).ok());
     let own = if of_ledger.is_some() { of_ledger } else { key_in(directory)?.map(|signer| signer.verifier()) };
     match own {
         Some(verifier) => Ok(verifier),
+        None if Checkpoint::unverified(bytes).is_err() => Err(broken("the file that is named as `witness` is no checkpoint")
+            .help("name a file of its own on other storage in `[ledger]`: where there is none, the next command that writes makes it")),
         None => {
             let size = Checkpoint::unverified(bytes).map_or(0, |checkpoint| checkpoint.size);
             let shown = files::shown(directory);
@@ -145,6 +166,12 @@ fn room(path: &Path) -> &Path {
     path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// Whether a path is the witness, or the file that those who tell it take turns by.
+pub(super) fn keeps(witness: &Path, path: &Path) -> bool {
+    let is_named = |own: &Path| files::are_one(path, own) || path == own;
+    is_named(witness) || is_named(&lock_of(witness))
+}
+
 /// Who cannot be asked has not agreed.
 fn unasked(path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
@@ -154,15 +181,50 @@ fn unasked(path: &Path, error: &io::Error) -> Stop {
 
 /// Tells the witness how long the ledger is now, as far as it is durable.
 pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop> {
-    witness.map_or(Ok(()), |path| tell(memory, path, Telling::On))
+    witness.map_or(Ok(()), |path| tell(memory, path))
+}
+
+/// How long somebody else may have their turn: telling takes no longer than reading and writing one small file on slow storage.
+const TURN_MAX: Duration = Duration::from_secs(30);
+
+/// The file that those who tell a witness take turns by.
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
 }
 
 /// A turn at the witness, as long as the file is open. It is opened for writing, without which storage over a network locks nothing.
-fn turn(path: &Path) -> io::Result<fs::File> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let file = fs::File::options().create(true).write(true).truncate(false).mode(0o600).open(name)?;
-    file.lock().map(|()| file)
+///
+/// Whoever hangs with their turn, or a server that lost who had it, would otherwise keep everybody waiting for ever.
+fn turn(path: &Path, patience: Duration) -> Result<fs::File, Stop> {
+    let name = lock_of(path);
+    let opened = fs::File::options().create(true).write(true).truncate(false).mode(0o600).open(&name);
+    let file = opened.map_err(|error| unasked(path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::Error(error)) => Err(unasked(path, &error)),
+        Err(TryLockError::WouldBlock) => {
+            let ours = waited(file, patience).map_err(|error| unasked(path, &error))?;
+            ours.ok_or_else(|| kept_waiting(path, &name, patience))
+        }
+    }
+}
+
+/// The file once its lock is ours; none where that takes too long. The system wakes whoever waits, so that nobody asks again and again. A thread that
+/// is left behind ends with the process, and gives back at once what it gets before that.
+fn waited(file: fs::File, patience: Duration) -> io::Result<Option<fs::File>> {
+    let (sender, receiver) = mpsc::channel();
+    let wait = move || drop(sender.send(file.lock().map(|()| file)));
+    thread::Builder::new().name("witness-turn".into()).spawn(wait)?;
+    receiver.recv_timeout(patience).ok().transpose()
+}
+
+fn kept_waiting(path: &Path, lock: &Path, patience: Duration) -> Stop {
+    let (witness, lock, secs) = (files::shown(path), files::shown(lock), patience.as_secs());
+    Stop::failed(format!("the witness {witness} is being told by somebody else, who has had {lock} for {secs} s"))
+        .help("find out who has that file open, and whether they hang; what is recorded stays so, and the next command that writes tells the witness")
+        .code(Code::FileUnwritable)
 }
 
 /// What becomes of what the witness has seen.
@@ -174,26 +236,51 @@ enum Telling {
     Anew,
 }
 
-fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
+/// Whoever looked earlier may come later, also with another copy of the directory. They take turns by a file beside the witness: it is what all
+/// of them have.
+fn tell(memory: &Memory, path: &Path) -> Result<(), Stop> {
+    begin(memory, path)?;
     let signer = signer(memory)?;
-    // Whoever looked earlier may come later, also with another copy of the directory. One after the other, by a file beside the witness: it is
-    // what all of them have.
-    let _turn = turn(path).map_err(|error| unasked(path, &error))?;
+    let _turn = turn(path, TURN_MAX)?;
+    tell_in_turn(memory, &signer, path, Telling::On)
+}
+
+/// A witness that is new is told that there is a ledger before that names its key: whoever dies in between would leave a ledger that was signed and a
+/// witness that is not there, which is what a witness looks like whose storage is gone.
+fn begin(memory: &Memory, path: &Path) -> Result<(), Stop> {
+    if named_in(memory)?.is_some() {
+        return Ok(());
+    }
+    let signer = unnamed(memory)?;
+    let _turn = turn(path, TURN_MAX)?;
+    if read(path, |_| Ok(signer.verifier()))?.is_some() {
+        return Ok(());
+    }
+    let nothing = Checkpoint { origin: signer.verifier().name().to_owned(), size: 0, root: Tree::default().root() };
+    write(path, &nothing.sign(&signer))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Stop> {
+    files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
+        Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
+            .help("what was done stays done and is recorded; the witness is told by the next command that writes")
+            .code(Code::FileUnwritable)
+    })
+}
+
+fn tell_in_turn(memory: &Memory, signer: &Signer, path: &Path, telling: Telling) -> Result<(), Stop> {
     let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
     let head = heads.durable;
-    let mut hashes = TiledHashes::new(heads.all.size, |tile| {
-        let found = memory.wait(memory.store.hashes(tile)).map_err(|error| memory::failed(&error))?;
-        found.ok_or_else(|| broken(format!("{} is missing", tile.path())))
-    });
+    let mut hashes = hashes(heads.all.size, |tile| memory.wait(memory.store.hashes(tile)));
     if root_at(&mut hashes, head.size)? != head.root {
         return Err(broken(format!(
             "the hashes over the first {} entries do not lead to the recorded root: the witness is not told",
             head.size
         )));
     }
-    let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(&signer);
+    let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(signer);
     if telling == Telling::On
-        && let Some(seen) = read(&memory.directory, path)?
+        && let Some(seen) = read(path, |_| Ok(signer.verifier()))?
     {
         // Another copy of the directory may have told it meanwhile.
         let root = if seen.size > heads.all.size { None } else { Some(root_at(&mut hashes, seen.size)?) };
@@ -202,29 +289,38 @@ fn tell(memory: &Memory, path: &Path, telling: Telling) -> Result<(), Stop> {
             return Ok(());
         }
     }
-    files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
-        Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
-            .help("what was done stays done and is recorded; the witness is told by the next command that writes")
-            .code(Code::FileUnwritable)
-    })
+    write(path, &text)
 }
 
-/// A person takes a state directory back into service.
+/// A person takes a state directory back into service. From the first look to the last word it is their turn: what another copy told the witness in
+/// between would be neither weighed nor named.
 pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
-    let seen = read(&memory.directory, witness)?;
+    let _turn = turn(witness, TURN_MAX)?;
+    let seen = read(witness, |bytes| verifier(&memory.directory, named_in(memory)?, bytes))?;
     let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
     // A witness that is new, or whose file is gone, is begun anew by a person too.
     let is_needed = match &seen {
-        Some(seen) => found(&memory.directory, seen)? != Standing::Extends,
-        None => named(&memory.directory)?.is_some(),
+        Some(seen) => found_in(memory, seen)? != Standing::Extends,
+        None => named_in(memory)?.is_some(),
     };
     if !is_needed {
         return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
     }
     let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, root, at_ms: state::now_ms() };
     let _ = memory.commit(Batch::from(Write::decision(entry)))?;
-    tell(memory, witness, Telling::Anew)?;
+    tell_in_turn(memory, &signer(memory)?, witness, Telling::Anew)?;
     Ok(size)
+}
+
+/// What an entry says of what somebody had seen: that a person took an older copy back into service in its place. Then the same key signs both, and
+/// whoever holds the one that was given up is to learn who did that, when and why.
+pub(super) fn given_up(index: u64, entry: &Entry, seen: &Checkpoint) -> Option<String> {
+    let Entry::Resync { by, reason, size, root: Some(root), at_ms } = entry else { return None };
+    if *size != seen.size || **root != seen.root.to_string() {
+        return None;
+    }
+    let (by, when, reason) = (files::plain(by), moment::written(at_ms / 1000), files::plain(reason));
+    Some(format!("; entry {index} says that {by} took an older copy into service in its place at {when}: {reason}"))
 }
 
 #[cfg(test)]
@@ -233,6 +329,37 @@ mod tests {
 
     fn seen(size: u64, word: &[u8]) -> Checkpoint {
         Checkpoint { origin: "log".into(), size, root: Hash::of_leaf(word) }
+    }
+
+    /// A turn that nobody gives back is told with its file, and is not waited for without end.
+    #[test]
+    fn a_turn_is_waited_for_as_long_as_there_is_patience() {
+        let room = tempfile::tempdir().expect("a directory");
+        let witness = room.path().join("witness");
+        let theirs = turn(&witness, Duration::ZERO).unwrap_or_else(|stop| panic!("{}", stop.sentence()));
+        let stop = turn(&witness, Duration::from_millis(1)).map(drop).expect_err("it is theirs");
+        let told = stop.sentence();
+        assert!(told.contains("is being told by somebody else") && told.contains("witness.lock"), "{told}");
+        drop(theirs);
+        // Whoever lost patience may get it for a moment, and gives it back.
+        assert!(turn(&witness, TURN_MAX).is_ok(), "they gave it back");
+    }
+
+    #[test]
+    fn only_what_was_given_up_is_told_as_that() {
+        let entry = |root: Option<&str>| Entry::Resync {
+            by: "ann".into(),
+            reason: "the disk was lost".into(),
+            size: 3,
+            root: root.map(Into::into),
+            at_ms: 1_794_700_800_000,
+        };
+        let own = seen(3, b"a");
+        let told = given_up(7, &entry(Some(&own.root.to_string())), &own).expect("it is that one");
+        assert_eq!(told, "; entry 7 says that ann took an older copy into service in its place at 2026-11-15T00:00:00Z: the disk was lost");
+        assert_eq!(given_up(7, &entry(None), &own), None);
+        assert_eq!(given_up(7, &entry(Some(&own.root.to_string())), &seen(4, b"a")), None);
+        assert_eq!(given_up(7, &entry(Some(&own.root.to_string())), &seen(3, b"b")), None);
     }
 
     #[test]

@@ -103,6 +103,13 @@ pub(crate) struct Connection {
     pub(crate) clock: Clock,
 }
 
+impl Connection {
+    /// What an answer may take.
+    pub(crate) fn answer_ms_max(&self) -> u64 {
+        u64::try_from(self.bounds.deadline.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// An answer takes at least a second, and nobody waits longer than ten minutes.
 const TIMEOUT_SECS: RangeInclusive<u64> = 1..=600;
 

@@ -1,7 +1,16 @@
 //! The first signal begins nothing new and waits; the second leaves at once, and the next apply finds out. Two at once: the second is
 //! refused.
 
-use crate::stage::{Applying, STARTS, Stage};
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, mpsc};
+
+use converger_lab::server::Passed;
+
+use crate::stage::{Applying, STARTS, Stage, signal};
 
 const DRAINED: &str = "nothing new is begun; what is under way goes on (Ctrl-C again leaves at once)";
 
@@ -56,6 +65,66 @@ fn the_second_signal_leaves_at_once_and_the_next_apply_finds_out() {
         stage.let_tasks_end();
         check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
     }
+}
+
+/// After `--timeout` nothing new is begun, so that the first signal is the second word.
+#[test]
+fn one_signal_leaves_after_the_time_is_over() {
+    let mut stage = Stage::set(STARTS);
+    let mut arguments = stage.confirmed();
+    arguments.extend(["--timeout", "1"].map(str::to_owned));
+    let mut apply = Applying::start(stage.converger(&arguments.iter().map(String::as_str).collect::<Vec<_>>()));
+    apply.until("101 qemu web-1 start: sent");
+    apply.until("the time of `--timeout` is over: nothing new is begun; what is under way goes on (Ctrl-C leaves at once)");
+    apply.signal("INT");
+    let (code, said) = apply.end();
+    assert_eq!(code, Some(5), "{said}");
+    assert_eq!(stage.result(), ["101 held", "102 not-run"], "{said}");
+    assert_eq!(stage.sent(), ["101 start"]);
+    stage.let_tasks_end();
+    check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
+}
+
+/// Until it takes nothing more.
+fn fill(mut pipe: &File) {
+    for size in [4096, 1] {
+        loop {
+            match pipe.write(&vec![b' '; size]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+/// Whoever shows what it says takes nothing any more: it leaves all the same, and the journal has what was under way.
+#[test]
+fn the_second_signal_leaves_also_where_nobody_takes_a_line() {
+    let (_reader, screen) = std::io::pipe().expect("a pipe");
+    // Opened once more, so that only this end does not wait.
+    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).expect("a flag");
+    let filler = File::options().write(true).custom_flags(flags).open(format!("/proc/self/fd/{}", screen.as_raw_fd())).expect("a pipe");
+    let (sent, is_sent) = mpsc::channel();
+    let sent = Mutex::new(sent);
+    // As soon as something is sent, the screen takes nothing any more.
+    let watcher = move |passed: &Passed<'_>| {
+        if passed.record.method == "POST" {
+            fill(&filler);
+            sent.lock().expect("nobody panicked").send(()).expect("somebody waits");
+        }
+    };
+    let mut stage = Stage::watched(STARTS, Some(Arc::new(watcher)));
+    let arguments = stage.confirmed();
+    let mut command = stage.converger(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut apply = command.stdout(Stdio::null()).stderr(screen).spawn().expect("it starts");
+    is_sent.recv().expect("something is sent");
+    // Two of one kind could be taken for one.
+    ["INT", "TERM"].iter().for_each(|name| signal(name, apply.id()));
+    assert_eq!(apply.wait().expect("it ends").code(), Some(5));
+    assert_eq!(stage.sent(), ["101 start"]);
+    stage.let_tasks_end();
+    check_rest(&mut stage, "finding out what became of 1 operation of an earlier run");
 }
 
 #[test]

@@ -19,8 +19,16 @@ struct Terminal {
 
 impl Terminal {
     fn open(stage: &Stage, line: &str) -> Self {
-        let line = format!("exec {} {line}", env!("CARGO_BIN_EXE_converger"));
-        let mut command = stage.homely("script", &["-q", "-e", "-f", "-c", &line, "/dev/null"]);
+        Self::begin(stage, &format!("exec {} {line}", env!("CARGO_BIN_EXE_converger")))
+    }
+
+    /// The same with room for more than one line: what `script` lends has none until somebody says so.
+    fn large(stage: &Stage, line: &str) -> Self {
+        Self::begin(stage, &format!("stty rows 40 cols 120; exec {} {line}", env!("CARGO_BIN_EXE_converger")))
+    }
+
+    fn begin(stage: &Stage, line: &str) -> Self {
+        let mut command = stage.homely("script", &["-q", "-e", "-f", "-c", line, "/dev/null"]);
         let mut child = command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("`script` is installed");
         let screen = child.stdout.take().expect("piped");
         Self { child, screen, seen: String::new() }
@@ -88,6 +96,26 @@ fn who_types_yes_and_the_name_is_obeyed_and_sees_it_happen() {
     assert_eq!(code, Some(0), "{screen}");
     assert!(screen.contains("1 step: 1 done"), "{screen}");
     assert_eq!(stage.sent(), ["103 shutdown"]);
+}
+
+/// Below what is under way stands how many of all have ended.
+#[test]
+fn whoever_waits_for_several_steps_sees_how_many_have_ended() {
+    let mut stage = Stage::set(STARTS);
+    let mut terminal = Terminal::large(&stage, "apply desired.yaml");
+    terminal.until(QUESTION);
+    terminal.answer("yes");
+    terminal.until("101 qemu ");
+    terminal.until("start: under way");
+    terminal.until("0 of 2 ended");
+    stage.let_tasks_end();
+    terminal.until("1 of 2 ended");
+    terminal.until("start: under way");
+    stage.let_tasks_end();
+    let (code, screen) = terminal.end();
+    assert_eq!(code, Some(0), "{screen}");
+    assert!(screen.contains("2 steps: 2 done"), "{screen}");
+    assert_eq!(stage.sent(), ["101 start", "102 start"]);
 }
 
 #[test]

@@ -95,6 +95,26 @@ fn place(bed: &Bed, run: &str) -> usize {
     entry(&Forger::at(&bed.state()), "admission", run).0
 }
 
+/// When it was weighed decides how old its reading was, and how old that may be is not for the bundle to say.
+#[test]
+fn an_admission_at_another_time_or_on_an_older_reading_is_found() {
+    let (bed, _, done) = bed();
+    let late = "the bundle was weighed at another time than the entry says";
+    check_found(&bed, &done, late, |forger| {
+        let at = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["at_ms"].as_u64().expect("a time");
+        forge(forger, "admission", &done, |text| Some(text.replace(&at(text).to_string(), &(at(text) + 1).to_string())));
+    });
+    let older = "a reading may have been older than any admission allows";
+    check_found(&bed, &done, older, |forger| {
+        let named = bundle(&entry(forger, "admission", &done).1);
+        let body = forger.text(&format!("SELECT CAST(body AS TEXT) FROM blobs WHERE digest = '{named}'"));
+        let other = body.replace("\"age_secs_max\":900,", "\"age_secs_max\":901,");
+        assert_ne!(other, body, "nothing is changed");
+        let digest = put_blob(forger, &other);
+        forge(forger, "admission", &done, |text| Some(text.replace(&named, &digest)));
+    });
+}
+
 #[test]
 fn an_admission_whose_approval_or_answer_is_another_one_is_found() {
     let (bed, refused, done) = bed();
@@ -185,8 +205,9 @@ fn a_decision_of_another_planner_is_not_pretended_and_still_shown() {
     }
     assert!(kept.contains(&format!("note: it is shown as it was written then, and was not made again: {why}")), "{kept}");
     let json: Value = serde_json::from_str(&bed.told(&["explain", &done, "--json"], 0)).expect("JSON");
-    assert_eq!((&json["schema"], &json["code"]), (&"converger.kept/1".into(), &"other-planner".into()), "{json}");
-    assert_eq!(json["body"]["guests"].as_array().map(Vec::len), Some(2), "{json}");
+    let plan = &json["plan"];
+    assert_eq!((&plan["schema"], &plan["code"]), (&"converger.kept/1".into(), &"other-planner".into()), "{json}");
+    assert_eq!(plan["body"]["guests"].as_array().map(Vec::len), Some(2), "{json}");
     let weighed = bed.run(&["backtest", "--config", "converger.toml"]);
     assert_eq!(weighed.code, Some(1), "{weighed:?}");
     assert!(weighed.out.contains("1 run weighed, 0 would have been decided in another way, 1 cannot be weighed"), "{weighed:?}");

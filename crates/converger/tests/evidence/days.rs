@@ -143,6 +143,49 @@ fn what_the_journal_has_otherwise_is_found_at_its_entry() {
     }
 }
 
+/// Whoever kept a checkpoint is told what is broken, and where, as everybody is: the key that it is checked with is found on the same walk.
+#[test]
+fn a_broken_record_is_told_as_that_to_whoever_kept_a_checkpoint() {
+    let bed = Bed::short();
+    let seen = bed.told(&["ledger", "checkpoint"], 0);
+    bed.stage.put("seen", &seen);
+    bed.told(&["verify", "--since", "seen"], 0);
+    let none = "UPDATE ledger_entries SET body = CAST('{}' AS BLOB), sum = row_sum(seq, CAST('{}' AS BLOB)) WHERE seq = 1";
+    let cases = [("DELETE FROM ledger_entries WHERE seq = 1", "entry 0 is missing"), (none, "entry 0 is none that this program writes")];
+    for (statements, words) in cases {
+        let whole = bed.keep_state("whole");
+        Forger::at(&bed.state()).run(statements);
+        bed.check_broken(&["verify", "--since", "seen"], words);
+        let said = bed.run(&["verify", "--since", "seen", "--json"]);
+        let json: serde_json::Value = serde_json::from_str(&said.out).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+        assert_eq!((said.code, &json["whole"], &json["index"]), (Some(6), &false.into(), &0.into()), "{said:?}");
+        bed.put_state_back(&whole);
+        fs::remove_dir_all(whole).expect("removed");
+    }
+    // A checkpoint that was changed is none, whatever the record is.
+    bed.stage.put("seen", &seen.replacen('\n', "\n1", 1));
+    bed.check_broken(&["verify", "--since", "seen"], "seen: ");
+}
+
+/// A step that is carried out twice in one run acts twice; each of the two is a step of the plan.
+#[test]
+fn a_step_that_was_begun_twice_in_one_run_is_found() {
+    let bed = Bed::short();
+    let id = Forger::at(&bed.state()).text(LAST);
+    let twin = format!("{id}9");
+    let twice = |forger: &Forger| {
+        let mut entries: Vec<String> = forger.entries().into_iter().map(|entry| String::from_utf8(entry).expect("text")).collect();
+        let about = |entry: &&String, kind: &str| entry.contains(&id) && entry.contains(kind);
+        let again = ["\"kind\":\"intent\"", "\"kind\":\"outcome\""]
+            .map(|kind| entries.iter().find(|entry| about(entry, kind)).expect("one").replace(&id, &twin));
+        let behind = 1 + entries.iter().rposition(|entry| about(&entry, "\"kind\":\"outcome\"")).expect("one");
+        entries.splice(behind..behind, again);
+        forger.rewrite(&entries.into_iter().map(String::into_bytes).collect::<Vec<_>>());
+    };
+    let words = format!("the operation {twin} is a step of guest 102 that was begun before in the run ");
+    check_found(&bed, "a step twice", twice, &words);
+}
+
 /// What entries name by digest is kept as it was, or a person let it go.
 #[test]
 fn what_entries_name_and_is_gone_or_another_is_found() {
@@ -181,6 +224,18 @@ fn entries_that_were_moved_changed_or_removed_are_found_with_their_place() {
         entries[51] = twin;
     };
     check_found(&bed, "written over", edited(doubled), &format!("entry 51 (tile/0/000): {kept}"));
+    // The one before it is another, which its hash tells once the tile is full.
+    let both = |entries: &mut Vec<Vec<u8>>| {
+        let at = entries[205].iter().position(|byte| *byte == b'1').expect("a number");
+        entries[205][at] = b'2';
+        entries[209] = b"{}".to_vec();
+    };
+    check_found(&bed, "changed, and one behind it is none", edited(both), &format!("entry 205 (tile/0/000): {kept}"));
+    let none = |entries: &mut Vec<Vec<u8>>| {
+        entries[205] = b"{}".to_vec();
+        entries.swap(209, 210);
+    };
+    check_found(&bed, "none, and one behind it is another", edited(none), "entry 205 is none that this program writes");
     let gap = |forger: &Forger| forger.run("DELETE FROM ledger_entries WHERE seq = 100");
     check_found(&bed, "a gap", gap, "entry 99 is missing");
     let last = format!("DELETE FROM ledger_entries WHERE seq = {size}");
@@ -211,6 +266,11 @@ fn hashes_and_heads_that_were_changed_are_found() {
         forger.put_tile(tile, &hashes, root);
     };
     check_found(&bed, "a tile", tile, kept);
+    for place in [0, 1] {
+        let gone = format!("DELETE FROM ledger_tiles WHERE level = 0 AND place = {place}");
+        let missing = format!("entry {} (tile/0/00{place}): the hashes over it are missing", place * 256);
+        check_found(&bed, "a tile that is gone", |forger| forger.run(&gone), &missing);
+    }
     let head = |root| move |forger: &Forger| forger.put_head(Head { size, root: Hash::of_leaf(root) });
     check_found(&bed, "a root", head(b"another"), &format!("the entries 512 to {} lead to the root ", size - 1));
 }

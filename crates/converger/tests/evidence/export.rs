@@ -2,7 +2,14 @@
 
 use std::fs;
 
+use converger_core::apply::{End, Run, RunId};
+use converger_core::artifact::Digest;
+use converger_core::evidence::Inputs;
+use converger_core::guest::EnvironmentName;
+use converger_core::testing::some_inputs;
 use converger_ledger::{Checkpoint, Hash, Signer};
+use converger_store::conformance::now;
+use converger_store::{Batch, Settings, SqliteStore, Store as _, Write};
 
 use crate::bed::{Bed, ENTRIES_MAX, ENTRIES_MIN};
 use crate::files::Files;
@@ -73,6 +80,21 @@ fn strangers_accept_each_receipt_and_a_changed_one_proves_nothing() {
         bed.stage.put("receipt.txt", &receipt.replacen(&format!("index {index}"), &format!("index {}", index ^ 1), 1));
         bed.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt proves nothing: ");
         bed.check_broken(&["verify", "receipt.txt", "--key", &stranger().verifier().to_string()], "receipt.txt proves nothing: ");
+    }
+}
+
+/// What is exported lies in the directory that was named, whatever leads out of it.
+#[test]
+fn an_export_follows_no_link() {
+    let bed = Bed::short();
+    std::fs::create_dir(bed.stage.path("outside")).expect("made");
+    for link in ["blob/sha256", "tile/entries", "tile/0"] {
+        let target = bed.stage.path("linked");
+        std::fs::create_dir_all(target.join(link).parent().expect("a room")).expect("made");
+        std::os::unix::fs::symlink(bed.stage.path("outside"), target.join(link)).expect("linked");
+        bed.check_ended(&["ledger", "export", "linked"], 2, "is a link, and leads out of the export");
+        assert_eq!(std::fs::read_dir(bed.stage.path("outside")).expect("there").count(), 0, "{link}");
+        std::fs::remove_dir_all(target).expect("removed");
     }
 }
 
@@ -201,6 +223,45 @@ fn a_swapped_checkpoint_is_noticed() {
     let mut foreign = files.clone();
     *foreign.at("checkpoint") = Files::read(&other.export("export")).0["checkpoint"].clone();
     check_noticed(&bed, &key, "of another log", &foreign, "checkpoint: ");
+}
+
+/// The first thing that is wrong is told, also where more is wrong behind it.
+#[test]
+fn a_flipped_entry_is_told_before_a_file_that_is_gone_behind_it() {
+    let (bed, files, key, size) = exported();
+    let part = format!("tile/entries/002.p/{}", size % 256);
+    let (fifth, _) = place(&files.0["tile/entries/000"], 5);
+    let mut changed = flipped(&files, "tile/entries/000", fifth + 12);
+    changed.0.remove(&part);
+    let words = "entry 5 (tile/0/000): the entry and the hash over it differ, and more is missing or broken behind them";
+    check_noticed(&bed, &key, "an entry and a file behind it", &changed, words);
+}
+
+/// A reading that was let go, and is named again by a later run, is to be there again: an export without it would be broken evidence for
+/// whoever gets it.
+#[test]
+fn what_is_named_again_after_it_was_let_go_is_missed_by_an_export() {
+    let bed = Bed::short();
+    let (reading, rest) = (Digest::of_bytes(b"a reading"), Digest::of_bytes(b"what else they rest on"));
+    let lab = EnvironmentName::new("lab").expect("a name");
+    let started = |id: &str, at_ms| {
+        let inputs = Inputs { config: rest, desired: rest, observation: reading, rules: rest, catalogue: rest, ..some_inputs() };
+        let id = RunId::new(id).expect("an id");
+        let run = Run { id: id.clone(), environment: lab.clone(), plan: rest, by: "ann".into(), at_ms, boot: None };
+        Batch::from(Write::RunStarted { run, inputs: Box::new(inputs) }).with(Write::RunEnded { id, end: End::Done, at_ms })
+    };
+    let store = SqliteStore::open(&bed.state(), Settings::new(|fatal| panic!("{fatal}"))).expect("opens");
+    let put = |batch: Batch| drop(now(store.commit(batch)).expect("written"));
+    put(Batch::from(Write::blob(b"a reading".to_vec())).with(Write::blob(b"what else they rest on".to_vec())));
+    put(started("first", 5));
+    let seen = now(store.heads()).expect("read").all.size;
+    put(Batch::from(Write::Prune { digests: [reading].into(), seen, by: "ann".into(), before_ms: 9, at_ms: 10 }));
+    bed.export("before");
+    bed.told(&["verify", "before"], 0);
+    put(started("second", 20));
+    drop(store);
+    bed.check_broken(&["ledger", "export", "after"], "error[evidence-missing]: ");
+    bed.check_broken(&["verify"], "error[evidence-missing]: ");
 }
 
 /// An export that was extended has the files of its older states too. With the older checkpoint it is that older state, whole; that there is

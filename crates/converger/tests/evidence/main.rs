@@ -18,6 +18,7 @@ mod copies;
 mod days;
 mod export;
 mod files;
+mod first;
 mod flips;
 mod forge;
 mod formats;

@@ -111,6 +111,14 @@ fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
     }
     let told = bed.told(&["explain", &refused], 0);
     assert!(told.contains("  admission: refused in entry ") && told.ends_with("  nothing was begun\n"), "{told}");
+    let json = |run: &str| serde_json::from_str::<Value>(&bed.told(&["explain", run, "--json"], 0)).expect("JSON");
+    let told = json(&done);
+    assert_eq!((&told["run"], &told["plan"]["schema"]), (&done.clone().into(), &"converger.plan/1".into()), "{told}");
+    assert_eq!(told["admissions"][0]["answer"], "admitted", "{told}");
+    let begun: Vec<&Value> = told["operations"].as_array().expect("a list").iter().map(|history| &history["operation"]["id"]).collect();
+    assert_eq!(begun, [&Value::from(format!("{done}-0")), &format!("{done}-1").into()], "{told}");
+    let told = json(&refused);
+    assert_eq!((&told["admissions"][0]["answer"], &told["operations"]), (&"refused".into(), &Value::Array(Vec::new())), "{told}");
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn keyed_after(bed: &Bed, is_admitted: bool) -> Operation {
         provenance: Provenance::Live,
         confirmation: Confirmation::None,
         refused: Refused::StopsAll,
-        now_secs: at_ms / 1000,
+        now_ms: at_ms,
         age_secs_max: Admission::AGE_SECS_MAX,
     };
     let decision = Decision { inputs: inputs.clone(), plan, judgement: digest };

@@ -133,6 +133,8 @@ fn counting(screen: &MultiProgress, count: usize) -> ProgressBar {
     let bar = screen.add(ProgressBar::new(u64::try_from(count).unwrap_or(u64::MAX)));
     let style = ProgressStyle::with_template("{bar:30.cyan/dim} {pos} of {len} ended").unwrap_or_else(|_| ProgressStyle::default_bar());
     bar.set_style(style);
+    // It is not drawn before something moves it.
+    bar.tick();
     bar
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use converger_core::apply::Uptime;
 use converger_engine::clock::{Clock, SystemClock};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::config;
 
@@ -15,19 +16,21 @@ use crate::config;
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     clock: config::Clock,
+    /// When the walk began.
+    began: Instant,
     /// What was waited in all, where nobody really waits.
     passed_ms: Arc<watch::Sender<u64>>,
 }
 
 impl Pace {
     pub(super) fn new(clock: config::Clock) -> Self {
-        Self { clock, passed_ms: Arc::new(watch::Sender::new(0)) }
+        Self { clock, began: Instant::now(), passed_ms: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Comes back after so many seconds, as this clock counts them.
+    /// Comes back so many seconds after the walk began, as this clock counts them.
     pub(super) async fn after(&self, seconds: u64) {
         match self.clock {
-            config::Clock::Real => tokio::time::sleep(Duration::from_secs(seconds)).await,
+            config::Clock::Real => tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await,
             config::Clock::Requests => {
                 let is_over = |passed_ms: &u64| *passed_ms >= seconds.saturating_mul(1000);
                 // Whoever could move it is gone: then it is never.

@@ -107,7 +107,7 @@ impl Recorded<'_> {
         let failed = |error: std::io::Error| Stop::failed(format!("the evidence cannot be written: {error}"));
         let bundle = Bundle::new(&state::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
         let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned(), config::understood);
-        let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, state::now_ms());
+        let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, admission.now_ms);
         let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
         let is_new = |refusal: &&Refusal| refusal.code().entry().reach == Reach::Run && !self.refused.contains(&refusal.code());
         writes.extend(causes.iter().filter(is_new).map(|refusal| self.refusal(None, refusal, at_ms)));

@@ -32,7 +32,8 @@ pub(super) fn read(path: &Path) -> Result<Saved, Stop> {
         return Err(no_plan(&format!("its `schema` is not {PLAN_SCHEMA}")));
     }
     if !is_whole(&text.bytes, plan["digest"].as_str().unwrap_or_default()) {
-        return Err(no_plan("its digest is not that of its body, so that it was edited or cut").help("save it again, and read that"));
+        return Err(no_plan("its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew")
+            .help("save it again, and read that"));
     }
     // A recording shows how things were; what somebody read there was never seen (G7).
     if plan["provenance"] != "live" {

@@ -30,7 +30,7 @@ impl Silence {
     /// The answer, whenever it comes.
     pub(super) async fn watched<T>(&self, answer: impl Future<Output = T>) -> T {
         match self.clock {
-            Clock::Real => self.told(answer, tokio::time::sleep(PATIENCE), || super::say(WAITED_FOR)).await,
+            Clock::Real => self.told(answer, tokio::time::sleep(PATIENCE), || drop(super::mention(WAITED_FOR))).await,
             // Time is moved by answers there: nobody waits for one.
             Clock::Requests => answer.await,
         }

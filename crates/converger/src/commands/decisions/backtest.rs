@@ -64,19 +64,23 @@ pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
     // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
     spine::candidate(&arguments.config)?;
     let Weighed { count, unread, changed, broken } =
-        Place::of(&arguments.from, arguments.state.as_ref()).read(|record, decided| weighed(record, decided, &arguments.config))?;
+        Place::from(&arguments.from, arguments.state.as_deref()).read(|record, decided| weighed(record, decided, &arguments.config))?;
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(count, &changed, &unread)))
     } else {
         write!(anstream::stdout(), "{}", text(count, &changed, &unread))
     };
-    // What cannot be weighed is not unchanged: evidence that is broken is told by its code, whatever else was found.
     shown(written, End::Done)?;
-    match broken {
-        Some(stop) => Err(stop),
-        None if !changed.is_empty() => Ok(End::ChangesPending),
-        None if !unread.is_empty() => Ok(End::Failed),
-        None => Ok(End::Done),
+    broken.map_or_else(|| Ok(end(changed.is_empty(), unread.is_empty())), Err)
+}
+
+/// What cannot be weighed is not unchanged, and what was found besides does not make up for it. Evidence that is broken is told by its code, before
+/// either.
+fn end(is_unchanged: bool, is_all_read: bool) -> End {
+    match (is_all_read, is_unchanged) {
+        (false, _) => End::Failed,
+        (true, false) => End::ChangesPending,
+        (true, true) => End::Done,
     }
 }
 
@@ -139,4 +143,16 @@ fn as_json(count: u64, changed: &[Changed], unread: &[(String, String)]) -> Json
         .collect();
     let unread: Vec<Json> = unread.iter().map(|(run, why)| json!({ "run": run, "why": why })).collect();
     json!({ "schema": "converger.backtest/1", "weighed": count, "changed": rows, "unread": unread })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failed comes before changes that are pending, as everywhere.
+    #[test]
+    fn what_cannot_be_weighed_is_told_before_what_changed() {
+        assert_eq!([end(false, false), end(true, false)], [End::Failed, End::Failed]);
+        assert_eq!([end(false, true), end(true, true)], [End::ChangesPending, End::Done]);
+    }
 }

@@ -3,7 +3,7 @@
 //! What never enters: what was decided, and the environment.
 
 use std::cell::RefCell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use converger_core::apply::{History, OperationId, RunId};
 use converger_core::artifact::Digest;
@@ -12,7 +12,7 @@ use super::super::ledger::{Book, Shelf};
 use super::super::verify::Export;
 use super::super::{Stop, not_kept};
 use super::Decided;
-use crate::cli::FromExport;
+use crate::cli::{FromExport, LedgerSource};
 use crate::files;
 
 /// What is asked for decisions.
@@ -83,11 +83,16 @@ pub(in super::super) enum Place<'p> {
 }
 
 impl<'p> Place<'p> {
-    pub(in super::super) fn of(from: &'p FromExport, config: Option<&'p PathBuf>) -> Self {
+    pub(in super::super) fn of(source: &'p LedgerSource) -> Self {
+        Self::from(&source.from, source.config.as_deref())
+    }
+
+    /// Where nothing else is named, the one that this converger.toml leads to.
+    pub(super) fn from(from: &'p FromExport, config: Option<&'p Path>) -> Self {
         match (&from.from, &from.db) {
             (Some(path), _) => Self::Export { path, key: from.key.as_deref() },
             (None, Some(directory)) => Self::Directory(directory),
-            (None, None) => Self::State(config.map(PathBuf::as_path)),
+            (None, None) => Self::State(config),
         }
     }
 

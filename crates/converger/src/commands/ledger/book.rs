@@ -20,6 +20,8 @@ pub(in super::super) struct Shelf {
     pub(in super::super) directory: PathBuf,
     /// The file on other storage that keeps the last checkpoint, where one is named.
     pub(in super::super) witness: Option<PathBuf>,
+    /// How another one is named, for whoever finds nothing in this one.
+    another: &'static str,
 }
 
 /// How often it is looked again where somebody writes at the same time.
@@ -31,22 +33,26 @@ impl Shelf {
         let survey = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
         let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
         let directory = state::directory(configured.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?;
-        Ok(Self { directory, witness })
+        Ok(Self { directory, witness, another: "--config names another state directory" })
     }
 
     /// A directory that was named.
     pub(in super::super) fn at(directory: &Path) -> Self {
-        Self { directory: directory.to_owned(), witness: None }
+        Self {
+            directory: directory.to_owned(),
+            witness: None,
+            another: "name the state directory itself, the one with `converger.db` in it",
+        }
     }
 
     /// There is a ledger. Whoever opens one for writing asks this first: none is made for whoever looks for one.
     pub(in super::super) fn must_be_there(&self) -> Result<(), Stop> {
-        Book::open(&self.directory)?.map(drop).ok_or_else(|| nothing(&self.directory))
+        Book::open(&self.directory)?.map(drop).ok_or_else(|| self.nothing())
     }
 
     /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<T, Stop> {
-        self.read_if_there(told)?.ok_or_else(|| nothing(&self.directory))
+        self.read_if_there(told)?.ok_or_else(|| self.nothing())
     }
 
     /// The same where there may be nothing at all.
@@ -61,12 +67,11 @@ impl Shelf {
         let text = format!("{} is written to all the time", files::shown(&self.directory));
         Err(Stop::failed(text).code(Code::JournalUnreadable).help("wait until whoever writes to it ends, or look at a copy of it"))
     }
-}
 
-fn nothing(directory: &Path) -> Stop {
-    let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(directory));
-    let help = "`converger apply`, `hold` and `freeze` begin one; --config names another state directory";
-    Stop::input(text).help(help)
+    fn nothing(&self) -> Stop {
+        let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(&self.directory));
+        Stop::input(text).help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.another))
+    }
 }
 
 /// The ledger and the journal as they were when they were opened.

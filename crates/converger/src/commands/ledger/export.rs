@@ -9,11 +9,11 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::Entry;
+use converger_core::evidence::LetGo;
 use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
 
-use super::super::Stop;
+use super::super::{Stop, witness};
 use super::{Book, Signed, broken};
 use crate::files;
 
@@ -86,17 +86,27 @@ fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
             .help("name a directory that is empty or not there")
     })?;
     if old.size > new.size {
-        return Err(broken(format!(
-            "{shown} has {} entries, and the ledger here {}: it was put back from an older copy",
-            old.size, new.size
-        )));
+        let text = format!("{shown} has {} entries, and the ledger here {}: it was put back from an older copy", old.size, new.size);
+        return Err(broken(format!("{text}{}", given_up(book, new.size, &old)?)));
     }
     let root = converger_ledger::root_at(&mut book.hashes(new.size), old.size)?;
     if root == old.root {
-        Ok(())
-    } else {
-        Err(broken(format!("{shown} and the ledger here differ within their first {} entries", old.size)))
+        return Ok(());
     }
+    let text = format!("{shown} and the ledger here differ within their first {} entries", old.size);
+    Err(broken(format!("{text}{}", given_up(book, new.size, &old)?)))
+}
+
+/// Who gave up what was exported before, where an entry says so.
+fn given_up(book: &Book, size: u64, old: &Checkpoint) -> Result<String, Stop> {
+    let mut found = None;
+    book.each(0, size, |index, bytes| {
+        if found.is_none() {
+            found = witness::given_up(index, &book.entry(index, bytes)?, old);
+        }
+        Ok(())
+    })?;
+    Ok(found.unwrap_or_default())
 }
 
 fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
@@ -115,20 +125,18 @@ fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
 
 /// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
 fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
-    let (mut named, mut pruned) = (BTreeSet::new(), BTreeSet::new());
+    let (mut named, mut let_go) = (BTreeSet::new(), LetGo::default());
     book.each(0, size, |index, bytes| {
         let entry = book.entry(index, bytes)?;
         named.extend(entry.names());
-        if let Entry::Pruned { digests, .. } = &entry {
-            pruned.extend(digests.iter().copied());
-        }
+        let_go.hear(&entry);
         Ok(())
     })?;
     let mut kept = 0;
     for digest in named {
         match book.blob(digest)? {
             Some(bytes) => put(directory, &blob_path(digest), &bytes)?,
-            None if pruned.contains(&digest) => continue,
+            None if let_go.contains(&digest) => continue,
             None => return Ok(None),
         }
         kept += 1;
@@ -144,6 +152,12 @@ pub(in super::super) fn blob_path(digest: Digest) -> String {
 /// Writes a file, unless it is there with these bytes.
 fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
     let path = directory.join(path);
+    // Nor does a link lead there on the way.
+    let is_link = |room: &&Path| *room != directory && fs::symlink_metadata(room).is_ok_and(|there| there.is_symlink());
+    if let Some(link) = path.ancestors().skip(1).take_while(|room| room.starts_with(directory)).find(is_link) {
+        let stop = Stop::input(format!("{} is a link, and leads out of the export", files::shown(link))).code(Code::FileTaken);
+        return Err(stop.help("name a directory that is empty or not there"));
+    }
     // What a link leads to is somebody else's, and may be anything: also the key that signs this.
     if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
         let stop = Stop::input(format!("{} is there and is no regular file", files::shown(&path))).code(Code::FileTaken);

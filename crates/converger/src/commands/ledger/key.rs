@@ -7,14 +7,15 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use converger_core::evidence::{Entry, parse_entry};
+use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_ledger::Signer;
-use converger_store::{Batch, KEY_FILE, Looked, Write};
+use converger_store::{Batch, KEY_FILE, Looked, Refused, Store as _, StoreError, Write};
 
 use super::super::Stop;
 use super::super::memory::{self, Memory};
-use super::broken;
+use super::book::entry;
+use super::{broken, damaged};
 use crate::{files, state};
 
 /// A key is one line; more is none.
@@ -22,22 +23,32 @@ const KEY_BYTES_MAX: u64 = 4096;
 
 /// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
 pub(in super::super) fn signer(memory: &Memory) -> Result<Signer, Stop> {
-    if let Some(signer) = known(&memory.directory)? {
+    if let Some(signer) = known(memory)? {
         return Ok(signer);
     }
-    let path = memory.directory.join(KEY_FILE);
-    // One that is there was made by somebody who died before they could say so.
-    let signer = read(&path)?.map_or_else(|| make(&path), Ok)?;
+    let signer = unnamed(memory)?;
     let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: state::now_ms() };
-    let _ = memory.commit(Batch::from(Write::decision(key)))?;
-    Ok(signer)
+    match memory.wait(memory.store.commit(Batch::from(Write::decision(key)))) {
+        Ok(_) => Ok(signer),
+        // Somebody else signed for the first time at the same moment and came first. The file is one, so that theirs is this one, or is told.
+        Err(StoreError::Refused(Refused::SecondKey)) => {
+            known(memory)?.ok_or_else(|| broken("the key that the ledger names comes and goes"))
+        }
+        Err(error) => Err(memory::failed(&error)),
+    }
+}
+
+/// The key of a ledger that names none yet. One that is there was made by somebody who died before they could say so.
+pub(in super::super) fn unnamed(memory: &Memory) -> Result<Signer, Stop> {
+    let path = memory.directory.join(KEY_FILE);
+    read(&path)?.map_or_else(|| make(&path), Ok)
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
-fn known(directory: &Path) -> Result<Option<Signer>, Stop> {
-    let path = directory.join(KEY_FILE);
+fn known(memory: &Memory) -> Result<Option<Signer>, Stop> {
+    let path = memory.directory.join(KEY_FILE);
     let shown = files::shown(&path);
-    match (named(directory)?, read(&path)?) {
+    match (named_in(memory)?, read(&path)?) {
         (None, _) => Ok(None),
         (Some(named), Some(signer)) if named == signer.verifier().to_string() => Ok(Some(signer)),
         (Some(_), Some(_)) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
@@ -47,18 +58,27 @@ fn known(directory: &Path) -> Result<Option<Signer>, Stop> {
     }
 }
 
-/// The key that the ledger names. It stands at the beginning, where the first who signed put it.
+/// The key that the ledger in a directory names, for whoever only looks.
 pub(in super::super) fn named(directory: &Path) -> Result<Option<String>, Stop> {
     let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(None) };
+    first_named(|next| store.entries(next, PAGE))
+}
+
+/// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
+pub(in super::super) fn named_in(memory: &Memory) -> Result<Option<String>, Stop> {
+    first_named(|next| memory.wait(memory.store.entries(next, PAGE)))
+}
+
+/// The first key in entries that are read page by page. It stands at the beginning, where the first who signed put it.
+fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<String>, Stop> {
     let mut next = 0;
     loop {
-        let page = store.entries(next, PAGE).map_err(|error| memory::failed(&error))?;
+        let page = read(next).map_err(|error| damaged(&error))?;
         if page.is_empty() {
             return Ok(None);
         }
         for bytes in &page {
-            let entry = parse_entry(bytes).map_err(|error| broken(format!("entry {next} is none that this program writes: {error}")))?;
-            if let Entry::Key { verifier, .. } = entry {
+            if let Entry::Key { verifier, .. } = entry(next, bytes)? {
                 return Ok(Some(verifier.into()));
             }
             next += 1;

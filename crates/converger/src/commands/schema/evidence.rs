@@ -8,7 +8,7 @@ use converger_core::failure::Code as FailureCode;
 use serde_json::{Value as Json, json};
 
 use super::reports::{count, evidence, flag, history_row, moment, operation, outcome};
-use super::{digest, head, list, object, or_null, text, vmid, words};
+use super::{digest, head, list, object, or_null, plan_row, text, vmid, words};
 
 /// What an entry of each kind says.
 fn kinds() -> Vec<(&'static str, Json)> {
@@ -114,20 +114,32 @@ pub(super) fn reproduced() -> Json {
     schema
 }
 
-/// `explain PLAN --json`, where the plan can no longer be made again.
-pub(super) fn kept() -> Json {
+/// `explain PLAN --json`, `explain RUN --json`.
+pub(super) fn explained() -> Json {
+    let mut schema = object(
+        &["admissions", "also", "at_ms", "by", "entry", "environment", "operations", "plan", "run", "schema"],
+        json!({
+            "admissions": list(admission()), "also": list(text()), "at_ms": count(), "by": text(), "entry": count(), "environment": text(),
+            "operations": list(history_row()), "plan": { "oneOf": [plan_row(), kept()] }, "run": text(),
+            "schema": { "const": "converger.explained/1" },
+        }),
+    );
+    head(&mut schema, "A recorded plan, with who agreed to it and what came of it (explain --json)");
+    schema
+}
+
+/// A plan as it was written, which can no longer be made again.
+fn kept() -> Json {
     // What another planner wrote may have other members than those of this one.
     let written = || json!({ "type": "object" });
-    let mut schema = object(
+    object(
         &["body", "code", "entry", "held_against", "judgement", "plan", "planner", "program", "run", "schema", "why"],
         json!({
             "body": written(), "code": words(&[FailureCode::EvidencePruned, FailureCode::OtherPlanner].map(FailureCode::word)), "entry": count(),
             "held_against": written(), "judgement": digest(), "plan": digest(), "planner": count(), "program": text(), "run": text(),
             "schema": { "const": "converger.kept/1" }, "why": text(),
         }),
-    );
-    head(&mut schema, "A plan as it was written, which can no longer be made again (explain --json)");
-    schema
+    )
 }
 
 /// `backtest --json`.

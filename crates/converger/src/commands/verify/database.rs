@@ -3,23 +3,29 @@
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
 use converger_core::failure::Code;
-use converger_ledger::{Growth, Hash, Tile, Verifier, root_at};
+use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile, Verifier, root_at};
 use converger_store::{Head, StoreError};
 
 use super::super::Stop;
-use super::super::ledger::{Book, broken, damaged, key_in, named};
+use super::super::ledger::{Book, broken, damaged, key_in};
 use super::{Since, Whole, heard::Heard};
 use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (heard, root) = entries(book, since)?;
+    let own = named(&heard)?;
+    if let (Some(since), None) = (since, key) {
+        let unsigned = || broken("nothing of this ledger was ever signed, and a checkpoint of it was given");
+        since.is_signed_by(own.as_ref().ok_or_else(unsigned)?)?;
+    }
+    heard.extends()?;
     let gone = heard.deep.kept(|digest| book.blob(digest))?;
     journal(book, &heard)?;
     // What no entry is about, or what is damaged in a way that nobody reads, is found last: above, damage has a place.
     if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
-    let (own, mut notes) = keys(book, key)?;
+    let mut notes = keys(book, own.as_ref(), key)?;
     notes.extend(unnamed(book, &heard)?);
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
@@ -29,12 +35,22 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
 /// Every entry, and every hash that is kept over them.
 fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Heard<'s>, Hash), Stop> {
     let heads = book.heads()?;
-    let (mut heard, mut growth, mut full) = (Heard::new(since), Growth::default(), Vec::new());
-    book.each(0, heads.all.size, |_, entry| {
+    let (mut heard, mut growth, mut full, mut wrong) = (Heard::new(since), Growth::default(), Vec::new(), None);
+    let hashed = book.each(0, heads.all.size, |index, entry| {
         growth.append(Hash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
+        if wrong.is_none() {
+            wrong = heard.take(entry, |_| {}).err();
+        }
         full.drain(..).try_for_each(|(tile, hashes): (Tile, Vec<Hash>)| is_kept(book, tile, &hashes))?;
-        heard.take(entry, |_| {})
-    })?;
+        // Hashes are kept over full tiles: an entry before this one may be found to be another when the tile is full, and not earlier.
+        let is_full = (index + 1).is_multiple_of(TILE_WIDTH);
+        wrong.take_if(|_| is_full).map_or(Ok(()), Err)
+    });
+    match (wrong, hashed) {
+        // At one entry, what it says tells more than that its hash is another: neither of the two is signed here.
+        (Some(said), Err(hashed)) => return Err(if hashed.index() < said.index() { hashed } else { said }),
+        (said, hashed) => hashed.and(said.map_or(Ok(()), Err))?,
+    }
     let root = growth.tree().root();
     if root != heads.all.root {
         return Err(other_root(heads.all, root));
@@ -48,13 +64,12 @@ fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Heard<'s>, Hash
     if root_at(&mut book.hashes(heads.all.size), heads.durable.size)? != heads.durable.root {
         return Err(broken(format!("the first {} entries do not lead to the root that was durable", heads.durable.size)));
     }
-    heard.extends()?;
     Ok((heard, root))
 }
 
 /// All full tiles are those of the entries: what is another is behind them, or the root that was recorded.
 fn other_root(recorded: Head, root: Hash) -> Stop {
-    let (size, first) = (recorded.size, recorded.size - recorded.size % converger_ledger::TILE_WIDTH);
+    let (size, first) = (recorded.size, recorded.size - recorded.size % TILE_WIDTH);
     if first == size {
         return broken(format!("the {size} entries lead to the root {root}, and {} is recorded", recorded.root));
     }
@@ -67,38 +82,46 @@ fn other_root(recorded: Head, root: Hash) -> Stop {
 }
 
 fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
-    let kept = book.tile(tile)?;
+    let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
+    let Some(kept) = asked(book.looked().full_tile(tile))? else {
+        let index = place(0);
+        return Err(broken(format!("entry {index} ({}): the hashes over it are missing", tile.path())).at(index));
+    };
     match (0..hashes.len()).find(|at| kept.get(*at) != hashes.get(*at)) {
         None => Ok(()),
         Some(at) => {
-            let index = (tile.index * converger_ledger::TILE_WIDTH + at as u64) << (8 * u32::from(tile.level));
+            let index = place(at as u64);
             Err(broken(format!("entry {index} ({}): the hashes that are kept are not those of the entries", tile.path())).at(index))
         }
     }
 }
 
+/// The key that the entries name, if they name one.
+fn named(heard: &Heard<'_>) -> Result<Option<Verifier>, Stop> {
+    let named = heard.deep.replay().keys().last().map(|named| Verifier::parse(named));
+    named.transpose().map_err(|error| broken(format!("the key that the ledger names is none: {error}")))
+}
+
 /// The key that the ledger names, held against the one that was given and the one that lies beside it. That may be missing: whoever copies a
 /// state directory to check it leaves the secret where it is.
-fn keys(book: &Book, given: Option<&Verifier>) -> Result<(Option<Verifier>, Vec<String>), Stop> {
-    let Some(named) = named(book.directory())? else {
+fn keys(book: &Book, named: Option<&Verifier>, given: Option<&Verifier>) -> Result<Vec<String>, Stop> {
+    let Some(named) = named else {
         if given.is_some() {
             return Err(broken("the ledger names no key, and one was given"));
         }
-        return Ok((None, vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]));
+        return Ok(vec!["nothing was signed yet; `converger ledger checkpoint` begins".to_owned()]);
     };
-    let named = Verifier::parse(&named).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
-    if given.is_some_and(|given| *given != named) {
+    if given.is_some_and(|given| given != named) {
         return Err(broken(format!("the ledger is signed with {named}, and not with the key that was given")));
     }
-    let notes = match key_in(book.directory())? {
-        Some(signer) if signer.verifier() == named => Vec::new(),
+    match key_in(book.directory())? {
+        Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
         Some(_) => {
             let key = files::shown(&book.directory().join(converger_store::KEY_FILE));
-            return Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")));
+            Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))
         }
-        None => vec!["the key that signs is not beside it".to_owned()],
-    };
-    Ok((Some(named), notes))
+        None => Ok(vec!["the key that signs is not beside it".to_owned()]),
+    }
 }
 
 /// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.

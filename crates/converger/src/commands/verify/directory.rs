@@ -52,13 +52,19 @@ pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: 
             wrong = heard.take(entry, |entry| told(index, entry)).err();
         }
     });
-    // What the hashes find is the first wrong byte; what entries say counts only where those are whole.
-    let walked = walked?.map_err(|found| broken_at(&found))?;
-    if let Some(stop) = wrong {
-        return Err(stop);
-    }
+    // What entries say counts only where the hashes over them are whole; the first that is wrong is told, whichever found it.
+    let walked = first(wrong, walked?.map_err(|found| broken_at(&found)))?;
     heard.extends()?;
     Ok((heard.deep, walked))
+}
+
+/// What is wrong at the earlier entry: with what entries say, or with the hashes over them. What has no place is wrong with all of it.
+fn first<T>(said: Option<Stop>, hashed: Result<T, Stop>) -> Result<T, Stop> {
+    match (said, hashed) {
+        (None, hashed) => hashed,
+        (Some(said), Err(hashed)) if hashed.index() <= said.index() => Err(hashed),
+        (Some(said), _) => Err(said),
+    }
 }
 
 /// What lies there under a digest, unhashed.
@@ -168,6 +174,7 @@ fn broken_at(found: &Broken) -> Stop {
         Broken::Bundle(part) => in_part(part, "the file has more or fewer entries than it should, or ends inside of one"),
         Broken::Entry(part) => in_part(part, "the entry is not the one that was logged"),
         Broken::Tile(part) => in_part(part, "the hashes of the tile are not those of the log"),
+        Broken::Differs(part) => in_part(part, "the entry and the hash over it differ, and more is missing or broken behind them"),
         Broken::Both(part) => in_part(part, "the entry and the hash over it differ, and neither leads to the signed root"),
         Broken::Root { found, signed } => broken(format!("the entries lead to the root {found}, and {signed} is signed")),
     }
