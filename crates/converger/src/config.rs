@@ -459,4 +459,17 @@ mod tests {
         let patient = check("[apply]\ntask_timeout = 3600").expect("accepted").patience;
         assert_eq!(patient, Patience { task_ms: 3_600_000, ..Patience::default() });
     }
+
+    /// Decision 0016: what was sent may come for as long as a living process would wait for its answer, which this file may change.
+    #[test]
+    fn whoever_waits_longer_for_answers_gives_up_later_and_nobody_sooner_than_usual() {
+        let late_ms = |timeout: &str| {
+            let text = lab(&format!("secret = {{ env = \"X\" }}\n{timeout}"));
+            check(&text).expect("accepted").patience.late_ms
+        };
+        let usual_ms = Patience::default().late_ms;
+        assert_eq!((late_ms(""), late_ms("timeout = 5"), late_ms("timeout = 600")), (usual_ms, usual_ms, usual_ms + 540_000));
+        let deadline = converger_adapters::proxmox::client::Bounds::default().deadline;
+        assert_eq!(deadline.as_millis(), u128::from(converger_engine::operation::ANSWER_MS_MAX), "what the client waits for by itself");
+    }
 }
