@@ -77,7 +77,7 @@ impl Wish {
 
 const ROOMS: &str = "target/crash";
 /// Most of a crash is waiting, so that several share a core.
-const PER_CORE: usize = 3;
+const PER_CORE: usize = 6;
 /// What CI asks for.
 const SAMPLE: usize = 300;
 
@@ -97,7 +97,7 @@ pub(crate) fn run(wish: Wish) -> Outcome {
         Extent::One(point) => (vec![point], Vec::new()),
         Extent::All | Extent::Sample(_) => {
             let points = points::shuffled(all(&stages, &mut calls)?, wish.seed);
-            let twice = points::shuffled(twice(&stages, &points, wish.extent)?, wish.seed);
+            let twice = points::shuffled(twice(&stages, &points)?, wish.seed);
             (points, twice)
         }
     };
@@ -152,20 +152,22 @@ fn all(stages: &[Stage], calls: &mut Calls) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
-/// After so many crashes something befalls whoever comes back at each of their calls; in a sample after fewer.
-const FIRSTS: usize = 8;
-const FIRSTS_OF_SAMPLE: usize = 3;
+/// After so many crashes something befalls whoever comes back at each of their calls: two thousand points for each.
+const FIRSTS: usize = 3;
 /// One of so many points of a sample is in a recovery.
 const TWICE_SHARE: usize = 5;
 
-/// All that can befall whoever comes back after some of these crashes: those that leave something to be found out.
-fn twice(stages: &[Stage], points: &[Point], extent: Extent) -> Result<Vec<Point>, Failure> {
-    let firsts = if extent == Extent::All { FIRSTS } else { FIRSTS_OF_SAMPLE };
+/// All that can befall whoever comes back after some of these crashes: the first that leave something to be found out.
+fn twice(stages: &[Stage], points: &[Point]) -> Result<Vec<Point>, Failure> {
     let kills = points.iter().copied().filter(|point| point.fault == Fault::Kill && point.place.memory == Memory::Kept);
-    let deaths = |stage: &Stage, point: &Point| stage.count_again(*point);
-    let is_enough = |found: &[Vec<Point>]| found.iter().filter(|deaths| !deaths.is_empty()).count() >= firsts;
-    let found = in_parallel(stages, &kills.collect::<Vec<_>>(), deaths, is_enough)?;
-    let mut all: Vec<Point> = found.into_iter().flatten().collect();
+    let kills: Vec<(usize, Point)> = kills.enumerate().collect();
+    let deaths = |stage: &Stage, (at, point): &(usize, Point)| Ok((*at, stage.count_again(*point)?));
+    let is_enough = |found: &[(usize, Vec<Point>)]| found.iter().filter(|(_, deaths)| !deaths.is_empty()).count() >= FIRSTS;
+    let mut found = in_parallel(stages, &kills, deaths, is_enough)?;
+    // Those beside the last that was needed are finished too, in any order.
+    found.retain(|(_, deaths)| !deaths.is_empty());
+    found.sort_by_key(|(at, _)| *at);
+    let mut all: Vec<Point> = found.into_iter().take(FIRSTS).flat_map(|(_, deaths)| deaths).collect();
     all.sort();
     Ok(all)
 }

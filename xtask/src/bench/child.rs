@@ -76,7 +76,10 @@ fn callgrind(options: &[&str], program: &Path, arguments: &[&str], directory: &s
     let program = program.display().to_string();
     let line = [&["--tool=callgrind", "--callgrind-out-file=/dev/null"], options, &[&program], arguments].concat();
     let mut command = shell::command("valgrind", &line);
-    let output = command.current_dir(directory).output().map_err(|error| Failure::new(format!("cannot run `valgrind`: {error}")))?;
+    let output = command
+        .current_dir(directory)
+        .output()
+        .map_err(|error| Failure::new(format!("cannot run `valgrind`, which counts instructions and must be installed: {error}")))?;
     let text = String::from_utf8_lossy(&output.stderr);
     collected(&text).ok_or_else(|| Failure::new(format!("valgrind counted nothing in `{program}`: {text}")))
 }

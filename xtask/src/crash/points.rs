@@ -41,18 +41,22 @@ pub(crate) enum Scope {
     Wake,
     /// What is told while it is under way, by a thread of its own.
     Told,
+    /// What is drawn on a terminal.
+    Screen,
     /// All.
     Any,
 }
 
 /// What a thread is woken by.
 const EVENT: &str = "anon_inode:[eventfd]";
+/// A terminal that is lent has one of so many numbers; a victim has no other.
+const SCREENS: usize = 64;
 /// Where what is told while it is under way goes to.
 pub(crate) const TOLD: &str = "told";
 
 impl Scope {
     /// Those that strace tells apart by file first: what is reached there need not be reached among all.
-    const ALL: [Self; 5] = [Self::Log, Self::File, Self::Wake, Self::Told, Self::Any];
+    const ALL: [Self; 6] = [Self::Log, Self::File, Self::Wake, Self::Told, Self::Screen, Self::Any];
 
     /// The files in a room that it is about; none: every file.
     pub(crate) fn files(self, room: &Path) -> Option<Vec<String>> {
@@ -65,6 +69,7 @@ impl Scope {
             }
             Self::Wake => Some(vec![EVENT.to_owned()]),
             Self::Told => Some(vec![path(TOLD)]),
+            Self::Screen => Some((0..SCREENS).map(|number| format!("/dev/pts/{number}")).collect()),
             Self::Any => None,
         }
     }
@@ -294,8 +299,14 @@ fn next(state: &mut u64) -> u64 {
 
 const WHO: [(Who, &str); 2] = [(Who::Script, "script"), (Who::Person, "person")];
 const MEMORY: [(Memory, &str); 2] = [(Memory::None, "new"), (Memory::Kept, "kept")];
-const SCOPE: [(Scope, &str); 5] =
-    [(Scope::Log, "log"), (Scope::File, "file"), (Scope::Wake, "wake"), (Scope::Told, "told"), (Scope::Any, "any")];
+const SCOPE: [(Scope, &str); 6] = [
+    (Scope::Log, "log"),
+    (Scope::File, "file"),
+    (Scope::Wake, "wake"),
+    (Scope::Told, "told"),
+    (Scope::Screen, "screen"),
+    (Scope::Any, "any"),
+];
 const FAULT: [(Fault, &str); 3] = [(Fault::Kill, "kill"), (Fault::Broken, "eio"), (Fault::Full, "enospc")];
 
 fn word<T: PartialEq>(words: &[(T, &'static str)], value: &T) -> &'static str {
