@@ -261,7 +261,7 @@ Examples:
 Exit codes: 0 nothing would have changed, 1 something cannot be weighed (whatever else changed), 4 something would have changed, \
 6 the record is broken.")]
     Backtest(Backtesting),
-    /// Explain a refusal code, or list them all; or a plan or an operation that was recorded
+    /// Explain a refusal code, or list them all; or a plan, an operation or a refusal that was recorded
     #[command(after_help = "\
 Examples:
   converger explain                    all codes
@@ -269,10 +269,11 @@ Examples:
   converger explain sha256:2f6c...     a recorded plan, made again
   converger explain 6afaf0b3-43690ad2  the same by its run, and what came of it
   converger explain 6afaf0b3-43690ad2-4  an operation: why, and what came of it
+  converger explain 17                 a recorded refusal, by its entry
   converger explain fields             which config keys can be declared
   converger explain steps              impact, risk and class of a step")]
     Explain {
-        /// A code, `fields`, `steps`, the digest or run of a recorded plan, or an operation
+        /// A code, `fields`, `steps`, the digest or run of a recorded plan, an operation, or the entry of a refusal
         topic: Option<String>,
         #[command(flatten)]
         source: LedgerSource,

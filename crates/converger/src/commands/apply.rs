@@ -137,7 +137,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     // All that is decided from here on is in the ledger before anybody is told of it.
     let recorded = record::begin(memory, &outcome.judged, config, run_id()?)?;
     let person = Person { memory, signal: signal.clone() };
-    let told = Told { environment: &environment, run: &recorded, at_once, recovered: &recovered };
+    let told = Told { environment: &environment, run: &recorded, at_once, recovered: &recovered, is_held };
     let approved = match decided(arguments, outcome, mode, saved, &person, &recorded) {
         Ok(Some(approved)) => approved,
         not => {

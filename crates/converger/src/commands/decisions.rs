@@ -7,6 +7,7 @@ mod backtest;
 mod fate;
 mod kept;
 mod record;
+mod refusal;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -29,6 +30,7 @@ use crate::{config, files, output, screen};
 use fate::Fate;
 use kept::Kept;
 use record::Keeper;
+use refusal::Refusal;
 
 pub(super) use admission::as_json as admission_json;
 pub(super) use backtest::backtest;
@@ -55,20 +57,32 @@ pub(super) struct Decided {
     /// Runs that have not ended, with their places among the decisions once they made one.
     started: BTreeMap<RunId, (Run, Inputs, Option<usize>)>,
     admissions: Admissions,
+    /// An entry that is looked for by its index.
+    sought: Option<(u64, Option<Entry>)>,
 }
 
 impl Decided {
-    fn all(book: &Book) -> Result<Self, Stop> {
-        let mut decided = Self::default();
+    /// Nothing yet, and an entry that is looked for by its index.
+    fn seeking(index: Option<u64>) -> Self {
+        Self { sought: index.map(|index| (index, None)), ..Self::default() }
+    }
+
+    /// With all that a ledger has.
+    fn with(mut self, book: &Book) -> Result<Self, Stop> {
         book.each(0, book.heads()?.all.size, |index, bytes| {
-            decided.take(index, book.entry(index, bytes)?);
+            self.take(index, book.entry(index, bytes)?);
             Ok(())
         })?;
-        Ok(decided)
+        Ok(self)
     }
 
     /// One entry more.
     fn take(&mut self, index: u64, entry: Entry) {
+        if let Some((sought, found)) = &mut self.sought
+            && *sought == index
+        {
+            *found = Some(entry.clone());
+        }
         if let Some(weighed) = self.admissions.hear(index, &entry)
             && let Some(made) = self.under_way(&weighed.run)
         {
@@ -224,10 +238,14 @@ fn as_json(made: &Made, others: &[RunId]) -> Json {
     })
 }
 
-/// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; or an operation.
+/// Why something that was recorded is what it is: a plan, by its digest or its run, made again and shown as it was then; an operation; or a
+/// refusal, by its entry.
 /// Nothing, where nothing has that name, or nothing was recorded.
 pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> Result<Option<End>, Stop> {
-    let told = place.read_if_there(|record, decided| {
+    let told = place.read_if_there(name.parse().ok(), |record, decided| {
+        if let Some((index, Some(entry))) = &decided.sought {
+            return Refusal::of(*index, entry, decided).map(Told::Refusal);
+        }
         let operation = OperationId::new(name).map(|id| record.operation(&id)).transpose()?.flatten();
         match (operation, decided.find(name)) {
             (Some(history), _) => {
@@ -247,6 +265,8 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
     })?;
     let written = match told {
         None | Some(Told::Nothing) => return Ok(None),
+        Some(Told::Refusal(refusal)) if as_json => output::json(|out| writeln!(out, "{}", refusal.as_json)),
+        Some(Told::Refusal(refusal)) => write!(anstream::stdout(), "{}", screen::out(&refusal.text())),
         Some(Told::Operation(history, _)) if as_json => output::json(|out| writeln!(out, "{}", super::ops::as_json(&history))),
         Some(Told::Operation(history, made)) => {
             let text = super::ops::explained(&history, made.as_ref().map(origin).as_deref());
@@ -269,6 +289,7 @@ pub(super) fn explain_recorded(place: &Place<'_>, name: &str, as_json: bool) -> 
 /// What is told about a name.
 enum Told {
     Nothing,
+    Refusal(Refusal),
     Operation(Box<History>, Option<Made>),
     Plan(Shown, Made, Fate),
 }

@@ -44,7 +44,7 @@ fn print(text: &str, data: &Json, as_json: bool, end: End) -> Result<End, Stop> 
 fn unknown(word: &str, place: &Place<'_>) -> Stop {
     let words: Vec<&str> = CODES.iter().map(|entry| entry.word).chain(FAILURES.iter().map(|entry| entry.word)).collect();
     let near = words.iter().copied().find(|own| own.contains(word) || word.contains(own)).or_else(|| nearest(word, &words));
-    let stop = Stop::input(format!("there is no code, plan, run or operation `{}`", word.escape_debug()));
+    let stop = Stop::input(format!("there is no code, plan, run, operation or entry `{}`", word.escape_debug()));
     match near {
         Some(near) => stop.help(format!("did you mean `{near}`? `converger explain` lists them all")),
         None => stop.help(format!("`converger explain` lists the codes; plans, runs and operations were looked for in {}", place.shown())),

@@ -123,7 +123,7 @@ fn exported(path: &Path, source: &LedgerSource, mut is_meant: impl FnMut(u64, &E
 }
 
 /// An entry as it is kept, with its place.
-fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
+pub(super) fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
     let entry: Json = serde_json::from_slice(entry).map_err(|error| broken(format!("entry {index} is no JSON: {error}")))?;
     Ok(json!({ "index": index, "entry": entry }))
 }

@@ -122,6 +122,26 @@ fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
 }
 
 #[test]
+fn a_refusal_is_explained_by_its_entry() {
+    let bed = Bed::short();
+    let tail = bed.told(&["ledger", "tail", "--kind", "refusal", "--json"], 0);
+    let last: Value = serde_json::from_str(tail.lines().last().expect("a refusal")).expect("JSON");
+    let index = last["index"].to_string();
+    let told = bed.told(&["explain", &index], 0);
+    let word = |key: &str| last["entry"]["what"][key].as_str().expect("a word").to_owned();
+    let (code, run) = (word("code"), word("run"));
+    assert!(told.starts_with(&format!("{code}: ")) && told.contains("  remedy: "), "{told}");
+    for words in [format!("  run      {run} in lab at "), format!("  entry    {index}\n"), format!("  more     converger explain {code}\n")]
+    {
+        assert!(told.contains(&words), "`{words}`: {told}");
+    }
+    let shown = |command: &[&str]| bed.told(&[command, &[index.as_str(), "--json"]].concat(), 0);
+    assert_eq!(shown(&["explain"]), shown(&["ledger", "show"]));
+    bed.check_ended(&["explain", "0"], 2, "the entry 0 is no refusal but `hold`");
+    bed.check_ended(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
+}
+
+#[test]
 fn what_two_plans_do_differently_is_told_to_programs() {
     let bed = Bed::short();
     bed.told(&["apply", "missing.yaml"], 3);

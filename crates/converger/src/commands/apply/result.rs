@@ -30,6 +30,8 @@ pub(super) struct Told<'r> {
     pub(super) at_once: Limits,
     /// What was left of earlier runs.
     pub(super) recovered: &'r Report,
+    /// It is not known what became of some of that.
+    pub(super) is_held: bool,
 }
 
 impl Told<'_> {
@@ -41,7 +43,7 @@ impl Told<'_> {
         if arguments.json {
             super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
         } else {
-            super::told(&text(self.environment, report, left_out))?;
+            super::told(&self.text(report, left_out))?;
         }
         kept
     }
@@ -69,6 +71,20 @@ impl Told<'_> {
         }
     }
 
+    fn text(&self, report: &Report, left_out: u64) -> String {
+        let mut text = String::new();
+        // What is done was said while it was; what is not needs more words.
+        let open = report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
+        let open: String = open.map(|reported| line(self.environment, reported)).collect();
+        if !open.is_empty() {
+            let _ = write!(text, "\n{open}");
+        }
+        let is_well = report.end() == Fate::Done && left_out == 0 && !self.is_held;
+        let style = if is_well { render::GREEN } else { render::RED };
+        let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out, self.is_held.then_some(self.environment))));
+        text
+    }
+
     fn document(&self, end: Fate, report: &Report, left_out: u64) -> Json {
         let refusal = |(guest, refusal): &(Option<Vmid>, Refusal)| json!({ "guest": guest, "refusal": refusal });
         json!({
@@ -82,23 +98,16 @@ impl Told<'_> {
     }
 }
 
-fn text(environment: &EnvironmentName, report: &Report, left_out: u64) -> String {
-    let mut text = String::new();
-    // What is done was said while it was; what is not needs more words.
-    let open = report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
-    let open: String = open.map(|reported| line(environment, reported)).collect();
-    if !open.is_empty() {
-        let _ = write!(text, "\n{open}");
-    }
-    let style = if report.end() == Fate::Done && left_out == 0 { render::GREEN } else { render::RED };
-    let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out)));
-    text
-}
-
-fn summary(report: &Report, left_out: u64) -> String {
+fn summary(report: &Report, left_out: u64, held_in: Option<&EnvironmentName>) -> String {
     let steps = u64::try_from(report.operations().len()).unwrap_or(u64::MAX);
-    let steps = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(report)) };
-    if left_out == 0 { steps } else { format!("{steps}; {} refused and left out", counted(left_out, "guest")) }
+    let mut text = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(report)) };
+    if left_out > 0 {
+        let _ = write!(text, "; {} refused and left out", counted(left_out, "guest"));
+    }
+    if let Some(environment) = held_in {
+        let _ = write!(text, "; what was held before still is: `converger ops list {environment} --held`");
+    }
+    text
 }
 
 /// Says what became of what was left of earlier runs, before anything new is asked.

@@ -99,9 +99,10 @@ impl<'p> Place<'p> {
     /// Where that is, for people.
     pub(in super::super) fn shown(&self) -> String {
         match self {
-            Self::State(config) => {
-                Shelf::of(*config).map_or_else(|_| "no state directory".to_owned(), |shelf| files::shown(&shelf.directory))
-            }
+            Self::State(config) => Shelf::of(*config).map_or_else(
+                |stop| format!("no state directory: {}", stop.sentence().lines().next().unwrap_or_default()),
+                |shelf| files::shown(&shelf.directory),
+            ),
             Self::Export { path, .. } | Self::Directory(path) => files::shown(path),
         }
     }
@@ -109,14 +110,19 @@ impl<'p> Place<'p> {
     /// What is told of the record and of all that was decided in it.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
         match self {
-            Self::State(config) => Shelf::of(*config)?.read(|book| told(&Record::State(book), &Decided::all(book)?)),
-            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::all(book)?)),
-            Self::Export { path, key } => exported(path, *key, told),
+            Self::State(config) => Shelf::of(*config)?.read(|book| told(&Record::State(book), &Decided::default().with(book)?)),
+            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::default().with(book)?)),
+            Self::Export { path, key } => exported(path, *key, Decided::default(), told),
         }
     }
 
-    /// The same where there may be nothing at all.
-    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
+    /// The same where there may be nothing at all, with an entry that is looked for by its index.
+    pub(in super::super) fn read_if_there<T>(
+        &self,
+        sought: Option<u64>,
+        told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>,
+    ) -> Result<Option<T>, Stop> {
+        let all = |book: &Book| Decided::seeking(sought).with(book);
         match self {
             Self::State(config) => {
                 let shelf = match Shelf::of(*config) {
@@ -124,10 +130,10 @@ impl<'p> Place<'p> {
                     Err(_) if config.is_none() => return Ok(None),
                     shelf => shelf?,
                 };
-                shelf.read_if_there(|book| told(&Record::State(book), &Decided::all(book)?))
+                shelf.read_if_there(|book| told(&Record::State(book), &all(book)?))
             }
-            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::all(book)?)).map(Some),
-            Self::Export { path, key } => exported(path, *key, told).map(Some),
+            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &all(book)?)).map(Some),
+            Self::Export { path, key } => exported(path, *key, Decided::seeking(sought), told).map(Some),
         }
     }
 
@@ -144,8 +150,12 @@ impl<'p> Place<'p> {
     }
 }
 
-fn exported<T>(path: &Path, key: Option<&str>, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
-    let mut decided = Decided::default();
+fn exported<T>(
+    path: &Path,
+    key: Option<&str>,
+    mut decided: Decided,
+    told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>,
+) -> Result<T, Stop> {
     let export = Export::open(path, key, |index, entry| decided.take(index, entry))?;
     export.tell_note();
     told(&Record::Export(&export), &decided)
