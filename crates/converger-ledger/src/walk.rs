@@ -100,13 +100,23 @@ pub fn walk<F: Files>(files: &mut F, verifier: &Verifier, mut entry: impl FnMut(
     Ok(passed.map_err(|broken| way.first(broken)).and_then(|()| way.judged(checkpoint)))
 }
 
+/// A tile that differs from the entries below it.
+struct Claimed {
+    /// Where, in the tile.
+    tile: Part,
+    /// The same among the entries.
+    entry: Part,
+    /// The tree as the tiles have it from there on.
+    tree: Tree,
+}
+
 /// A walk under way.
 struct Way<'f, F> {
     files: &'f mut F,
     read: u64,
     growth: Growth,
-    /// Where a tile differs from the entries below it: the first such place, and the tree as the tiles have it from there on.
-    claimed: Option<(Part, Tree)>,
+    /// The first place at which tile and entries differ.
+    claimed: Option<Claimed>,
     /// The tree before the last bundle.
     before: Tree,
     /// Tiles as they should be, which were not compared with those of the log yet.
@@ -131,7 +141,7 @@ impl<F: Files> Way<'_, F> {
     /// What ends a walk, or what was found before it and waited for the root to say more.
     fn first(&self, last: Broken) -> Broken {
         match &self.claimed {
-            Some((part, _)) if part.index <= last.index() => Broken::Differs(part.clone()),
+            Some(Claimed { tile, .. }) if tile.index <= last.index() => Broken::Differs(tile.clone()),
             _ => last,
         }
     }
@@ -188,8 +198,11 @@ impl<F: Files> Way<'_, F> {
         match (differs, &mut self.claimed) {
             (Some(number), _) if given.len() != own.len() || !rest.is_empty() => return Ok(Err(Broken::Tile(at(number)))),
             (Some(number), None) if tile.level > 0 => return Ok(Err(Broken::Tile(at(number)))),
-            (Some(number), None) => self.claimed = Some((at(number), self.claimed(given))),
-            (_, Some((_, claimed))) if tile.level == 0 => given.iter().for_each(|hash| claimed.append(Hash(*hash), |_, _, _| {})),
+            (Some(number), None) => {
+                let entry = Part { path: tile.entries_path(), index: Some(below(number)) };
+                self.claimed = Some(Claimed { tile: at(number), entry, tree: self.claimed(given) });
+            }
+            (_, Some(claimed)) if tile.level == 0 => given.iter().for_each(|hash| claimed.tree.append(Hash(*hash), |_, _, _| {})),
             _ => {}
         }
         Ok(Ok(()))
@@ -207,9 +220,9 @@ impl<F: Files> Way<'_, F> {
         match &self.claimed {
             None if found == signed => Ok(Walked { checkpoint, files: self.read }),
             None => Err(Broken::Root { found, signed }),
-            Some((part, _)) if found == signed => Err(Broken::Tile(part.clone())),
-            Some((part, claimed)) if claimed.root() == signed => Err(Broken::Entry(part.clone())),
-            Some((part, _)) => Err(Broken::Both(part.clone())),
+            Some(claimed) if found == signed => Err(Broken::Tile(claimed.tile.clone())),
+            Some(claimed) if claimed.tree.root() == signed => Err(Broken::Entry(claimed.entry.clone())),
+            Some(claimed) => Err(Broken::Both(claimed.tile.clone())),
         }
     }
 }

@@ -53,13 +53,21 @@ pub enum LockError {
     #[error("the holder's name must be one line of at most 4096 bytes")]
     NameUnfit,
     /// The file cannot be used.
-    #[error("cannot lock {place}; the state directory must be there and writable for this user")]
+    #[error("cannot lock {place}; the state directory must be there, with room, and writable for this user")]
     Unusable {
         /// The file.
         place: PathBuf,
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl LockError {
+    /// Whether it is for want of room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Unusable { source, .. } if source.kind() == io::ErrorKind::StorageFull)
+    }
 }
 
 fn describe(holder: Option<&Holder>) -> String {

@@ -31,7 +31,7 @@ pub struct Weighed {
     /// What the run decided, where it did.
     decision: Option<Decision>,
     /// The plan that it is of.
-    plan: Digest,
+    pub plan: Digest,
     /// What was refused for the whole run.
     refusals: BTreeSet<Word>,
     /// What was refused of guests with its plan.

@@ -45,7 +45,7 @@ fn refusal(stage: &mut Stage) -> Result<(), Stop> {
     title("Look first", "desired.yaml says what four guests should be. An audit compares it with the cluster and changes nothing:")?;
     stage.write("desired.yaml", MISTAKEN)?;
     stage.run(&["audit", "desired.yaml"])?.with(3)?;
-    title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. Nothing but an edit of the rules lifts that:")?;
+    title("A refusal, explained", "prod-mail is declared stopped, and its name protects it. No option lifts that:")?;
     stage.run(&["explain", "protected-guest"])?.with(0)
 }
 

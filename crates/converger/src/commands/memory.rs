@@ -103,7 +103,8 @@ fn locked_out(error: &LockError) -> Stop {
         LockError::Busy { holder: None, .. } => Stop::refused(&Refusal::environment_busy_just_now()),
         LockError::NameUnfit | LockError::Unusable { .. } => {
             let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            Stop::failed(format!("{error}{cause}")).code(Some(Code::JournalUnwritable))
+            let stop = Stop::failed(format!("{error}{cause}")).code(Some(Code::JournalUnwritable));
+            if error.is_full() { stop.help("its disk is full, and nothing was sent: make room and try again") } else { stop }
         }
     }
 }

@@ -107,14 +107,19 @@ pub(super) fn config(look: &Look, environment: &EnvironmentName) -> Result<Confi
 }
 
 pub(super) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Stop> {
-    config::load(named, environment).map_err(misconfigured)
+    config::load(named, environment).map_err(|unusable| match unusable.code {
+        Code::EnvironmentUnconfigured => {
+            let help = format!("correct the name of the environment, or {}", configure(environment));
+            Stop::input(unusable.text).code(unusable.code).help(help)
+        }
+        _ => misconfigured(unusable),
+    })
 }
 
 /// What is wrong with converger.toml.
 pub(super) fn misconfigured(unusable: Unusable) -> Stop {
     let help = match unusable.code {
-        Code::FileUnreadable => "name it with --config, or check who may read it with `ls -l`".to_owned(),
-        Code::EnvironmentUnconfigured => format!("correct the name of the environment, or {HOW_TO_CONFIGURE}"),
+        Code::FileUnreadable => "check the path, or who may read it with `ls -l`".to_owned(),
         _ => "mend it there; nothing was read and nothing was done".to_owned(),
     };
     Stop::input(unusable.text).code(unusable.code).help(help)

@@ -163,9 +163,9 @@ fn any_other_answer_carries_nothing_out_and_no_rule_is_blamed_for_a_no() {
         }
         let (code, screen) = terminal.end();
         assert_eq!(code, Some(3), "{answers:?}: {screen}");
-        let is_no = screen.contains("not carried out") && screen.contains("the answer was not `yes`") && !screen.contains("refused[");
-        assert_eq!(is_no, answers.len() == 1, "{answers:?}: {screen}");
-        assert_eq!(screen.contains("approval-missing"), answers.len() == 2, "{answers:?}: {screen}");
+        let why = if answers.len() == 1 { "the answer was not `yes`" } else { "the name of old-1 was asked for, and `" };
+        assert!(screen.contains("not carried out") && screen.contains(why), "{answers:?}: {screen}");
+        assert!(!screen.contains("refused[") && !screen.contains("approval-missing"), "{answers:?}: {screen}");
         assert_eq!(stage.sent(), Vec::<String>::new(), "{answers:?}");
     }
 }

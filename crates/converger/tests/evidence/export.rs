@@ -130,8 +130,8 @@ fn a_flipped_byte_is_noticed_in_each_kind_of_file() {
         ("tile/0/001".to_owned(), 255 * 32, format!("entry 511 (tile/0/001): {tile}")),
         (format!("tile/0/002.p/{width}"), 31, format!("entry 512 (tile/0/002.p/{width}): {tile}")),
         ("tile/1/000.p/2".to_owned(), 32, format!("entry 256 (tile/1/000.p/2): {tile}")),
-        (bundle, third + 9, format!("entry 3 (tile/0/000): {entry}")),
-        (part, last, format!("entry {} (tile/0/002.p/{width}): {entry}", size - 1)),
+        (bundle, third + 9, format!("entry 3 (tile/entries/000): {entry}")),
+        (part, last, format!("entry {} (tile/entries/002.p/{width}): {entry}", size - 1)),
         (blob, 11, format!("names {digest} is kept with the digest sha256:")),
         ("log.vkey".to_owned(), 4, "log.vkey: ".to_owned()),
         ("log.vkey".to_owned(), 40, "log.vkey: ".to_owned()),
@@ -194,7 +194,7 @@ fn reordered_entries_are_noticed_whatever_is_mended_above_them() {
     let ((five, five_long), (six, six_long)) = (place(bundle, 5), place(bundle, 6));
     let swapped = [&bundle[six - 2..six + six_long], &bundle[five - 2..five + five_long]].concat();
     bundle.splice(five - 2..six + six_long, swapped);
-    check_noticed(&bed, &key, "reordered", &files, "entry 5 (tile/0/000): the entry is not the one that was logged");
+    check_noticed(&bed, &key, "reordered", &files, "entry 5 (tile/entries/000): the entry is not the one that was logged");
     let tile = files.at("tile/0/000");
     let (left, right) = (tile[5 * 32..6 * 32].to_vec(), tile[6 * 32..7 * 32].to_vec());
     tile.splice(5 * 32..7 * 32, [right, left].concat());

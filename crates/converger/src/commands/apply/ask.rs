@@ -18,7 +18,7 @@ use super::super::{Stop, spine};
 use super::way;
 use crate::cli::Apply;
 use crate::render::{self, styled, theirs};
-use crate::{progress, state};
+use crate::{files, progress, state};
 
 /// Whether what was said on the command line can be meant.
 pub(super) fn is_sound(arguments: &Apply) -> Result<(), Stop> {
@@ -65,21 +65,27 @@ pub(super) fn confirmation(arguments: &Apply, safe: &SafePlan, mode: Mode, perso
     }
     match person.answers(&format!("{} [yes/no] ", styled(render::BOLD, question(safe))))?.as_deref() {
         Some("yes") => {}
-        Some(_) => return declined(by, "the answer was not `yes`; nothing was sent"),
-        None => return declined(by, UNANSWERED),
+        Some(_) => return declined(by, "the answer was not `yes`; nothing was sent".to_owned()),
+        None => return declined(by, UNANSWERED.to_owned()),
     }
     let mut names = Vec::new();
     for name in going_down(safe.plan()).filter_map(|guest| safe.plan().name_of(guest)) {
         let question = format!("{} goes down by this. Type its name: ", styled(render::BOLD, theirs(name)));
         match person.answers(&question)? {
-            Some(name) => names.push(name.into()),
-            None => return declined(by, UNANSWERED),
+            // The answer to this question, and not to another one: each guest is looked at by itself.
+            Some(typed) if typed == name => names.push(typed.into()),
+            Some(typed) => return declined(by, mistyped(name, &typed)),
+            None => return declined(by, UNANSWERED.to_owned()),
         }
     }
     said(Confirmation::Typed { by, names })
 }
 
 const UNANSWERED: &str = "nobody answered; nothing was sent";
+
+fn mistyped(name: &str, typed: &str) -> String {
+    format!("the name of {} was asked for, and `{}` was typed; nothing was sent", theirs(name), files::plain(typed))
+}
 
 /// What a yes is said to: what is left out is part of it.
 fn question(safe: &SafePlan) -> String {

@@ -4,11 +4,13 @@
 //! that is carried out ever waits for a screen.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use converger_core::apply::{Operation, Outcome};
 use converger_core::failure::Code;
 use converger_engine::driver::Notice;
@@ -124,9 +126,16 @@ fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
                 (*is_end || (*phase == Phase::Sent && subject == Subject::Steps)).then_some(text.as_str())
             }
         };
-        let _ = said.map(|text| writeln!(anstream::stderr(), "{text}"));
+        said.into_iter().for_each(write_line);
         progress::shown();
     }
+}
+
+/// In one piece: whoever is killed meanwhile leaves whole lines.
+fn write_line(text: &str) {
+    let is_plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
+    let text = if is_plain { strip_str(text).to_string() } else { text.to_owned() };
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 fn counting(screen: &MultiProgress, count: usize) -> ProgressBar {

@@ -23,6 +23,9 @@ pub(super) struct Way {
     help: String,
 }
 
+/// Of a digest that was given and is not this plan's.
+const OTHER: &str = "--confirm gave the digest of another plan: something changed since it was read, or other guests were chosen";
+
 impl Way {
     pub(super) fn of(arguments: &Apply, safe: &SafePlan, mode: Mode) -> Result<Self, Stop> {
         let plan = safe.plan();
@@ -36,6 +39,8 @@ impl Way {
             }
             Mode::Solo => format!("if this plan is what you want: `{} --confirm {digest}`", again("apply", arguments)),
         };
+        let is_other = arguments.confirm.as_deref().and_then(Digest::parse).is_some_and(|given| given != digest);
+        let help = if is_other { format!("{OTHER}; {help}") } else { help };
         Ok(Self { digest, has_steps: steps(plan).next().is_some(), help })
     }
 

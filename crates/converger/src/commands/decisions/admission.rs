@@ -2,6 +2,7 @@
 //!
 //! What never enters: admitting anything, and what an admission must agree with (`evidence::Weighed`).
 
+use converger_core::artifact::Digest;
 use converger_core::evidence::{Approval, Weighed};
 use serde_json::{Value as Json, json};
 
@@ -20,21 +21,26 @@ pub(super) fn again(record: &Record<'_>, weighed: &Weighed) -> Result<(), Stop> 
 }
 
 /// In a few words.
-pub(super) fn shown(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
-    format!("{} in entry {index}{}", answer.as_str(), agreed(approvals))
+pub(super) fn shown(Weighed { index, answer, approvals, plan, .. }: &Weighed) -> String {
+    format!("{} in entry {index}{}", answer.as_str(), agreed(approvals, *plan))
 }
 
 /// The same where it was weighed once more.
-pub(super) fn again_now(Weighed { index, answer, approvals, .. }: &Weighed) -> String {
-    format!("{} in entry {index}, and again now{}", answer.as_str(), agreed(approvals))
+pub(super) fn again_now(Weighed { index, answer, approvals, plan, .. }: &Weighed) -> String {
+    format!("{} in entry {index}, and again now{}", answer.as_str(), agreed(approvals, *plan))
 }
 
-fn agreed(approvals: &[Approval]) -> String {
-    approvals.iter().map(|approval| format!(", agreed to by {} ({})", theirs(&approval.by), approval.how)).collect()
+/// Who agreed to this plan, and who to another one.
+fn agreed(approvals: &[Approval], plan: Digest) -> String {
+    let told = |approval: &Approval| match approval.plan == plan {
+        true => format!(", agreed to by {} ({})", theirs(&approval.by), approval.how),
+        false => format!(", where {} agreed to another plan ({}, {})", theirs(&approval.by), approval.how, approval.plan),
+    };
+    approvals.iter().map(told).collect()
 }
 
 pub(in super::super) fn as_json(Weighed { index, answer, bundle, approvals, .. }: &Weighed) -> Json {
-    let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names });
+    let approval = |approval: &Approval| json!({ "by": approval.by, "how": approval.how, "names": approval.names, "plan": approval.plan });
     let approvals: Vec<Json> = approvals.iter().map(approval).collect();
     json!({ "answer": answer.as_str(), "approvals": approvals, "bundle": bundle, "entry": index })
 }

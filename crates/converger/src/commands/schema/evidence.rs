@@ -94,7 +94,10 @@ pub(super) fn verified() -> Json {
 
 /// What was weighed before a plan was carried out, and what was said to it.
 fn admission() -> Json {
-    let approval = object(&["by", "how", "names"], json!({ "by": text(), "how": words(&["digest", "typed"]), "names": list(text()) }));
+    let approval = object(
+        &["by", "how", "names", "plan"],
+        json!({ "by": text(), "how": words(&["digest", "typed"]), "names": list(text()), "plan": digest() }),
+    );
     object(
         &["answer", "approvals", "bundle", "entry"],
         json!({ "answer": text(), "approvals": list(approval), "bundle": digest(), "entry": count() }),

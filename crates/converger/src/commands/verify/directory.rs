@@ -96,8 +96,10 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
         let is_state = converger_store::is_used(path);
         let help = if is_state {
             "this is a state directory: --db checks it, with its journal"
-        } else {
+        } else if path.join("checkpoint").exists() {
             "--key KEY, as `converger ledger key` prints it"
+        } else {
+            "is this an export? `converger ledger export` makes one, with a `checkpoint` in it; --db DIR checks a state directory"
         };
         Stop::input(format!("there is no key to check with: {}: {error}", files::shown(&file))).help(help)
     })?;
