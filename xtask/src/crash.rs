@@ -152,7 +152,7 @@ fn all(stages: &[Stage], calls: &mut Calls) -> Result<Vec<Point>, Failure> {
     Ok(points)
 }
 
-/// After so many crashes something befalls whoever comes back at each of their calls: two thousand points for each.
+/// After so many crashes something befalls whoever comes back at each of their calls: more than a thousand points for each.
 const FIRSTS: usize = 3;
 /// One of so many points of a sample is in a recovery.
 const TWICE_SHARE: usize = 5;
