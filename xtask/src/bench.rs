@@ -29,8 +29,17 @@ pub(crate) struct Wish {
     pub(crate) json: bool,
     /// Count instructions with valgrind too: repeatable, slow, not judged.
     pub(crate) callgrind: bool,
-    /// Measure what evidence costs and nothing else.
-    pub(crate) evidence: bool,
+    /// Measure one part and nothing else.
+    pub(crate) only: Option<Part>,
+}
+
+/// What can be measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// What evidence costs.
+    Evidence,
+    /// How many schedules the simulation tells.
+    Simulator,
 }
 
 /// Where the report is written.
@@ -45,10 +54,15 @@ const STARTS: u32 = 200;
 /// Build, measure, judge, and write the report; a missed target is a failure.
 pub(crate) fn run(wish: Wish) -> Outcome {
     let mut report = Report::default();
-    if !wish.evidence {
+    if wish.only.is_none() {
         everything_else(wish, &mut report)?;
     }
-    evidence::all(&build::of_store()?.evidence, &mut report)?;
+    if wish.only != Some(Part::Evidence) {
+        engine::simulator(&build::simulate()?, &mut report)?;
+    }
+    if wish.only != Some(Part::Simulator) {
+        evidence::all(&build::of_store()?.evidence, &mut report)?;
+    }
     let text = report.json();
     std::fs::write(REPORT, &text).map_err(|error| Failure::new(format!("cannot write `{REPORT}`: {error}")))?;
     print!("{}", if wish.json { text } else { report.table() });
@@ -69,7 +83,6 @@ fn everything_else(wish: Wish, report: &mut Report) -> Outcome {
     engine::schedule(&programs, report)?;
     engine::journal(&programs, report)?;
     engine::ratio(&programs, report)?;
-    engine::simulator(&programs, report)?;
     if wish.callgrind { instructions(&programs, report) } else { Ok(()) }
 }
 

@@ -33,7 +33,8 @@ usage: cargo xtask <task>
   gen-docs           write the pages that are generated from the code
   gen-docs --check   only compare them with what is committed
   bench              the targets of speed, measured; the report is target/bench.json
-                     (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone)
+                     (--json prints it, --callgrind counts instructions too, --evidence takes those of the ledger alone,
+                     --simulator the rate of the simulation, which is built twice for that)
   crash              kill -9, EIO and ENOSPC at every call that writes, during an apply; target/crash.json
                      (--sample N takes N of the points, --seed S others, --point P one; --ci, --debug)
   evidence           the proofs of the record at full size: over 100,000 flips, every write killed, 10,000 decisions
@@ -84,9 +85,15 @@ fn task(arguments: &[&str]) -> Option<Task> {
 }
 
 fn bench_wish(arguments: &[&str]) -> Option<bench::Wish> {
-    let known = arguments.iter().all(|argument| ["--json", "--callgrind", "--evidence"].contains(argument));
+    let known = arguments.iter().all(|argument| ["--json", "--callgrind", "--evidence", "--simulator"].contains(argument));
     let has = |wish| arguments.contains(&wish);
-    known.then(|| bench::Wish { json: has("--json"), callgrind: has("--callgrind"), evidence: has("--evidence") })
+    let only = match (has("--evidence"), has("--simulator")) {
+        (true, true) => return None,
+        (true, false) => Some(bench::Part::Evidence),
+        (false, true) => Some(bench::Part::Simulator),
+        (false, false) => None,
+    };
+    known.then(|| bench::Wish { json: has("--json"), callgrind: has("--callgrind"), only })
 }
 
 fn perform(task: Task) -> Outcome {
@@ -149,10 +156,12 @@ mod tests {
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
         assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
         assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
-        let all = bench::Wish { json: false, callgrind: false, evidence: false };
+        let all = bench::Wish { json: false, callgrind: false, only: None };
         assert_eq!(task(&["bench"]), Some(Task::Bench(all)));
         assert_eq!(task(&["bench", "--json"]), Some(Task::Bench(bench::Wish { json: true, ..all })));
-        assert_eq!(task(&["bench", "--evidence"]), Some(Task::Bench(bench::Wish { evidence: true, ..all })));
+        assert_eq!(task(&["bench", "--evidence"]), Some(Task::Bench(bench::Wish { only: Some(bench::Part::Evidence), ..all })));
+        assert_eq!(task(&["bench", "--simulator"]), Some(Task::Bench(bench::Wish { only: Some(bench::Part::Simulator), ..all })));
+        assert_eq!(task(&["bench", "--simulator", "--evidence"]), None);
         assert_eq!(task(&["--help"]), Some(Task::Usage));
     }
 }

@@ -36,6 +36,14 @@ fn system_ready() -> Outcome {
     if missing.is_empty() { Ok(()) } else { apt_install(&missing) }
 }
 
+/// Merges what an instrumented program has counted. That of the compiler's own release is no part of a toolchain; this one reads what it writes.
+pub(crate) const PROFDATA: &str = "llvm-profdata-19";
+
+/// For whoever builds with counts.
+pub(crate) fn profdata_ready() -> Outcome {
+    if works(&[PROFDATA, "--version"]) { Ok(()) } else { apt_install(&["llvm-19"]) }
+}
+
 fn works(probe: &[&str]) -> bool {
     probe.split_first().is_some_and(|(program, arguments)| shell::succeeds(&mut shell::command(*program, arguments)))
 }

@@ -1,5 +1,7 @@
 //! Times as artifacts write them: UTC to the second, as `2026-11-15T12:00:00Z`. The clock itself is read outside and handed in.
 
+use std::ops::Range;
+
 /// The seconds since 1970 in UTC, as `2026-11-15T12:00:00Z`.
 #[must_use]
 pub fn written(seconds: u64) -> String {
@@ -17,14 +19,20 @@ pub fn date(seconds: u64) -> String {
 /// The seconds since 1970 of a time that [`written`] gave.
 #[must_use]
 pub fn read(text: &str) -> Option<u64> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let parts = |text: &str, mark: char| -> Option<[u64; 3]> {
-        let parts: Vec<u64> = text.split(mark).map(|part| part.parse().ok()).collect::<Option<_>>()?;
-        parts.try_into().ok()
-    };
-    let seconds = civil_secs(parts(date, '-')?, parts(time, ':')?)?;
-    (written(seconds) == text).then_some(seconds)
+    let text: &[u8; FORM.len()] = text.as_bytes().try_into().ok()?;
+    let is_formed = text.iter().zip(FORM).all(|(own, form)| if *form == b'0' { own.is_ascii_digit() } else { own == form });
+    if !is_formed {
+        return None;
+    }
+    let number = |places: Range<usize>| text[places].iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
+    let (date, [hour, minute, second]) = ([number(0..4), number(5..7), number(8..10)], [number(11..13), number(14..16), number(17..19)]);
+    let seconds = civil_secs(date, [hour, minute, second])?;
+    // The 30th of February is counted on into March, and a sixty-first second into the next minute: neither is ever written.
+    (civil(seconds / 86_400) == date.into() && second < 60).then_some(seconds)
 }
+
+/// Digits and marks as [`written`] sets them.
+const FORM: &[u8; 20] = b"0000-00-00T00:00:00Z";
 
 /// The seconds from 1970 to a date and time of day in UTC.
 #[must_use]
@@ -79,6 +87,12 @@ mod tests {
             "2026-02-30T00:00:00Z",
             "26-11-15T19:21:07Z",
             "2026-1-15T1:1:7Z",
+            "2026-11-15 19:21:07Z",
+            "2026-+1-15T19:21:07Z",
+            "2026-11-15T23:59:60Z",
+            "2026-11-15T24:00:00Z",
+            "1969-12-31T23:59:59Z",
+            "2026-11-15T19:21:0\u{e9}",
         ] {
             assert_eq!(read(bad), None, "{bad}");
         }

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use crate::flavour::Flavour;
-use crate::guest::{Guest, Section};
+use crate::guest::{Guest, Process, Section};
 
 #[derive(Clone, Default)]
 pub(crate) struct Guests {
@@ -46,6 +46,15 @@ impl Guests {
         self.all.get_mut(&vmid)
     }
 
+    /// The process of a guest to change; its config stays as it is, and what was made of that.
+    pub(crate) fn change_process(&mut self, vmid: u32) -> Option<&mut Option<Process>> {
+        self.tell_anew(vmid);
+        if let Some(written) = self.written.get_mut(&vmid) {
+            written.current = OnceLock::new();
+        }
+        self.all.get_mut(&vmid).map(|guest| &mut guest.process)
+    }
+
     /// Put a guest into the world, or in the place of another one.
     pub(crate) fn put(&mut self, guest: Guest) {
         self.touched(guest.vmid);
@@ -58,9 +67,14 @@ impl Guests {
         self.all.remove(&vmid)
     }
 
-    /// The guest is told anew to the other nodes, and nothing that was made of it counts any more.
-    pub(crate) fn touched(&mut self, vmid: u32) {
+    /// The guest is told anew to the other nodes.
+    pub(crate) fn tell_anew(&mut self, vmid: u32) {
         self.changed.insert(vmid);
+    }
+
+    /// And nothing that was made of it counts any more.
+    fn touched(&mut self, vmid: u32) {
+        self.tell_anew(vmid);
         self.written.insert(vmid, Written::default());
     }
 
@@ -149,6 +163,18 @@ mod tests {
             assert!(sections.is_none_or(|(kept, anew)| *kept == anew));
             before = now;
         }
+    }
+
+    #[test]
+    fn another_process_leaves_what_was_made_of_the_config_and_nothing_else() {
+        let mut guests = guests();
+        guests.told(&[100]);
+        let (before, current) = (shown(&mut guests), guests.current_text(100, || (b"down".to_vec(), Vec::new())).cloned());
+        let process = guests.change_process(100).expect("a guest");
+        *process = Some(Process { pid: 7, since_ms: 0, word: "running".to_owned() });
+        assert_eq!((shown(&mut guests), guests.changed_on("pve1")), (before, vec![100]));
+        assert_ne!(guests.current_text(100, || (b"up".to_vec(), Vec::new())).cloned(), current);
+        assert!(guests.change_process(101).is_none());
     }
 
     #[test]

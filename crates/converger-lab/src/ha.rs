@@ -44,6 +44,39 @@ pub(crate) struct HaResource {
     pub(crate) moves: bool,
 }
 
+impl HaResource {
+    fn is_wanted_up(&self) -> bool {
+        matches!(self.state.as_str(), "started" | "enabled")
+    }
+
+    /// What the manager believes after it has looked.
+    fn belief(&self, running: bool) -> &'static str {
+        match (self.state.as_str(), self.is_wanted_up(), running) {
+            ("ignored", ..) => "ignored",
+            (_, true, _) => "started",
+            (_, false, true) => "request_stop",
+            (_, false, false) => "stopped",
+        }
+    }
+
+    /// Whether it has to be started, or stopped; nothing where it is as wanted, or left alone.
+    fn lacks(&self, running: bool) -> Option<bool> {
+        let wanted = self.is_wanted_up();
+        (wanted != running && self.state != "ignored").then_some(wanted)
+    }
+
+    /// A look would change nothing, on a node that is there.
+    fn is_at_rest(&self, running: bool) -> bool {
+        let is_known = self.believed.as_deref() == Some(self.belief(running));
+        is_known && self.lacks(running).is_none() && self.request.is_none() && self.lost_ms.is_none() && !self.moves
+    }
+}
+
+/// The number of the guest in an id (`vm:100`).
+fn number_of(sid: &str) -> u32 {
+    sid.split(':').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0)
+}
+
 /// Every guest under management, by its id (`vm:100`), and where they may be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HaResources {
@@ -124,17 +157,30 @@ impl World {
     /// One look around: take requests over, and start or stop what is not as wanted.
     pub(crate) fn manage(&mut self) {
         let ids: Vec<String> = self.ha.all.keys().cloned().collect();
-        if ids.is_empty() {
-            return;
-        }
-        self.schedule(self.now_ms.saturating_add(ROUND_MS), Event::Manage);
+        self.look_again();
         for sid in ids {
             self.manage_one(&sid);
         }
     }
 
+    /// The next look, as long as there is something to look at.
+    pub(crate) fn look_again(&mut self) {
+        if !self.ha.all.is_empty() {
+            self.schedule(self.now_ms.saturating_add(ROUND_MS), Event::Manage);
+        }
+    }
+
+    /// Whether a look around would leave everything as it is.
+    pub(crate) fn is_managed(&self) -> bool {
+        self.ha.all.iter().all(|(sid, resource)| {
+            let Some(guest) = self.guests.get(&number_of(sid)) else { return true };
+            let is_there = self.nodes.get(&guest.node).is_some_and(|node| node.online);
+            is_there && (resource.fixed || !self.is_quorate(&guest.node) || resource.is_at_rest(guest.is_running()))
+        })
+    }
+
     fn manage_one(&mut self, sid: &str) {
-        let vmid = sid.split(':').nth(1).and_then(|id| id.parse::<u32>().ok()).unwrap_or(0);
+        let vmid = number_of(sid);
         let Some(guest) = self.guests.get(&vmid) else { return };
         let (node, kind, running) = (guest.node.clone(), guest.kind, guest.is_running());
         if !self.nodes.get(&node).is_some_and(|node| node.online) {
@@ -156,15 +202,8 @@ impl World {
                 None => resource.state = request,
             }
         }
-        let wanted = matches!(resource.state.as_str(), "started" | "enabled");
-        let believed = match (wanted, running) {
-            (true, _) => "started",
-            (false, true) => "request_stop",
-            (false, false) => "stopped",
-        };
-        let ignored = resource.state == "ignored";
-        resource.believed = Some(if ignored { "ignored" } else { believed }.to_owned());
-        if wanted != running && !ignored && !self.tasks.holders.contains_key(&vmid) {
+        resource.believed = Some(resource.belief(running).to_owned());
+        if let Some(wanted) = resource.lacks(running).filter(|_| !is_held) {
             self.act_for(&node, kind, vmid, wanted);
         }
     }
@@ -174,7 +213,7 @@ impl World {
     fn recover(&mut self, sid: &str, vmid: u32) {
         let (now_ms, refuge) = (self.now_ms, self.refuge());
         let Some(refuge) = refuge else { return };
-        let is_wanted = |resource: &&mut HaResource| !resource.fixed && matches!(resource.state.as_str(), "started" | "enabled");
+        let is_wanted = |resource: &&mut HaResource| !resource.fixed && resource.is_wanted_up();
         let Some(resource) = self.ha.all.get_mut(sid).filter(is_wanted) else { return };
         resource.moves = false;
         let lost_ms = *resource.lost_ms.get_or_insert(now_ms);

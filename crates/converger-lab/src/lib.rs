@@ -33,6 +33,7 @@ mod guest;
 mod guests;
 mod ha;
 mod node;
+mod on_write;
 mod random;
 mod respond;
 mod route;

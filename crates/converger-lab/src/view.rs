@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::flavour::Flavour;
 use crate::guest::{Guest, Kind, size};
-use crate::node::{Node, Service};
+use crate::node::{CYCLE_MS, Node, Service};
 use crate::text::Object;
 use crate::world::World;
 
@@ -89,7 +89,7 @@ impl World {
     /// Every node whose cycle has come tells all that it reaches.
     pub(crate) fn tell(&mut self) {
         // Most of the time nobody's is.
-        if self.nodes.values().all(|node| self.due(node).is_none()) {
+        if self.now_ms < self.quiet_until_ms {
             return;
         }
         let due = self.nodes.values().filter_map(|node| self.due(node).map(|at_ms| (node.name.clone(), at_ms)));
@@ -97,6 +97,8 @@ impl World {
         for (node, at_ms) in due {
             self.tell_from(&node, at_ms);
         }
+        let next = |node: &Node| node.last_cycle(self.now_ms).map_or(node.cycle_offset_ms, |at_ms| at_ms.saturating_add(CYCLE_MS));
+        self.quiet_until_ms = self.nodes.values().map(next).min().unwrap_or(0);
     }
 
     fn due(&self, node: &Node) -> Option<u64> {

@@ -15,6 +15,7 @@ use crate::guest::{Guest, Kind, Manner};
 use crate::guests::Guests;
 use crate::ha::HaResources;
 use crate::node::{Node, Service};
+use crate::on_write::OnWrite;
 use crate::random::Random;
 use crate::route;
 use crate::sections::Sections;
@@ -63,14 +64,16 @@ pub struct World {
     pub(crate) cluster: Option<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) guests: Guests,
-    pub(crate) storages: Storages,
-    pub(crate) access: Access,
+    pub(crate) storages: OnWrite<Storages>,
+    pub(crate) access: OnWrite<Access>,
     pub(crate) tickets: Tickets,
     pub(crate) ha: HaResources,
     pub(crate) firewalls: Firewalls,
     pub(crate) backup_jobs: Sections,
     pub(crate) tasks: Tasks,
     pub(crate) views: Views,
+    /// No node has anything to tell before, unless something goes wrong with one, or right again.
+    pub(crate) quiet_until_ms: u64,
     pub(crate) events: BTreeMap<(u64, u64), Event>,
     pub(crate) events_made: u64,
     pub(crate) random: Random,
@@ -110,14 +113,15 @@ impl World {
             cluster: None,
             nodes: BTreeMap::new(),
             guests: Guests::default(),
-            storages: Storages::default(),
-            access: Access::new(flavour),
+            storages: OnWrite::default(),
+            access: OnWrite::from(Access::new(flavour)),
             tickets: Tickets::new(seed),
             ha: HaResources::default(),
             firewalls: Firewalls::default(),
             backup_jobs: Sections::default(),
             tasks: Tasks::default(),
             views: Views::default(),
+            quiet_until_ms: 0,
             events: BTreeMap::new(),
             events_made: 0,
             random: Random::new(seed),

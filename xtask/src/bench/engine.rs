@@ -89,13 +89,13 @@ pub(super) fn ratio(programs: &Programs, report: &mut Report) -> Outcome {
 /// Schedules of the simulation, told by one thread: the best of a few runs, by CPU time. That is one of the machine, too: of one program it was
 /// between 2,100 and 5,200 (docs/decisions/0018). Beside it what can be repeated: instructions, those of many without those of few, so that
 /// what is done once does not count.
-pub(super) fn simulator(programs: &Programs, report: &mut Report) -> Outcome {
+pub(super) fn simulator(simulate: &Path, report: &mut Report) -> Outcome {
     let mut cost = Cost::NONE;
     for _ in 0..SIMULATOR_TURNS {
-        cost = cost.and(child::cost(&programs.simulate, &["--threads", "1", "--schedules", &SCHEDULES.to_string()], ".", &[0])?);
+        cost = cost.and(child::cost(simulate, &["--threads", "1", "--schedules", &SCHEDULES.to_string()], ".", &[0])?);
     }
     let [few, many] = COUNTED.map(|schedules| {
-        child::instructions(&programs.simulate, &["--threads", "1", "--schedules", &schedules.to_string()], ".")
+        child::instructions(simulate, &["--threads", "1", "--schedules", &schedules.to_string()], ".")
             .map(|instructions| (f64::from(schedules), instructions as f64))
     });
     let ((few, least), (many, most)) = (few?, many?);

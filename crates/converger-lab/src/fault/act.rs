@@ -112,6 +112,8 @@ impl Act {
 
 /// Let it happen.
 pub(crate) fn carry_out(world: &mut World, act: Act) {
+    // A node that is there again may have something to tell at once.
+    world.quiet_until_ms = 0;
     match act {
         Act::NodeDown(name) => node_down(world, &name),
         Act::NodeUp(name) => node_up(world, &name),
@@ -135,7 +137,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::SetPending(vmid, key, value) => set_pending(world, vmid, key, value),
         Act::Start(vmid) => start(world, vmid),
         Act::Stop(vmid) => stop(world, vmid),
-        Act::Say(vmid, word) => drop(world.guests.change(vmid).and_then(|guest| guest.process.as_mut()).map(|process| process.word = word)),
+        Act::Say(vmid, word) => drop(world.guests.change_process(vmid).and_then(Option::as_mut).map(|process| process.word = word)),
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
         Act::ClockJump(seconds) => jump(&mut world.skew_ms, seconds),
@@ -163,8 +165,8 @@ fn node_down(world: &mut World, name: &str) {
     }
     let here: Vec<u32> = world.guests.values().filter(|guest| guest.node == name).map(|guest| guest.vmid).collect();
     for vmid in here {
-        if let Some(guest) = world.guests.change(vmid) {
-            guest.process = None;
+        if let Some(process) = world.guests.change_process(vmid) {
+            *process = None;
         }
     }
 }
@@ -176,7 +178,7 @@ fn node_up(world: &mut World, name: &str) {
     let here: Vec<(u32, bool)> =
         world.guests.values().filter(|guest| guest.node == name).map(|guest| (guest.vmid, guest.is_on("onboot"))).collect();
     for (vmid, boots) in here {
-        world.guests.touched(vmid);
+        world.guests.tell_anew(vmid);
         if boots {
             start(world, vmid);
         }
@@ -235,6 +237,10 @@ fn recycle(world: &mut World, vmid: u32, name: Option<String>) {
 }
 
 fn set(world: &mut World, vmid: u32, key: &str, value: &str) {
+    // What is so already leaves all that was made of the guest as it is.
+    if world.guests.get(&vmid).is_some_and(|guest| guest.main.get(key).map_or("", String::as_str) == value) {
+        return;
+    }
     let Some(guest) = world.guests.change(vmid) else { return };
     match value {
         "" => guest.main.remove(key),
@@ -256,14 +262,14 @@ fn start(world: &mut World, vmid: u32) {
     let pid = world.nodes.get_mut(&name).map_or(1, crate::node::Node::pid);
     // A start applies what is pending, whoever starts.
     update::apply_pending(world, vmid);
-    if let Some(guest) = world.guests.change(vmid) {
-        guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
+    if let Some(process) = world.guests.change_process(vmid) {
+        *process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
     }
 }
 
 fn stop(world: &mut World, vmid: u32) {
-    if let Some(guest) = world.guests.change(vmid) {
-        guest.process = None;
+    if let Some(process) = world.guests.change_process(vmid) {
+        *process = None;
     }
     update::apply_pending(world, vmid);
 }

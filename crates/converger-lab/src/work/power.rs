@@ -57,9 +57,10 @@ pub(super) fn finish_start(world: &mut World, vmid: u32) -> Result<(), String> {
     let now_ms = world.now_ms;
     let Some(node) = world.guests.get(&vmid).map(|guest| guest.node.clone()) else { return Ok(()) };
     let pid = world.nodes.get_mut(&node).map_or(1, crate::node::Node::pid);
-    if let Some(guest) = world.guests.change(vmid).filter(|guest| !guest.is_running()) {
-        guest.process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
-        if guest.lock() == Some("suspended") {
+    if let Some(process) = world.guests.change_process(vmid).filter(|process| process.is_none()) {
+        *process = Some(Process { pid, since_ms: now_ms, word: "running".to_owned() });
+        let is_suspended = world.guests.get(&vmid).is_some_and(|guest| guest.lock() == Some("suspended"));
+        if let Some(guest) = is_suspended.then(|| world.guests.change(vmid)).flatten() {
             guest.main.remove("lock");
             guest.main.remove("vmstate");
         }
@@ -146,13 +147,10 @@ fn start_again(world: &mut World, kind: Kind, vmid: u32) {
 
 /// The process is gone, and what was pending takes effect, unless the files cannot be written.
 pub(super) fn finish_stop(world: &mut World, id: TaskId, kind: Kind, vmid: u32) -> Result<(), String> {
-    let Some(guest) = world.guests.change(vmid).filter(|guest| guest.is_running()) else { return Ok(()) };
-    guest.process = None;
-    let waits = !guest.pending.is_empty() || !guest.deletions.is_empty();
-    let node = guest.node.clone();
-    if !waits {
-        return Ok(());
-    }
+    let Some(process) = world.guests.change_process(vmid).filter(|process| process.is_some()) else { return Ok(()) };
+    *process = None;
+    let waits = |guest: &&Guest| !guest.pending.is_empty() || !guest.deletions.is_empty();
+    let Some(node) = world.guests.get(&vmid).filter(waits).map(|guest| guest.node.clone()) else { return Ok(()) };
     if world.is_quorate(&node) {
         update::apply_pending(world, vmid);
         return Ok(());
@@ -181,7 +179,7 @@ pub(super) fn begin_resume(world: &World, vmid: u32) -> Result<u64, String> {
 
 /// The process says another word about itself.
 pub(super) fn say(world: &mut World, vmid: u32, word: &str) -> Result<(), String> {
-    if let Some(process) = world.guests.change(vmid).and_then(|guest| guest.process.as_mut()) {
+    if let Some(process) = world.guests.change_process(vmid).and_then(Option::as_mut) {
         word.clone_into(&mut process.word);
     }
     Ok(())

@@ -110,6 +110,37 @@ fn the_manager_moves_a_guest_when_it_looks_around() {
     }
 }
 
+/// Hundreds of looks at what is as wanted are one long wait: after them the world is as it would be if somebody had asked at every one.
+#[test]
+fn looks_at_what_is_as_wanted_change_nothing_and_the_next_that_matters_is_not_missed() {
+    in_every_release(|| {
+        let world = || {
+            let mut lab = Lab::new(CLUSTER);
+            lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
+            lab.done("POST", "/cluster/ha/resources", "sid=vm:102&state=stopped");
+            lab
+        };
+        let (mut waited, mut asked) = (world(), world());
+        waited.pass(3_600_000);
+        for _ in 0..3_600 {
+            asked.pass(1_000);
+            asked.get("/cluster/resources");
+        }
+        let all = |lab: &mut Lab| {
+            let paths = ["/cluster/resources", "/cluster/ha/status/manager_status", "/nodes/b/qemu/102/status/current"];
+            paths.map(|path| lab.get(path))
+        };
+        assert_eq!(all(&mut waited), all(&mut asked));
+        // Out of the blue the guest is down: the next look starts it, whoever waited for how long.
+        for lab in [&mut waited, &mut asked] {
+            lab.act(Act::Stop(101));
+            lab.pass(10_000);
+            lab.pass(5_000);
+            assert_eq!(lab.get("/nodes/a/qemu/101/status/current")["status"], "running");
+        }
+    });
+}
+
 /// What the list says of a guest: where it is, what the manager believes, and its lock.
 fn told(lab: &mut Lab) -> (Value, Value, Value) {
     let row = lab.row(101);

@@ -122,6 +122,19 @@ fn a_run_is_explained_with_who_agreed_and_what_came_of_it() {
 }
 
 #[test]
+fn who_agreed_to_another_plan_is_not_said_to_have_agreed_to_this_one() {
+    let bed = Bed::short();
+    let other = format!("sha256:{}", "0".repeat(64));
+    // Nothing is to be done by now, so that nobody has to agree.
+    bed.told(&["apply", "desired.yaml", "--confirm", &other], 0);
+    let run = Forger::at(&bed.state()).text("SELECT id FROM runs ORDER BY seq DESC LIMIT 1");
+    let told = bed.told(&["explain", &run], 0);
+    assert!(told.contains(&format!(" agreed to another plan (digest, {other})")) && !told.contains("agreed to by"), "{told}");
+    let json: Value = serde_json::from_str(&bed.told(&["explain", &run, "--json"], 0)).expect("JSON");
+    assert_eq!(json["admissions"][0]["approvals"][0]["plan"], other, "{json}");
+}
+
+#[test]
 fn a_refusal_is_explained_by_its_entry() {
     let bed = Bed::short();
     let tail = bed.told(&["ledger", "tail", "--kind", "refusal", "--json"], 0);

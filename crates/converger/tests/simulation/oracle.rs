@@ -37,6 +37,7 @@ pub(crate) struct Violation {
 }
 
 /// What is known about one operation over all lives of the process.
+#[derive(Clone)]
 pub(crate) struct Case {
     operation: Operation,
     /// The life in which its turn came.
@@ -94,6 +95,7 @@ impl Case {
 }
 
 /// Who watches.
+#[derive(Clone)]
 pub(crate) struct Oracle {
     wanted: BTreeMap<u32, Wanted>,
     cases: BTreeMap<OperationId, Case>,

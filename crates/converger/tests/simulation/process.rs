@@ -236,7 +236,7 @@ impl<'l> Life<'l> {
 
     fn clock(&self) -> u64 {
         let mut steady = self.steady.get();
-        let now_ms = steady.read(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.uptime().ms);
+        let now_ms = steady.read(self.stage.now_ms.saturating_add_signed(self.skew_ms), self.stage.awake_ms());
         self.steady.set(steady);
         now_ms
     }
@@ -246,7 +246,7 @@ impl<'l> Life<'l> {
         match command {
             Command::Commit(record) => self.commit(id, *record),
             Command::Mark => {
-                let up_ms = self.stage.uptime().ms;
+                let up_ms = self.stage.awake_ms();
                 self.commit(id, Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms })
             }
             Command::Ask(ask) => self.ask(id, &operation, ask),
@@ -487,7 +487,7 @@ impl<'l> Life<'l> {
         let digest = self.stage.world.truth(place.vmid.get()).map(|truth| truth.digest);
         let revision = digest.as_deref().and_then(converger_core::apply::Revision::new);
         let ask = Ask::Send { place, change: operation.step.change.clone(), revision };
-        let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.uptime().ms });
+        let _ = self.journal(&Record::Sending { id: id.clone(), at_ms: self.clock(), up_ms: self.stage.awake_ms() });
         let _ = self.exchange(id, operation, &ask);
         Err(Died)
     }

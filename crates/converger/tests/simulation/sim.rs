@@ -14,16 +14,15 @@ mod scene;
 mod stage;
 mod story;
 mod trace;
+mod turns;
 #[path = "../../../converger-adapters/tests/lab/wire.rs"]
 mod wire;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 
 #[cfg(test)]
 pub(crate) use book::found_in_wrong_ones;
@@ -37,7 +36,8 @@ pub(crate) use saga::finds_wrong_ways_back;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
 pub(crate) use story::Told;
-use story::{alone, tell};
+use story::tell;
+use turns::{IN_TURNS, alone, in_turns};
 
 /// What came of many schedules.
 #[derive(Default)]
@@ -146,27 +146,6 @@ fn panicked(seed: u64, cause: &(dyn Any + Send)) -> Told {
     let text = said.unwrap_or("without a word").to_owned();
     eprintln!("seed {seed} ended in a panic: {text}");
     Told { violation: Some(Violation { rule: PANIC, text }), ..Told::default() }
-}
-
-/// So many stories are told in turns. What they pass through is more than a processor has room for near at hand; whoever goes through the
-/// same part of it right after another finds it there.
-const IN_TURNS: u64 = 24;
-
-/// Tells the stories of these seeds in turns, each by itself: none knows of the others.
-fn in_turns(seeds: Range<u64>, bug: Option<Bug>, tally: &mut Tally) {
-    let mut stories: Vec<_> = seeds.map(|seed| (seed, Box::pin(tell(seed, bug, false)))).collect();
-    let mut context = Context::from_waker(Waker::noop());
-    while !stories.is_empty() {
-        stories.retain_mut(|(seed, story)| {
-            let told = match catch_unwind(AssertUnwindSafe(|| story.as_mut().poll(&mut context))) {
-                Ok(Poll::Pending) => return true,
-                Ok(Poll::Ready(told)) => told,
-                Err(cause) => panicked(*seed, &*cause),
-            };
-            tally.add(*seed, told);
-            false
-        });
-    }
 }
 
 /// Tells the stories of these seeds, on so many threads.

@@ -1,11 +1,9 @@
 //! One schedule from its seed: lives of the process in a world in which things go wrong, then healing, and then what must be lively:
 //! everything comes to rest as it is wanted, and stays so without another change.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll, Waker};
 
 use converger_adapters::proxmox::client::Session;
 use converger_adapters::proxmox::observe::{self, Needs, Question};
@@ -36,6 +34,7 @@ use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
 use super::stage::{Stage, Way};
 use super::trace::Trace;
+use super::turns::{alone, others};
 
 /// Whoever dies is started again while things go wrong, up to so many lives.
 const LIVES_MAX: u64 = 3;
@@ -46,28 +45,15 @@ const RUNS_MAX: usize = 4;
 /// What a guest that nothing can bring there does in the second run, it does in every run from then on.
 const RUNS_HOPELESS_MAX: usize = 2;
 
-/// Of so many schedules one has a ledger, which is played again.
-const AUDITED_ONE_IN: u64 = 16;
+/// So many schedules take place in one world, each with harms of its own.
+pub(crate) const SCHEDULES_A_WORLD: u64 = 16;
+
+/// Of so many schedules one is looked at closely: it has a ledger, which is played again, and the form of all that is asked and answered is
+/// held against the table of the API. In one world that is its first schedule, in the next but one its second, and so on.
+const CLOSELY_ONE_IN: u64 = 2 * SCHEDULES_A_WORLD + 1;
 
 /// What every run decides on, as far as its journal is told: nobody looks at it here.
 static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
-
-/// One part of a story is over: others may have their turn.
-async fn others() {
-    let mut had_turn = false;
-    poll_fn(|_| if std::mem::replace(&mut had_turn, true) { Poll::Ready(()) } else { Poll::Pending }).await;
-}
-
-/// A story that is told with no others beside it.
-pub(crate) fn alone<T>(story: impl Future<Output = T>) -> T {
-    let mut story = pin!(story);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        if let Poll::Ready(told) = story.as_mut().poll(&mut context) {
-            return told;
-        }
-    }
-}
 
 /// What came of a schedule.
 #[derive(Default)]
@@ -89,19 +75,69 @@ pub(crate) struct Told {
     pub(crate) early: u64,
 }
 
-/// The story of a seed.
+/// The story of a seed. Whoever wants its lines, or plants a bug in it, is told all of it; the others are told from where it is another
+/// one than its neighbours, which is the same story.
 pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
+    let world = seed / SCHEDULES_A_WORLD;
     let mut rng = Rng::new(seed);
-    let scene = scene::draw(&mut rng);
-    let harms = harm::draw(&mut rng, &scene);
+    let (mut story, harms) = if bug.is_some() || keeps_lines {
+        let story = Story::begun(world, Trace::new(keeps_lines), bug);
+        let harms = harm::draw(&mut rng, &story.scene);
+        (story, harms)
+    } else {
+        opening(world, |opening| {
+            let harms = harm::draw(&mut rng, &opening.begun.scene);
+            (opening.last_before(&harms).fork(), harms)
+        })
+    };
     // What carries a key is asked for again.
-    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if scene.is_one_shot { 2 } else { 1 });
-    let stage = Stage::new(&scene.setting, harms, Trace::new(keeps_lines));
-    let story = Story::new(scene, stage, rng, bug);
+    let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if story.scene.is_one_shot { 2 } else { 1 });
+    story.stage().expect(harms);
+    story.rng = rng;
     // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
-    let story = if seed.is_multiple_of(AUDITED_ONE_IN) { story } else { story.unaudited() };
+    let story = if seed.is_multiple_of(CLOSELY_ONE_IN) { story } else { story.from_afar() };
     others().await;
     story.told(lives).await
+}
+
+/// What the schedules of one world have in common: how it begins, and the first life up to what it means to do, where nothing strikes
+/// before.
+struct Opening {
+    world: u64,
+    begun: Story,
+    intends: Option<Story>,
+}
+
+thread_local! {
+    /// The world that was last told of: the schedules of one are told one after the other.
+    static OPENING: RefCell<Option<Opening>> = const { RefCell::new(None) };
+}
+
+fn opening<T>(world: u64, of: impl FnOnce(&Opening) -> T) -> T {
+    OPENING.with_borrow_mut(|known| {
+        drop(known.take_if(|known| known.world != world));
+        of(known.get_or_insert_with(|| Opening::of(world)))
+    })
+}
+
+impl Opening {
+    fn of(world: u64) -> Self {
+        let begun = Story::begun(world, Trace::new(false), None);
+        let mut intends = begun.fork();
+        let came_to = alone(intends.intends());
+        intends.intention = came_to.ok();
+        let is_whole = intends.intention.is_some() && !intends.is_broken();
+        Self { world, begun, intends: is_whole.then_some(intends) }
+    }
+
+    /// As far as the story has come before any of these harms strikes.
+    fn last_before(&self, harms: &[Harm]) -> &Story {
+        let is_later = |story: &&Story| {
+            let asked = story.stage.as_ref().map_or(0, Stage::requests);
+            harms.iter().all(|harm| !matches!(harm.moment, Moment::Request(at) if at <= asked))
+        };
+        self.intends.as_ref().filter(is_later).unwrap_or(&self.begun)
+    }
 }
 
 /// The story of a scene in which these harms strike, and nothing else.
@@ -150,7 +186,7 @@ pub(crate) fn tell_there_and_back(there: Scene, back: Scene, harms: &[(Kind, u64
     let (done, begun) = (story.oracle.sends, story.stage().commands());
     story.oracle.sent.clear();
     story.oracle.wants(back.wanted.clone());
-    story.scene = back;
+    story.scene = Arc::new(back);
     let harms = harms.iter().map(|(kind, at)| Harm::at(*kind, Moment::Command(begun + at))).collect();
     story.stage().expect(harms);
     alone(story.bad_days(3));
@@ -168,7 +204,7 @@ struct Story {
     stage: Option<Stage>,
     store: MemoryStore,
     oracle: Oracle,
-    scene: Scene,
+    scene: Arc<Scene>,
     rng: Rng,
     bug: Option<Bug>,
     runs: u64,
@@ -181,16 +217,45 @@ struct Story {
     kept: Option<Observation>,
     /// What the last plan decided about each guest.
     verdicts: Vec<(u32, Verdict)>,
+    /// What the process that is at work means to do, where that is known before its life goes on.
+    intention: Option<Intention>,
 }
 
+/// What a process means to do, if anything.
+type Intention = Option<Vec<(Operation, Terms)>>;
+
 impl Story {
+    /// The first moment of a world, in which nothing is about to go wrong yet.
+    fn begun(world: u64, trace: Trace, bug: Option<Bug>) -> Self {
+        // Not the numbers that any schedule draws its harms from.
+        let scene = scene::draw(&mut Rng::new(!world));
+        let stage = Stage::new(&scene.setting, Vec::new(), trace);
+        Self::new(scene, stage, Rng::new(0), bug)
+    }
+
+    /// The same story once more, as far as it has come before anything was written.
+    fn fork(&self) -> Self {
+        Self {
+            stage: self.stage.clone(),
+            store: MemoryStore::new(),
+            oracle: self.oracle.clone(),
+            scene: Arc::clone(&self.scene),
+            rng: self.rng.clone(),
+            locked: self.locked.clone(),
+            kept: self.kept.clone(),
+            verdicts: self.verdicts.clone(),
+            intention: self.intention.clone(),
+            ..*self
+        }
+    }
+
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
         let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure).within(scene.limits, scene.budget));
         Self {
             stage: Some(stage),
             store,
             oracle,
-            scene,
+            scene: Arc::new(scene),
             rng,
             bug,
             runs: 0,
@@ -199,12 +264,13 @@ impl Story {
             locked: BTreeSet::new(),
             kept: None,
             verdicts: Vec::new(),
+            intention: None,
         }
     }
 
-    /// Nobody will ask for its ledger.
-    fn unaudited(self) -> Self {
-        Self { is_audited: false, store: MemoryStore::without_ledger(), ..self }
+    /// Nobody will ask for its ledger, nor for the form of what is asked and answered from here on.
+    fn from_afar(self) -> Self {
+        Self { is_audited: false, store: MemoryStore::without_ledger(), stage: self.stage.map(Stage::unverified), ..self }
     }
 
     async fn told(mut self, lives: u64) -> Told {
@@ -275,24 +341,33 @@ impl Story {
         }
     }
 
-    /// One process, from its start to its end or death: in as many parts whatever happens, so that those who take turns stay in step.
+    /// One process, from its start to its end or death.
     async fn live(&mut self) -> Result<(), Died> {
+        let intention = match self.intention.take() {
+            Some(intention) => intention,
+            None => self.intends().await?,
+        };
+        let ran = intention.map_or(Ok(()), |operations| self.run(operations));
+        others().await;
+        ran
+    }
+
+    /// A process starts, finds out what is open, and what is to be done.
+    async fn intends(&mut self) -> Result<Intention, Died> {
         self.restart();
         for id in self.oracle.ids() {
             let history = self.store.operation(id.clone()).now_or_never().and_then(Result::ok).flatten();
             self.oracle.found(&id, history.as_ref());
         }
-        let recovered = self.recover();
+        self.recover()?;
         others().await;
-        let seen = if recovered.is_ok() { self.seen() } else { None };
+        let seen = self.seen();
         others().await;
         let plan = seen.and_then(|seen| self.planned(seen));
         others().await;
-        let operations = plan.and_then(|plan| self.admitted(plan));
+        let intention = plan.and_then(|plan| self.admitted(plan));
         others().await;
-        let ran = operations.map_or(Ok(()), |operations| self.run(operations));
-        others().await;
-        recovered.and(ran)
+        Ok(intention)
     }
 
     /// How everything is. Whoever was told to stop begins no run.

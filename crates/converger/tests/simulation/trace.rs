@@ -6,6 +6,7 @@ use converger_core::apply::{Answer, Sent, TaskState};
 use converger_core::observe::Status;
 
 /// A story as it is told.
+#[derive(Clone)]
 pub(crate) struct Trace {
     hash: u64,
     /// The line that is being told.

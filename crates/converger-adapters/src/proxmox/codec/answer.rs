@@ -103,11 +103,12 @@ pub struct Shown<'t>(pub &'t str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(
-            |own| {
-                if is_hidden(own) { write!(formatter, "{}", own.escape_default()) } else { write!(formatter, "{own}") }
-            },
-        )
+        let mut rest = self.0;
+        while let Some((at, hidden)) = rest.char_indices().find(|(_, own)| is_hidden(*own)) {
+            write!(formatter, "{}{}", &rest[..at], hidden.escape_default())?;
+            rest = &rest[at + hidden.len_utf8()..];
+        }
+        formatter.write_str(rest)
     }
 }
 

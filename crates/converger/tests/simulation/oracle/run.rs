@@ -30,7 +30,7 @@ use super::{Case, Oracle, is_not_carried_out};
 const ASKS_MAX: u32 = 400;
 
 /// What is known of the run that goes on, and of those before it.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Course {
     at_once: schedule::Limits,
     budget: policy::Limits,
