@@ -1,7 +1,5 @@
 //! Times as artifacts write them: UTC to the second, as `2026-11-15T12:00:00Z`. The clock itself is read outside and handed in.
 
-use std::ops::Range;
-
 /// The seconds since 1970 in UTC, as `2026-11-15T12:00:00Z`.
 #[must_use]
 pub fn written(seconds: u64) -> String {
@@ -24,8 +22,10 @@ pub fn read(text: &str) -> Option<u64> {
     if !is_formed {
         return None;
     }
-    let number = |places: Range<usize>| text[places].iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
-    let (date, [hour, minute, second]) = ([number(0..4), number(5..7), number(8..10)], [number(11..13), number(14..16), number(17..19)]);
+    let number = |from: usize, digits: usize| {
+        text.iter().skip(from).take(digits).fold(0, |number, digit| number * 10 + u64::from(digit.wrapping_sub(b'0')))
+    };
+    let (date, [hour, minute, second]) = ([number(0, 4), number(5, 2), number(8, 2)], [number(11, 2), number(14, 2), number(17, 2)]);
     let seconds = civil_secs(date, [hour, minute, second])?;
     // The 30th of February is counted on into March, and a sixty-first second into the next minute: neither is ever written.
     (civil(seconds / 86_400) == date.into() && second < 60).then_some(seconds)

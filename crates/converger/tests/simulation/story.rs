@@ -95,7 +95,7 @@ pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told
     story.stage().expect(harms);
     story.rng = rng;
     // A ledger costs more than the journal, and to read it strictly more than to write it: of many seeds some are enough.
-    let story = if seed.is_multiple_of(CLOSELY_ONE_IN) { story } else { story.from_afar() };
+    let story = if seed.is_multiple_of(CLOSELY_ONE_IN) { story } else { story.seen_from_afar() };
     others().await;
     story.told(lives).await
 }
@@ -269,7 +269,7 @@ impl Story {
     }
 
     /// Nobody will ask for its ledger, nor for the form of what is asked and answered from here on.
-    fn from_afar(self) -> Self {
+    fn seen_from_afar(self) -> Self {
         Self { is_audited: false, store: MemoryStore::without_ledger(), stage: self.stage.map(Stage::unverified), ..self }
     }
 

@@ -103,12 +103,10 @@ pub struct Shown<'t>(pub &'t str);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.0;
-        while let Some((at, hidden)) = rest.char_indices().find(|(_, own)| is_hidden(*own)) {
-            write!(formatter, "{}{}", &rest[..at], hidden.escape_default())?;
-            rest = &rest[at + hidden.len_utf8()..];
-        }
-        formatter.write_str(rest)
+        self.0.split_inclusive(is_hidden).try_for_each(|part| match part.chars().next_back().filter(|last| is_hidden(*last)) {
+            Some(last) => write!(formatter, "{}{}", part.trim_end_matches(is_hidden), last.escape_default()),
+            None => formatter.write_str(part),
+        })
     }
 }
 
