@@ -77,7 +77,7 @@ impl Report {
                 Bound::AtMost(max) => ("at most", max),
                 Bound::AtLeast(min) => ("at least", min),
             };
-            let _ = writeln!(table, "{:<17} {:>7.2}  {most} {bound:>5.1}  {word:<6}  {}", target.name, target.value, target.unit);
+            let _ = writeln!(table, "{:<17} {:>7.2}  {most:<8} {bound:>7.2}  {word:<6}  {}", target.name, target.value, target.unit);
         }
         for remark in &self.remarks {
             let _ = writeln!(table, "{remark}");
@@ -133,7 +133,7 @@ mod tests {
             report.target(Target { name: "simulator", value, bound: AtLeast(5000.0), unit: "schedules per second" });
             (report.verdict().map_err(|failure| failure.to_string()), report.table(), report.json().contains("\"min\": 5000.0"))
         };
-        let met = "simulator         5000.00  at least 5000.0  met     schedules per second\n";
+        let met = "simulator         5000.00  at least 5000.00  met     schedules per second\n";
         assert_eq!(rate(5000.0), (Ok(()), met.to_owned(), true));
         assert_eq!(rate(4999.0).0, Err("targets missed: `simulator` is 4999.00, below 5000".to_owned()));
         assert!(rate(f64::NAN).0.is_err());
@@ -145,7 +145,7 @@ mod tests {
         report.remark("journal: 0.50".to_owned());
         assert_eq!(
             report.table(),
-            "plan                 3.00  at most  10.0  met     x a bare merge\nplan                10.50  at most  10.0  MISSED  x a bare merge\njournal: 0.50\n"
+            "plan                 3.00  at most    10.00  met     x a bare merge\nplan                10.50  at most    10.00  MISSED  x a bare merge\njournal: 0.50\n"
         );
         let parsed: Value = serde_json::from_str(&report.json()).unwrap();
         assert_eq!(parsed["targets"][1]["met"], false);
