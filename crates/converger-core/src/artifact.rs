@@ -23,7 +23,7 @@ use crate::normalize::TABLE;
 use crate::observe::{InScope, Observation, Scoped};
 use crate::policy::Rules;
 
-pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, write_body, write_judgement, write_plan};
+pub use plan::{Provenance, SCHEMA as PLAN_SCHEMA, is_bound, write_body, write_judgement, write_plan};
 pub use recorded::{Narrowed, RecordedPlan};
 
 /// The largest integer in any artifact: RFC 8785 numbers are doubles, and above this they would be rounded in silence.

@@ -110,7 +110,10 @@ impl World {
     fn tell_from(&mut self, name: &str, at_ms: u64) {
         let changed = self.guests.changed_on(name);
         let Some(speaker) = self.nodes.get(name) else { return };
-        let flavour = if speaker.old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
+        // Rounds after which nobody asked were rounds all the same.
+        let unasked = speaker.told_ms.map_or(0, |told_ms| (at_ms.saturating_sub(told_ms) / CYCLE_MS).saturating_sub(1));
+        let old_rounds = speaker.old_rounds.saturating_sub(u32::try_from(unasked).unwrap_or(u32::MAX));
+        let flavour = if old_rounds > 0 { self.flavour.min(Flavour::V8) } else { self.flavour };
         let row = |guest: &Guest| (guest.vmid, row(guest, speaker.cpus, flavour));
         let guests = &self.guests;
         let of_changed = LazyCell::new(|| changed.iter().filter_map(|vmid| guests.get(vmid)).map(row).collect::<Vec<_>>());
@@ -127,8 +130,8 @@ impl World {
         self.guests.told(&changed);
         let Some(node) = self.nodes.get_mut(name) else { return };
         node.told_ms = Some(at_ms);
-        if node.old_rounds > 0 {
-            node.old_rounds -= 1;
+        node.old_rounds = old_rounds.saturating_sub(1);
+        if old_rounds > 0 {
             // The next round says it all again, in the form of then.
             self.guests.tell_again(name);
         }

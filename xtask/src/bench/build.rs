@@ -21,12 +21,12 @@ pub(super) struct Programs {
     pub(super) decode: PathBuf,
     pub(super) fetch: PathBuf,
     pub(super) fleet: PathBuf,
-    pub(super) commits: PathBuf,
+    pub(super) of_store: OfStore,
 }
 
 /// Those of the store.
 pub(super) struct OfStore {
-    commits: PathBuf,
+    pub(super) commits: PathBuf,
     pub(super) evidence: PathBuf,
 }
 
@@ -44,11 +44,11 @@ pub(super) fn programs() -> Result<Programs, Failure> {
         decode: executable(&benches, "decode")?,
         fetch: executable(&fetch, "fetch")?,
         fleet: executable(&fleet, "fleet")?,
-        commits: of_store()?.commits,
+        of_store: of_store()?,
     })
 }
 
-/// Built apart, and the same whenever it is asked for.
+/// Built apart, because they may be all that is asked for.
 pub(super) fn of_store() -> Result<OfStore, Failure> {
     let store = ["build", "--release", "--package", "converger-store", "--features", "conformance"];
     let built = built(&[&store[..], &["--example", "commits", "--example", "evidence"]].concat())?;

@@ -5,7 +5,7 @@
 //! ratio to bare inserts is told and not judged.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use super::build::Programs;
 use super::child::Cost;
 use super::report::Bound::{AtLeast, AtMost};
 use super::report::{Report, Target};
-use super::{TURNS, child, number};
+use super::{child, number};
 use crate::shell::{self, Failure, Outcome};
 
 const GUESTS: &str = "1000";
@@ -76,7 +76,7 @@ pub(super) fn journal(programs: &Programs, report: &mut Report) -> Outcome {
 
 /// The journal's time against bare inserts of the same bytes in groups of the same size.
 pub(super) fn ratio(programs: &Programs, report: &mut Report) -> Outcome {
-    let measured = child::output(&programs.commits, &[])?;
+    let measured = child::output(&programs.of_store.commits, &[])?;
     let ratio = number(&measured, "ratio")?;
     report.remark(format!(
         "journal: {ratio:.2} of the speed of bare group-committed inserts (aim 0.5; it depends on the disk and is not judged)"
@@ -85,30 +85,43 @@ pub(super) fn ratio(programs: &Programs, report: &mut Report) -> Outcome {
     Ok(())
 }
 
-/// Schedules of the simulation, told by one thread: the best of a few runs, by CPU time. That is one of the machine, too: of one program it was
+/// Schedules of the simulation, told by one thread: the best of a few turns, by CPU time. That is one of the machine, too: of one program it was
 /// between 4,100 and 6,900 within a quarter of an hour (docs/decisions/0018). Beside it what can be repeated: instructions, those of many without those of few, so that
 /// what is done once does not count.
-pub(super) fn simulator(simulate: &Path, report: &mut Report) -> Outcome {
-    let mut cost = Cost::NONE;
-    for _ in 0..TURNS {
-        cost = cost.and(child::cost(simulate, &["--threads", "1", "--schedules", &SCHEDULES.to_string()], ".", &[0])?);
+pub(super) struct Simulator {
+    program: PathBuf,
+    cost: Cost,
+}
+
+impl Simulator {
+    pub(super) fn of(program: PathBuf) -> Self {
+        Self { program, cost: Cost::NONE }
     }
-    let [few, many] = COUNTED.map(|schedules| {
-        child::instructions(simulate, &["--threads", "1", "--schedules", &schedules.to_string()], ".")
-            .map(|instructions| (f64::from(schedules), instructions as f64))
-    });
-    let ((few, least), (many, most)) = (few?, many?);
-    let instructions = (most - least) / (many - few);
-    let rate = f64::from(SCHEDULES) / cost.cpu_ms * 1000.0;
-    report.measured("simulator", json!({ "schedules": SCHEDULES, "cost": cost.json(), "instructions": instructions }));
-    report.target(Target { name: "simulator", value: rate, bound: AtLeast(5000.0), unit: "schedules per second per core" });
-    report.target(Target {
-        name: "simulator-work",
-        value: instructions / 1e6,
-        bound: AtMost(0.75),
-        unit: "million instructions of a schedule, by valgrind",
-    });
-    Ok(())
+
+    pub(super) fn turn(&mut self) -> Outcome {
+        let schedules = SCHEDULES.to_string();
+        self.cost = self.cost.and(child::cost(&self.program, &["--threads", "1", "--schedules", &schedules], ".", &[0])?);
+        Ok(())
+    }
+
+    pub(super) fn judge(&self, report: &mut Report) -> Outcome {
+        let [few, many] = COUNTED.map(|schedules| {
+            child::instructions(&self.program, &["--threads", "1", "--schedules", &schedules.to_string()], ".")
+                .map(|instructions| (f64::from(schedules), instructions as f64))
+        });
+        let ((few, least), (many, most)) = (few?, many?);
+        let instructions = (most - least) / (many - few);
+        let rate = f64::from(SCHEDULES) / self.cost.cpu_ms * 1000.0;
+        report.measured("simulator", json!({ "schedules": SCHEDULES, "cost": self.cost.json(), "instructions": instructions }));
+        report.target(Target { name: "simulator", value: rate, bound: AtLeast(5000.0), unit: "schedules per second per core" });
+        report.target(Target {
+            name: "simulator-work",
+            value: instructions / 1e6,
+            bound: AtMost(0.75),
+            unit: "million instructions of a schedule, by valgrind",
+        });
+        Ok(())
+    }
 }
 
 /// What a bench says, and how often it asked the system to sync something. The count is taken in this room.

@@ -6,13 +6,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::build::Programs;
-use super::child::{self, Cost};
+use super::child::Cost;
 use super::report::Bound::AtMost;
 use super::report::{Report, Target};
+use super::{TURNS, child};
 use crate::lab::{Lab, Time};
 use crate::shell::{self, Failure, Outcome};
-
-const TURNS: u32 = 7;
 
 /// Audits of two sizes in which nothing differs and no config is managed.
 pub(super) fn audits(programs: &Programs, report: &mut Report) -> Outcome {
@@ -25,14 +24,14 @@ pub(super) fn audits(programs: &Programs, report: &mut Report) -> Outcome {
 /// So many lists are fetched at once: long against the clock that counts, and more than one connection is kept for.
 const LISTS: u32 = 250;
 
-/// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of three counts.
+/// What it costs the lab to list 10,000 guests over HTTPS on connections that are kept. The least of a few turns counts.
 pub(super) fn lists(programs: &Programs, report: &mut Report) -> Outcome {
     let room = Path::new("target/bench-live/lists");
     let lab = Lab::start(shell::command(&programs.converger, &[]), &["--guests", "10000", "--nodes", "10"], room, Time::Asked)?;
     let directory = room.display().to_string();
     let mut least_ms = f64::INFINITY;
     let mut listed = Value::Null;
-    for _ in 0..3 {
+    for _ in 0..TURNS {
         let before_ms = lab.cpu_ms()?;
         listed = child::output(&programs.fetch, &[&directory, "lists", &LISTS.to_string()])?;
         least_ms = least_ms.min((lab.cpu_ms()? - before_ms) / f64::from(LISTS));

@@ -31,15 +31,17 @@ pub enum Provenance {
     Replay,
 }
 
+/// The body is the first member by name, so that its digest is known when the rest is written.
+const BEFORE_BODY: &str = "{\"body\":";
+
 /// Writes plan.json as one line of canonical JSON and returns the digest of its body.
 ///
 /// # Errors
 /// What the writer says.
 pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance) -> io::Result<Digest> {
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, out);
-    buffered.write_all(b"{\"body\":")?;
+    buffered.write_all(BEFORE_BODY.as_bytes())?;
     let digest = write_body(&mut buffered, judged.plan())?;
-    // The body is the first member by name, so that its digest is known when the rest is written.
     let (judgement, notes) = (JudgementRow::of(judged.judgement())?, &*judged.plan().observation().notes);
     let rest = Rest { digest, judgement, notes, provenance, schema: SCHEMA, summary: summary(judged) };
     let rest = serde_json::to_vec(&rest).map_err(io::Error::from)?;
@@ -48,6 +50,14 @@ pub fn write_plan(out: &mut impl Write, judged: &Judged, provenance: Provenance)
     buffered.write_all(b"\n")?;
     buffered.flush()?;
     Ok(digest)
+}
+
+/// Whether plan.json is as [`write_plan`] left it, as far as this digest binds it: that of the bytes of its body.
+#[must_use]
+pub fn is_bound(plan_json: &str, digest: &Digest) -> bool {
+    let rest = format!(",\"digest\":\"{digest}\",\"judgement\":");
+    let body = plan_json.strip_prefix(BEFORE_BODY).and_then(|text| text.split_once(&rest));
+    body.is_some_and(|(body, _)| Digest::of_bytes(body.as_bytes()) == *digest)
 }
 
 /// Writes the body alone and returns its digest.

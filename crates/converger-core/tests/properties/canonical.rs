@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use converger_core::artifact::{Digest, Provenance, write_plan};
+use converger_core::artifact::{Digest, Provenance, is_bound, write_plan};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::safety::judge;
 
@@ -53,6 +53,10 @@ fn plan_json_is_canonical_and_its_digests_hold() {
         assert_eq!(check_numbers(&value), Ok(()), "{case:?}");
         assert_eq!(value["digest"], digest_of(&value["body"]), "{case:?}");
         assert_eq!(value["digest"], digest.to_string(), "{case:?}");
+        let text = String::from_utf8(bytes).expect("text");
+        assert!(is_bound(&text, &digest), "{case:?}");
+        assert!(!is_bound(&text.replacen("\"guests\":[", "\"guests\":[ ", 1), &digest), "{case:?}");
+        assert!(!is_bound(&text, &Digest::of_bytes(text.as_bytes())), "{case:?}");
         let mut judgement = value["judgement"].clone();
         let claimed = judgement.as_object_mut().and_then(|judgement| judgement.remove("digest"));
         assert_eq!(claimed, Some(Value::String(digest_of(&judgement))), "{case:?}");

@@ -115,7 +115,7 @@ fn the_manager_moves_a_guest_when_it_looks_around() {
 fn looks_at_what_is_as_wanted_change_nothing_and_the_next_that_matters_is_not_missed() {
     in_every_release(|| {
         let world = || {
-            let mut lab = Lab::new(CLUSTER);
+            let mut lab = Lab::new(&CLUSTER.replace("b: {}", "b: { old_rounds: 5 }"));
             lab.done("POST", "/cluster/ha/resources", "sid=vm:101");
             lab.done("POST", "/cluster/ha/resources", "sid=vm:102&state=stopped");
             lab

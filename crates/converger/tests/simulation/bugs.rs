@@ -5,16 +5,19 @@
 //! sees requests and records only, that is the same as a machine that is wrong inside; and nothing of it can ever be in the program,
 //! because all of it is in this directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::action::Change;
-use converger_core::apply::{Answer, Ask, Live, Operation, Outcome, Record, Source, TaskState};
+use converger_core::apply::{Answer, Ask, Live, Operation, OperationId, Outcome, Record, Source, TaskState};
 use converger_core::guest::{RunState, Vmid};
 use converger_core::normalize::Words;
 use converger_core::observe::{Observation, Reading, Status};
 use converger_core::policy;
 use converger_engine::operation::{Event, NotCommitted, Patience};
 use converger_engine::schedule::{Limits, OnFailure};
+
+use super::PANIC;
+use super::scene::Wanted;
 
 /// One planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -115,11 +118,19 @@ pub(crate) enum Bug {
     FailureStopsAll,
     /// Every second plan wants the opposite.
     TurnRound,
+    /// Guests are looked for, and nothing that is wanted of them is.
+    WantNothing,
+    /// An operation that no plan has is carried out.
+    Uninvited,
+    /// A guest that is no longer declared is changed as it was.
+    OldDeclaration,
+    /// A reading that there is not ends the process in a panic.
+    Unwrap,
 }
 
 impl Bug {
     /// All bugs.
-    pub(crate) const ALL: [Self; 48] = [
+    pub(crate) const ALL: [Self; 52] = [
         Self::SkipIntent,
         Self::SendBeforeCommit,
         Self::AcknowledgeFirst,
@@ -168,6 +179,10 @@ impl Bug {
         Self::OneAfterTheOther,
         Self::FailureStopsAll,
         Self::TurnRound,
+        Self::WantNothing,
+        Self::Uninvited,
+        Self::OldDeclaration,
+        Self::Unwrap,
     ];
 
     /// The rules that it breaks: found for another reason, it is not found.
@@ -198,6 +213,10 @@ impl Bug {
             Self::AskForEver => &["S23"],
             Self::OneAfterTheOther | Self::FailureStopsAll => &["L4"],
             Self::TurnRound => &["L5"],
+            Self::WantNothing => &["L1"],
+            Self::Uninvited => &["S11"],
+            Self::OldDeclaration => &["S22"],
+            Self::Unwrap => &[PANIC],
         }
     }
 }
@@ -221,6 +240,14 @@ pub(crate) fn locked_for_ever(locked: &mut BTreeSet<Vmid>, observation: &mut Obs
 /// What an observer that believes a list would read.
 pub(crate) fn absent_is_missing(observation: &mut Observation) {
     (observation.complete, observation.unlisted) = (true, Default::default());
+}
+
+/// What is declared now, where a planner with this bug has what was declared before.
+pub(crate) fn wanted(bug: Option<Bug>, mut wanted: BTreeMap<u32, Wanted>) -> BTreeMap<u32, Wanted> {
+    if bug == Some(Bug::OldDeclaration) {
+        wanted.pop_first();
+    }
+    wanted
 }
 
 /// What a machine with this bug would ask in the place of this.
@@ -323,6 +350,7 @@ pub(crate) fn operation(bug: Option<Bug>, operation: &mut Operation) {
     match bug {
         Some(Bug::RepeatRequest) => operation.source = Source::Convergent,
         Some(Bug::IgnoreAfter) => operation.step.wait = Box::new([]),
+        Some(Bug::Uninvited) => operation.id = OperationId::new(&format!("{}-more", operation.id)).unwrap_or_else(|| panic!("an id")),
         _ => {}
     }
 }

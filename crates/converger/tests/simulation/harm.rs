@@ -206,6 +206,14 @@ pub(crate) enum Moment {
     Sending,
 }
 
+/// How the first life of a process goes where nothing strikes: what waits for a change waits in vain where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undisturbed {
+    /// It asks so often, and finds nothing that it may change.
+    Reads(u64),
+    Acts,
+}
+
 /// One harm that waits for its moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Harm {
@@ -231,20 +239,20 @@ pub(crate) enum Blow {
     Other(Request),
 }
 
-/// The harms of a schedule.
-pub(crate) fn draw(rng: &mut Rng, scene: &Scene) -> Vec<Harm> {
+/// The harms of a schedule, at least so many.
+pub(crate) fn draw(rng: &mut Rng, scene: &Scene, least: usize, undisturbed: Undisturbed) -> Vec<Harm> {
     let count = *rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4, 6]).unwrap_or(&1);
     let nodes: Vec<&String> = scene.setting.nodes.keys().collect();
     let mut harms = Vec::new();
-    for _ in 0..count {
-        let kind = *rng.pick(&Kind::ALL).unwrap_or(&Kind::LostAfter);
-        if kind == Kind::Revoked && !scene.is_granted {
-            continue;
+    for _ in 0..count.max(least) {
+        let mut kind = *rng.pick(&Kind::ALL).unwrap_or(&Kind::LostAfter);
+        while !is_possible(kind, scene, undisturbed) {
+            kind = *rng.pick(&Kind::ALL).unwrap_or(&Kind::LostAfter);
         }
         let guest = rng.pick(&scene.setting.guests);
         harms.push(Harm {
             kind,
-            moment: moment(rng, kind),
+            moment: moment(rng, kind, undisturbed),
             vmid: guest.map_or(100, |guest| guest.vmid),
             is_qemu: guest.is_none_or(|guest| guest.kind == converger_lab::Kind::Qemu),
             node: rng.pick(&nodes).map_or_else(String::new, |node| (*node).clone()),
@@ -259,6 +267,12 @@ pub(crate) fn draw(rng: &mut Rng, scene: &Scene) -> Vec<Harm> {
         harms.extend(seldom(rng, scene).into_iter().flatten());
     }
     harms
+}
+
+/// Whether it can strike at all.
+fn is_possible(kind: Kind, scene: &Scene, undisturbed: Undisturbed) -> bool {
+    let needs_change = kind >= Kind::CrashBefore || matches!(kind, Kind::TaskKilled | Kind::TaskFails | Kind::TaskHangs | Kind::TaskWarns);
+    (kind != Kind::Revoked || scene.is_granted) && (undisturbed == Undisturbed::Acts || !needs_change)
 }
 
 /// A change that comes long after it was sent: a worker of its node is slow and the others soon answer again, and whoever sent it dies.
@@ -292,7 +306,10 @@ fn seldom(rng: &mut Rng, scene: &Scene) -> Option<Vec<Harm>> {
     }
 }
 
-fn moment(rng: &mut Rng, kind: Kind) -> Moment {
+fn moment(rng: &mut Rng, kind: Kind, undisturbed: Undisturbed) -> Moment {
+    if let Undisturbed::Reads(requests) = undisturbed {
+        return Moment::Request(1 + rng.below(requests.max(1)));
+    }
     if kind >= Kind::CrashBefore {
         if rng.one_in(4) {
             return Moment::Sending;

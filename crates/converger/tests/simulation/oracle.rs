@@ -30,7 +30,7 @@ pub(crate) use send::Mutation;
 const LATE_MS: u64 = 120_500;
 
 /// A rule that did not hold.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Violation {
     pub(crate) rule: &'static str,
     pub(crate) text: String,

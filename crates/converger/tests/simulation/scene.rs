@@ -118,11 +118,22 @@ fn budget(rng: &mut Rng) -> policy::Limits {
 pub(crate) fn turned_round(scene: &Scene) -> Desired {
     let turned = |state: RunState| if state == RunState::Running { "stopped" } else { "running" };
     let wish = |guest: &GuestSetting| {
-        let kind = if guest.kind == Kind::Qemu { "qemu" } else { "lxc" };
         let state = scene.wanted.get(&guest.vmid).and_then(|wanted| wanted.state).map_or("running", turned);
-        json!({ "vmid": guest.vmid, "kind": kind, "name": guest.name, "state": state, "stop": "hard" })
+        let mut json = named(guest);
+        (json["state"], json["stop"]) = (json!(state), json!("hard"));
+        json
     };
     declared(&scene.setting.guests.iter().map(wish).collect::<Vec<Json>>())
+}
+
+/// The same guests, of which nothing is wanted.
+pub(crate) fn unwanted(scene: &Scene) -> Desired {
+    declared(&scene.setting.guests.iter().map(named).collect::<Vec<Json>>())
+}
+
+/// A guest, and nothing that is wanted of it.
+fn named(guest: &GuestSetting) -> Json {
+    json!({ "vmid": guest.vmid, "kind": if guest.kind == Kind::Qemu { "qemu" } else { "lxc" }, "name": guest.name })
 }
 
 /// Every second node has a clock of its own, up to a minute and a half ahead of the others or behind.
@@ -299,28 +310,25 @@ fn guest(rng: &mut Rng, vmid: u32, nodes: u32, setting: &mut Setting) -> GuestSe
 /// What is wanted of a guest, twice: raw, and as it is declared.
 fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
     let mut wanted = Wanted { name: guest.name.clone().unwrap_or_default(), ..Wanted::default() };
-    let mut json = Map::new();
-    json.insert("vmid".to_owned(), json!(vmid));
-    json.insert("kind".to_owned(), json!(if guest.kind == Kind::Qemu { "qemu" } else { "lxc" }));
-    json.insert("name".to_owned(), json!(guest.name));
+    let mut json = named(guest);
     let runs = guest.state.is_some();
     let wants_to_run = if rng.percent(70) { !runs } else { runs };
     if !rng.one_in(5) {
         wanted.state = Some(if wants_to_run { RunState::Running } else { RunState::Stopped });
-        json.insert("state".to_owned(), json!(if wants_to_run { "running" } else { "stopped" }));
+        json["state"] = json!(if wants_to_run { "running" } else { "stopped" });
     }
     if rng.one_in(3) {
-        json.insert("stop".to_owned(), json!("hard"));
+        json["stop"] = json!("hard");
     } else {
         wanted.is_hopeless = guest.deaf && (wanted.state == Some(RunState::Stopped) || wanted.state.is_none());
     }
     if !rng.one_in(40) {
-        json.insert("stop_timeout".to_owned(), json!(format!("{}s", 2 + rng.below(3))));
+        json["stop_timeout"] = json!(format!("{}s", 2 + rng.below(3)));
     }
     if rng.percent(if wanted.state.is_some() { 45 } else { 100 }) {
-        json.insert("config".to_owned(), config(rng, &mut wanted));
+        json["config"] = config(rng, &mut wanted);
         if rng.one_in(2) {
-            json.insert("restart".to_owned(), json!("when-needed"));
+            json["restart"] = json!("when-needed");
             wanted.is_hopeless |= guest.deaf;
             wanted.restarts = true;
         }
@@ -328,9 +336,9 @@ fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
     if vmid > 100 && rng.one_in(3) {
         let before = 100 + u32::try_from(rng.below(u64::from(vmid - 100))).unwrap_or(0);
         wanted.after.push(before);
-        json.insert("after".to_owned(), json!([before]));
+        json["after"] = json!([before]);
     }
-    (wanted, Json::Object(json))
+    (wanted, json)
 }
 
 fn config(rng: &mut Rng, wanted: &mut Wanted) -> Json {

@@ -36,7 +36,7 @@ pub(crate) use saga::finds_wrong_ways_back;
 pub(crate) use saga::{NOT_PLAYED, SAGAS, sagas};
 pub(crate) use stage::ENDS;
 pub(crate) use story::Told;
-use story::tell;
+use story::{CLOSELY_ONE_IN, tell};
 use turns::{IN_TURNS, alone, in_turns};
 
 /// What came of many schedules.
@@ -88,12 +88,18 @@ impl Tally {
     pub(crate) fn missing(&self) -> Vec<String> {
         let kinds = Kind::ALL.iter().filter(|kind| !self.struck.contains_key(kind)).map(|kind| format!("harm {kind:?}"));
         let states = STATES.iter().chain(ENDS).filter(|state| !self.seen.contains_key(*state)).map(|state| format!("state `{state}`"));
-        kinds.chain(states).collect()
+        let closely = self.seen.get(PLAYED_AGAIN).copied().unwrap_or(0) + self.violations.len() as u64;
+        let too_few = self.schedules / CLOSELY_ONE_IN;
+        let looks = (closely < too_few).then(|| format!("a close look at one in {CLOSELY_ONE_IN}: {closely} of {}", self.schedules));
+        kinds.chain(states).chain(looks).collect()
     }
 }
 
 /// The rule that a story ends.
 const PANIC: &str = "panic";
+
+/// What is told of a schedule that was looked at closely.
+pub(crate) const PLAYED_AGAIN: &str = "a ledger played again";
 
 /// States that a long run must have reached.
 const STATES: &[&str] = &[
@@ -127,7 +133,7 @@ const STATES: &[&str] = &[
     "the plan is over its limits",
     "no reading",
     "a guest converged after healing",
-    "a ledger played again",
+    PLAYED_AGAIN,
     "a guest is refused after healing",
 ];
 

@@ -26,9 +26,10 @@ use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
 use futures_util::FutureExt as _;
 use serde_json::Value as Json;
 
+use super::PLAYED_AGAIN;
 use super::book;
 use super::bugs::{self, Bug};
-use super::harm::{self, Harm, Kind, Moment};
+use super::harm::{self, Harm, Kind, Moment, Undisturbed};
 use super::oracle::{Grounds, Oracle, Violation, truth, waits_for_reading};
 use super::process::{Died, Life};
 use super::scene::{self, Scene, TOKEN};
@@ -50,13 +51,13 @@ pub(crate) const SCHEDULES_A_WORLD: u64 = 16;
 
 /// Of so many schedules one is looked at closely: it has a ledger, which is played again, and the form of all that is asked and answered is
 /// held against the table of the API. In one world that is its first schedule, in the next but one its second, and so on.
-const CLOSELY_ONE_IN: u64 = 2 * SCHEDULES_A_WORLD + 1;
+pub(crate) const CLOSELY_ONE_IN: u64 = 2 * SCHEDULES_A_WORLD + 1;
 
 /// What every run decides on, as far as its journal is told: nobody looks at it here.
 static INPUTS: LazyLock<Inputs> = LazyLock::new(some_inputs);
 
 /// What came of a schedule.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Told {
     pub(crate) hash: u64,
     pub(crate) violation: Option<Violation>,
@@ -75,21 +76,18 @@ pub(crate) struct Told {
     pub(crate) early: u64,
 }
 
-/// The story of a seed. Whoever wants its lines, or plants a bug in it, is told all of it; the others are told from where it is another
-/// one than its neighbours, which is the same story.
+/// The story of a seed. Whoever wants its lines is told all of it; the others are told from where it is another one than its neighbours,
+/// which is the same story.
 pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told {
     let world = seed / SCHEDULES_A_WORLD;
     let mut rng = Rng::new(seed);
-    let (mut story, harms) = if bug.is_some() || keeps_lines {
-        let story = Story::begun(world, Trace::new(keeps_lines), bug);
-        let harms = harm::draw(&mut rng, &story.scene);
+    let (mut story, harms) = opening(world, bug, |opening| {
+        // Once in a world nothing may go wrong: a second time would be the same story.
+        let least = usize::from(!seed.is_multiple_of(SCHEDULES_A_WORLD));
+        let harms = harm::draw(&mut rng, &opening.begun.scene, least, opening.undisturbed());
+        let story = if keeps_lines { Story::begun(world, Trace::new(true), bug) } else { opening.last_before(&harms).fork() };
         (story, harms)
-    } else {
-        opening(world, |opening| {
-            let harms = harm::draw(&mut rng, &opening.begun.scene);
-            (opening.last_before(&harms).fork(), harms)
-        })
-    };
+    });
     // What carries a key is asked for again.
     let lives = (*rng.pick(&[1, 1, 2]).unwrap_or(&1)).max(if story.scene.is_one_shot { 2 } else { 1 });
     story.stage().expect(harms);
@@ -104,6 +102,7 @@ pub(crate) async fn tell(seed: u64, bug: Option<Bug>, keeps_lines: bool) -> Told
 /// before.
 struct Opening {
     world: u64,
+    bug: Option<Bug>,
     begun: Story,
     intends: Option<Story>,
 }
@@ -113,21 +112,27 @@ thread_local! {
     static OPENING: RefCell<Option<Opening>> = const { RefCell::new(None) };
 }
 
-fn opening<T>(world: u64, of: impl FnOnce(&Opening) -> T) -> T {
+fn opening<T>(world: u64, bug: Option<Bug>, of: impl FnOnce(&Opening) -> T) -> T {
     OPENING.with_borrow_mut(|known| {
-        drop(known.take_if(|known| known.world != world));
-        of(known.get_or_insert_with(|| Opening::of(world)))
+        drop(known.take_if(|known| (known.world, known.bug) != (world, bug)));
+        of(known.get_or_insert_with(|| Opening::of(world, bug)))
     })
 }
 
 impl Opening {
-    fn of(world: u64) -> Self {
-        let begun = Story::begun(world, Trace::new(false), None);
+    fn of(world: u64, bug: Option<Bug>) -> Self {
+        let begun = Story::begun(world, Trace::new(false), bug);
         let mut intends = begun.fork();
         let came_to = alone(intends.intends());
         intends.intention = came_to.ok();
         let is_whole = intends.intention.is_some() && !intends.is_broken();
-        Self { world, begun, intends: is_whole.then_some(intends) }
+        Self { world, bug, begun, intends: is_whole.then_some(intends) }
+    }
+
+    /// How the first life goes where nothing strikes.
+    fn undisturbed(&self) -> Undisturbed {
+        let Some(Story { stage: Some(stage), intention: Some(None), .. }) = &self.intends else { return Undisturbed::Acts };
+        Undisturbed::Reads(stage.requests())
     }
 
     /// As far as the story has come before any of these harms strikes.
@@ -250,7 +255,8 @@ impl Story {
     }
 
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
-        let (store, oracle) = (MemoryStore::new(), Oracle::new(scene.wanted.clone(), scene.on_failure).within(scene.limits, scene.budget));
+        let wanted = bugs::wanted(bug, scene.wanted.clone());
+        let (store, oracle) = (MemoryStore::new(), Oracle::new(wanted, scene.on_failure).within(scene.limits, scene.budget));
         Self {
             stage: Some(stage),
             store,
@@ -298,7 +304,7 @@ impl Story {
         if !self.is_audited || self.is_broken() {
             return;
         }
-        self.stage().sometimes("a ledger played again");
+        self.stage().sometimes(PLAYED_AGAIN);
         if let Some(text) = book::differs(&self.store, self.scene.desired.environment()) {
             self.oracle.broken_by("C7", text);
         }
@@ -378,6 +384,7 @@ impl Story {
         self.verdicts.clear();
         let seen = self.read();
         if seen.is_none() {
+            assert!(self.bug != Some(Bug::Unwrap), "nobody thought of a reading that there is not");
             self.demand_reading();
         }
         seen
@@ -420,8 +427,11 @@ impl Story {
 
     /// What is declared.
     fn declared(&self) -> Arc<Desired> {
-        let is_turned = self.bug == Some(Bug::TurnRound) && !self.runs.is_multiple_of(2);
-        if is_turned { Arc::new(scene::turned_round(&self.scene)) } else { Arc::clone(&self.scene.desired) }
+        match self.bug {
+            Some(Bug::TurnRound) if !self.runs.is_multiple_of(2) => Arc::new(scene::turned_round(&self.scene)),
+            Some(Bug::WantNothing) => Arc::new(scene::unwanted(&self.scene)),
+            _ => Arc::clone(&self.scene.desired),
+        }
     }
 
     /// What is open, or held until a reading tells, is found out first.
@@ -536,8 +546,13 @@ impl Story {
         let approved = match approve::admit(safe, &admission) {
             Ok(Admitted::Approved(approved)) => approved,
             // It was read for so long that nobody knows any more how it is.
-            Ok(Admitted::Refused(_)) if !self.is_healed => return None,
-            other => panic!("everything was typed: {other:?}"),
+            Ok(Admitted::Refused(refusals)) => {
+                if self.is_healed {
+                    self.oracle.broken_by("L2", format!("nothing is admitted although everything has healed: {refusals:?}"));
+                }
+                return None;
+            }
+            Err(error) => panic!("everything was typed: {error:?}"),
         };
         self.runs += 1;
         let runs = self.runs;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use converger_core::artifact::{Digest, Narrowed, PLAN_SCHEMA, RecordedPlan};
+use converger_core::artifact::{Digest, Narrowed, PLAN_SCHEMA, RecordedPlan, is_bound};
 use converger_core::document::keys_once;
 use converger_core::plan::Plan;
 use converger_core::refusal::Refusal;
@@ -31,7 +31,8 @@ pub(super) fn read(path: &Path) -> Result<Saved, Stop> {
     if plan["schema"] != PLAN_SCHEMA {
         return Err(no_plan(&format!("its `schema` is not {PLAN_SCHEMA}")));
     }
-    if !is_whole(&text.bytes, plan["digest"].as_str().unwrap_or_default()) {
+    let digest = plan["digest"].as_str().and_then(Digest::parse);
+    if !digest.is_some_and(|digest| is_bound(&String::from_utf8_lossy(&text.bytes), &digest)) {
         return Err(no_plan("its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew")
             .help("save it again, and read that"));
     }
@@ -40,14 +41,6 @@ pub(super) fn read(path: &Path) -> Result<Saved, Stop> {
         return Err(Stop::refused(&Refusal::replay_not_appliable()));
     }
     Ok(Saved { body: plan["body"].take() })
-}
-
-/// Whether the digest is that of the bytes of the body, which comes first in the file.
-fn is_whole(bytes: &[u8], digest: &str) -> bool {
-    let text = String::from_utf8_lossy(bytes);
-    let body =
-        text.strip_prefix("{\"body\":").and_then(|rest| Some(&rest[..rest.find(&format!(",\"digest\":\"{digest}\",\"judgement\":"))?]));
-    body.is_some_and(|body| Digest::parse(digest) == Some(Digest::of_bytes(body.as_bytes())))
 }
 
 impl Saved {
