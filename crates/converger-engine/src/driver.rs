@@ -12,7 +12,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    Answer, Ask, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms,
+    Answer, Ask, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms, Trouble,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::evidence::Entry;
@@ -166,11 +166,14 @@ impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
     }
 }
 
+/// A last word that is older than this is none: whoever was stopped in between is told what was said meanwhile (0017).
+const LAST_WORD_MS: u64 = 2_000;
+
 /// What came of something that took time.
 enum Came<T> {
     Event(OperationId, operation::Event),
-    /// There is room to send it, and this is the last word about that.
-    Cleared(OperationId, operation::Event, T),
+    /// There is room to send it, and this is the last word about that, asked for when the clock that nobody sets said this.
+    Cleared(OperationId, operation::Event, T, u64),
     Signal(Signal, watch::Receiver<Signal>),
 }
 
@@ -227,10 +230,11 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
                     let effects = self.drive.feed(&id, event, now_ms);
                     self.follow(effects);
                 }
-                Some(Ok(Came::Cleared(id, event, turn))) => {
+                Some(Ok(Came::Cleared(id, event, turn, asked_ms))) => {
+                    let age_ms = self.engine.clock.awake_ms().saturating_sub(asked_ms);
                     self.turns.insert(id.clone(), turn);
                     let now_ms = self.now_ms();
-                    let effects = self.drive.feed(&id, event, now_ms);
+                    let effects = self.drive.feed(&id, if age_ms > LAST_WORD_MS { outlived(event) } else { event }, now_ms);
                     self.follow(effects);
                     // Who does not send gives it on.
                     self.turns.remove(&id);
@@ -308,11 +312,14 @@ impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Wor
     /// so that nothing is waited for between both (0017).
     fn clear(&mut self, id: OperationId) {
         let Some(state) = self.drive.state(&id) else { return };
-        let (hand, store, place) = (Arc::clone(&self.engine.hand), Arc::clone(&self.engine.store), state.place().clone());
-        let (environment, vmid) = (state.operation().environment.clone(), state.operation().guest.vmid);
+        let (hand, store, clock) = (Arc::clone(&self.engine.hand), Arc::clone(&self.engine.store), Arc::clone(&self.engine.clock));
+        let (place, environment, vmid) = (state.place().clone(), state.operation().environment.clone(), state.operation().guest.vmid);
         self.under_way.spawn(async move {
             match hand.turn(place).await {
-                Ok(turn) => Came::Cleared(id, cleared(&*store, environment, vmid).await, turn),
+                Ok(turn) => {
+                    let asked_ms = clock.awake_ms();
+                    Came::Cleared(id, cleared(&*store, environment, vmid).await, turn, asked_ms)
+                }
                 Err(cause) => Came::Event(id, operation::Event::NotCleared(NotCleared::NoRoom(cause))),
             }
         });
@@ -384,6 +391,17 @@ pub async fn cleared(store: &impl Store, environment: EnvironmentName, vmid: Vmi
         Ok(None) => operation::Event::Cleared,
         Ok(Some(refusal)) => operation::Event::NotCleared(NotCleared::Refused(refusal)),
         Err(error) => operation::Event::NotCleared(NotCleared::Failed(error.to_string().into())),
+    }
+}
+
+/// What a last word is worth that is heard late: a no stays one, and everything else is asked anew.
+fn outlived(event: operation::Event) -> operation::Event {
+    match event {
+        operation::Event::Cleared => {
+            let cause = Cause::new(Trouble::Busy, "too-slow", "the last word before it was sent was old when it was heard");
+            operation::Event::NotCleared(NotCleared::NoRoom(cause))
+        }
+        no => no,
     }
 }
 

@@ -7,6 +7,7 @@
 mod certificate;
 mod fault;
 mod lane;
+mod prompt;
 mod secret;
 mod session;
 mod strike;
@@ -131,6 +132,8 @@ pub struct Bounds {
     pub body_bytes_max: usize,
     /// Time until a connection stands.
     pub connect: Duration,
+    /// Time until one stands for a change, of which everything was asked before.
+    pub connect_to_change: Duration,
     /// Time until the answer is whole, however slowly it drips.
     pub deadline: Duration,
     /// Bytes of all bodies of one reading.
@@ -145,6 +148,7 @@ impl Default for Bounds {
         Self {
             body_bytes_max: 64 << 20,
             connect: Duration::from_secs(10),
+            connect_to_change: Duration::from_secs(2),
             deadline: Duration::from_secs(60),
             reading_bytes_max: 512 << 20,
             reading: Duration::from_secs(15 * 60),
@@ -223,6 +227,7 @@ impl Client {
             .pool_idle_timeout(IDLE)
             // Before the deadline strikes, so that a handshake that hangs is told from an answer that does.
             .connect_timeout(bounds.connect.min(bounds.deadline * 9 / 10))
+            .connector_layer(prompt::layer())
             .timeout(bounds.deadline)
             .user_agent(concat!("converger/", env!("CARGO_PKG_VERSION")))
             .default_headers(headers)
@@ -239,6 +244,7 @@ impl Client {
             secret: &self.secret,
             request,
             deadline_secs: self.bounds.deadline.as_secs(),
+            connect_to_change_secs: self.bounds.connect_to_change.as_secs(),
         }
     }
 
@@ -259,7 +265,10 @@ impl Client {
             builder = builder.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
             builder = builder.header(CONTENT_LENGTH, form.len()).body(form.to_owned());
         }
-        builder.send().await
+        match request.method() {
+            Method::Get => builder.send().await,
+            Method::Post | Method::Put | Method::Delete => prompt::within(self.bounds.connect_to_change, builder.send()).await,
+        }
     }
 
     /// The whole body, or a failure as soon as it is known to be too much.

@@ -163,7 +163,8 @@ pub(crate) fn token() -> Token {
 
 /// Small enough for tests of what is too much, large enough for a busy machine.
 pub(crate) fn bounds() -> Bounds {
-    Bounds { body_bytes_max: 1 << 20, connect: Duration::from_secs(20), deadline: Duration::from_secs(20), ..Bounds::default() }
+    let [connect, connect_to_change, deadline] = [Duration::from_secs(20); 3];
+    Bounds { body_bytes_max: 1 << 20, connect, connect_to_change, deadline, ..Bounds::default() }
 }
 
 #[derive(Clone)]

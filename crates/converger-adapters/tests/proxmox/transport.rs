@@ -199,6 +199,47 @@ fn a_connection_that_never_stood_is_not_an_answer_that_is_late() {
     }
 }
 
+/// A hold that comes while a connection is made would not be seen any more: everything was asked before.
+#[test]
+fn g12_a_change_for_which_a_connection_stands_late_is_not_sent_then_or_later() {
+    let server = start(|_| Reply::Answer(success("null")));
+    let (passes, passed) = std::sync::mpsc::channel();
+    let gate = slow_gate(server.address, passed);
+    let endpoint = Endpoint::new(&gate, server.pinned()).expect("an address");
+    let short = Bounds { connect_to_change: Duration::from_millis(150), ..bounds() };
+    let client = Client::new(endpoint, &token(), short).expect("a client");
+    let failure = run(&client, &stop()).expect_err("nobody lets it through in time");
+    assert_eq!((failure.cause, failure.delivery), (Cause::Busy, Delivery::NotDelivered), "{failure}");
+    assert!(failure.to_string().contains("the change was not sent"), "{failure}");
+    // Now both are let through: the one that was given up, and one for a reading.
+    passes.send(()).and_then(|()| passes.send(())).expect("the gate is there");
+    let read = run(&client, &version());
+    assert!(read.is_err_and(|failure| failure.cause == Cause::Malformed), "it was answered, with no version");
+    assert_eq!(server.requests().iter().map(|seen| seen.method.clone()).collect::<Vec<_>>(), ["GET"]);
+}
+
+/// A way to a server that lets nobody through before it is told to, one connection each time.
+fn slow_gate(server: std::net::SocketAddr, passes: std::sync::mpsc::Receiver<()>) -> String {
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("https://{}", listener.local_addr().expect("an address"));
+    std::thread::spawn(move || {
+        for own in listener.incoming().map_while(Result::ok) {
+            if passes.recv().is_err() {
+                return;
+            }
+            let there = TcpStream::connect(server).expect("a connection");
+            for (mut from, mut to) in [(&own, &there), (&there, &own)]
+                .map(|(from, to)| (from.try_clone(), to.try_clone()))
+                .map(|(from, to)| (from.expect("a stream"), to.expect("a stream")))
+            {
+                std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            }
+        }
+    });
+    url
+}
+
 /// An address at which nobody listens: the port was given back.
 fn nobody() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

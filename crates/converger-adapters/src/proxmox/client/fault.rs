@@ -5,6 +5,7 @@ use std::error::Error;
 
 use reqwest::Error as Transport;
 
+use super::prompt::Late;
 use super::secret::Secret;
 use super::trust::{Distrust, Trust};
 use super::watch::Watch;
@@ -19,10 +20,16 @@ pub(super) struct Scene<'c> {
     pub(super) secret: &'c Secret,
     pub(super) request: &'c HttpRequest,
     pub(super) deadline_secs: u64,
+    pub(super) connect_to_change_secs: u64,
 }
 
 /// The failure that a transport error amounts to.
 pub(super) fn of(error: &Transport, scene: &Scene<'_>) -> Failure {
+    if chain(error).any(|error| error.is::<Late>()) {
+        let Scene { place, connect_to_change_secs: secs, .. } = scene;
+        let text = format!("{place}: no connection stood within {secs} s, and the change was not sent");
+        return Failure::lost(Delivery::NotDelivered, Cause::Busy, text);
+    }
     // Nobody ever showed a certificate here: whichever bound struck first, no connection stood and nothing was sent.
     if error.is_timeout() && scene.watch.fingerprint().is_none() {
         return Failure::lost(Delivery::NotDelivered, Cause::Unreachable, format!("{}: nobody answers", scene.place));

@@ -138,6 +138,31 @@ fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
     assert_eq!(stopped, ("100 start: not-run run-stopped".into(), 0));
 }
 
+/// The process is stopped by a signal right after its last question, a person holds the guest, and the process goes on.
+#[test]
+fn g12_what_is_said_after_a_last_word_that_is_heard_late_keeps_it_from_being_sent() {
+    let after = |ms: u64| {
+        let (world, store) = (World::new(&[(100, "stopped")]), MemoryStore::new());
+        let (own, clock) = (store.clone(), world.clone());
+        let hold = move || {
+            let (vmid, by, reason) = (Vmid::new(100).expect("an id"), "bob".into(), "maintenance".into());
+            let hold = Hold { environment: environment(), vmid, by, reason, at_ms: NOW_MS };
+            assert!(own.commit_now(Batch::from(Write::Hold(hold))).is_ok());
+            clock.pass(ms);
+        };
+        let looks = world.clone();
+        world.on_first_turn(move || looks.after_next_look(hold));
+        let engine = engine(&world, &store, Settings::default());
+        let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+        let plan = approved(&wanted()[..1], &world);
+        let run = begun(&engine, &store, &plan, "r1").expect("taken");
+        let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
+        (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
+    };
+    assert_eq!(after(2_001), ("100 start: refused guest-held".into(), 0));
+    assert_eq!(after(2_000), ("100 start: done".into(), 1), "so late may a hold be, and no later");
+}
+
 /// One operation under a key, as an action service would have it.
 fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
     let (mut operation, terms) = testing::step_of("start");

@@ -1,6 +1,6 @@
 //! A few guests that start, stop and take config, and a clock that goes on when somebody waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use converger_core::action::{Change, FieldChange};
@@ -48,6 +48,8 @@ struct Inner {
     deaf: Vec<u32>,
     on_send: Option<Box<dyn FnOnce() + Send>>,
     on_turn: Option<Box<dyn FnOnce() + Send>>,
+    /// What happens before each of the next looks at the clock.
+    on_looks: VecDeque<Box<dyn FnOnce() + Send>>,
     /// From this ask on nobody answers any more.
     dies_at: Option<u64>,
     /// The answer to the sends with these numbers is lost.
@@ -81,6 +83,10 @@ impl Clock for Ticking {
     }
 
     fn awake_ms(&self) -> u64 {
+        let act = self.0.lock().on_looks.pop_front();
+        if let Some(act) = act {
+            act();
+        }
         self.now_ms()
     }
 
@@ -122,6 +128,11 @@ impl World {
     /// What happens while the first change waits for room.
     pub(super) fn on_first_turn(&self, act: impl FnOnce() + Send + 'static) {
         self.lock().on_turn = Some(Box::new(act));
+    }
+
+    /// What happens between the next look at the clock and the one after it.
+    pub(super) fn after_next_look(&self, act: impl FnOnce() + Send + 'static) {
+        self.lock().on_looks = VecDeque::from([Box::new(|| ()) as Box<dyn FnOnce() + Send>, Box::new(act)]);
     }
 
     /// From the ask with this number on, counted from now, nobody answers any more.
