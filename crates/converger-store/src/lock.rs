@@ -3,7 +3,8 @@
 //! The lock goes with the process, however it ends: after a `kill -9` the file is still there and nobody has it, and the
 //! next one takes it. What is in the file is for people; only the lock counts.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,17 @@ fn open(place: &Path) -> io::Result<File> {
     options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(NO_LINK);
     let file = options.open(place)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// Whether a file is the lock of an environment: it has such a name, and in it is nothing, or a signature. Other programs have files that end so, too.
+pub(crate) fn is_one(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(ENDING));
+    if name.and_then(EnvironmentName::new).is_none() {
+        return false;
+    }
+    // What cannot be looked into may be one.
+    let may_be_other = fs::symlink_metadata(path).is_ok_and(|there| there.is_file() && there.len() > 0);
+    !may_be_other || File::open(path).map_or(true, |mut file| holder(&mut file).is_some())
 }
 
 /// Who signed; nothing that is not exactly a signature counts as one.

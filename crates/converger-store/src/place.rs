@@ -25,7 +25,10 @@ pub fn keeps(directory: &Path, path: &Path) -> bool {
 #[must_use]
 pub fn is_used(directory: &Path) -> bool {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| is_own(Some(&entry.file_name())))
+    entries.into_iter().any(|entry| {
+        let name = entry.file_name();
+        is_of_the_store(&name.to_string_lossy()) || lock::is_one(&entry.path())
+    })
 }
 
 fn is_in(directory: &Path, path: &Path) -> bool {
@@ -33,9 +36,14 @@ fn is_in(directory: &Path, path: &Path) -> bool {
     matches!((fs::canonicalize(room), fs::canonicalize(directory)), (Ok(room), Ok(directory)) if room == directory)
 }
 
+/// Whether it is, or may become, a file of a state directory: nobody else's is written there under such a name.
 fn is_own(name: Option<&OsStr>) -> bool {
     let name = name.map(OsStr::to_string_lossy).unwrap_or_default();
-    name.starts_with(FILE) || name.ends_with(lock::ENDING) || name == KEY_FILE
+    is_of_the_store(&name) || name.ends_with(lock::ENDING)
+}
+
+fn is_of_the_store(name: &str) -> bool {
+    name.starts_with(FILE) || name == KEY_FILE
 }
 
 #[cfg(test)]

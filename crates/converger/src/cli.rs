@@ -208,6 +208,7 @@ Examples:
   converger pin desired.yaml --repin 100     after a restore of 100
 
 A pinned guest is known by its birth marks: a guest that was made anew under the same id is refused. \
+A container without a network card has the name of its volume alone, which another one under its id may have too. \
 Comments and layout of the file are kept. A pin that does not hold is replaced only with --repin.
 
 Exit codes: 0 done, 3 something is refused, 4 something would be written (--check).")]

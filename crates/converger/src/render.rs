@@ -13,7 +13,7 @@ use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, Class, FieldChange, Impact, Risk};
 use converger_core::apply::{Evidence, Fact, Findings, History, Outcome, Word};
 use converger_core::audit::{self, Conclusion, Summary};
-use converger_core::desired::DesiredGuest;
+use converger_core::desired::{DesiredGuest, Restart};
 use converger_core::failure;
 use converger_core::normalize::{Effect, Value};
 use converger_core::observe::{Observation, Pending, Status};
@@ -166,7 +166,12 @@ fn waiting_text(plan: &Plan, guest: &DesiredGuest) -> String {
     let pending = plan.observation().find(guest.vmid).and_then(|row| row.pending.as_ref().read());
     let declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
     let keys: Vec<&str> = pending.into_iter().flatten().map(Pending::key).filter(|key| declared(key)).collect();
-    format!("converged; {} takes effect at the next start (`restart: when-needed` would allow one)", keys.join(", "))
+    // Whoever is stopped and started again must be declared to run.
+    let way = match guest.restart {
+        Restart::Never => "`restart: when-needed` would allow one",
+        Restart::WhenNeeded => "a restart of this one needs `state: running` too",
+    };
+    format!("converged; {} takes effect at the next start ({way})", keys.join(", "))
 }
 
 /// Words of others: as they are if they cannot be taken for ours, otherwise quoted and escaped.

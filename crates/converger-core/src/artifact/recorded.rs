@@ -160,7 +160,7 @@ impl Row {
 
 /// What differs, in a few words; where those are the same, what they leave out.
 fn told_apart(then: Option<&Row>, now: Option<&Row>) -> String {
-    let [before, after] = [then, now].map(|row| row.map_or_else(|| "not declared".to_owned(), Row::shown));
+    let [before, after] = [then, now].map(|row| row.map_or_else(|| "not in the plan".to_owned(), Row::shown));
     let (Some(then), Some(now)) = (then, now) else { return format!("then {before}, now {after}") };
     if before != after {
         return format!("then {before}, now {after}");
@@ -240,7 +240,7 @@ mod tests {
             assert_eq!(differences(&then, &now, Narrowed::No).len(), 1, "{now}");
             assert!(RecordedPlan::read(&then).stale(&RecordedPlan::read(&now), Narrowed::No).is_some(), "{now}");
         }
-        assert_eq!(differences(&then, &body(&[row(102, &start)]), Narrowed::Yes), ["102: then not declared, now start on web"]);
+        assert_eq!(differences(&then, &body(&[row(102, &start)]), Narrowed::Yes), ["102: then not in the plan, now start on web"]);
     }
 
     /// Of two rows about one guest somebody may have read the other one.

@@ -296,7 +296,7 @@ pub static TABLE: [Entry; 34] = [
         Stage::Apply,
         Reach::Guest,
         "what was planned on has changed since",
-        "Each step is checked once more right before it is sent, and a saved plan is planned again: the run-state, a value or a guest that it was planned on is another one now, or Proxmox found that the config is.",
+        "Each step is checked once more right before it is sent, and a saved plan is planned again: the run-state, a value or a guest that it was planned on is another one now, or Proxmox found that the config is. A plan that was saved of some guests alone has no others: apply it with the same `--only`.",
         "Plan again: the new plan starts from what the guest is now.",
     ),
     entry(
@@ -342,6 +342,6 @@ pub static TABLE: [Entry; 34] = [
         Reach::Guest,
         "it is not held",
         "`converger release` ends what `converger hold` began, and `converger ops resolve` settles an operation of which it is not known what became of it. Neither is so here: another person or a later apply was faster, or another guest or operation is meant.",
-        "Look with `converger ops list ENVIRONMENT`, which names what is held. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
+        "Look with `converger ops list ENVIRONMENT`, which names what is held: a guest that an operation holds is let go of by `converger ops resolve` of that. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
     ),
 ];

@@ -113,7 +113,7 @@ fn sync_directory(directory: &Path) -> Result<(), OpenError> {
 
 /// Makes the file if it is not there, so that nobody else may read it from its first byte; gives its length.
 fn ready_file(place: &Path) -> Result<u64, OpenError> {
-    let help = "it must be a file, not a link, and writable for this user";
+    let help = "it must be a file, not a link, and writable for this user, as its directory must be";
     let unusable = |source| OpenError::Unusable { what: "open", place: place.into(), help, source };
     if fs::symlink_metadata(place).map_or(0, |there| there.len()) == 0 {
         lost(place)?;
@@ -151,9 +151,8 @@ fn remains(place: &Path) -> Option<PathBuf> {
     let directory = place.parent()?;
     let mut paths: Vec<_> = fs::read_dir(directory).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
-    let is_lock = |path: &Path| path.to_str().is_some_and(|path| path.ends_with(lock::ENDING));
     let beside = [log(place), directory.join(format!("{FILE}-shm")), directory.join(KEY_FILE)];
-    paths.into_iter().find(|path| is_lock(path) || beside.contains(path))
+    paths.into_iter().find(|path| lock::is_one(path) || beside.contains(path))
 }
 
 /// Nobody else may read it, nor the log beside it, whose mode SQLite takes from it.

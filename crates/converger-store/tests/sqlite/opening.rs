@@ -211,6 +211,21 @@ fn a_store_that_was_lost_is_not_begun_anew() {
     }
 }
 
+/// Other programs have files that end in `.lock` too.
+#[test]
+fn the_locks_of_others_show_nothing() {
+    let (_above, directory) = place();
+    private(&directory);
+    for (name, text) in [("Cargo.lock", ""), ("Cargo.lock", "version = 4\n"), ("yarn.lock", "# yarn lockfile v1\n"), ("a b.lock", "")] {
+        fs::write(directory.join(name), text).expect("written");
+    }
+    write(&open(&directory), Sample::new(1).start());
+    let (_above, directory) = place();
+    private(&directory);
+    fs::write(directory.join("lab.lock"), "4711\n1794700800000\nann\n").expect("written");
+    assert!(matches!(refusal(&directory), OpenError::Lost { .. }), "the lock of one who has it, or died with it");
+}
+
 #[test]
 fn what_a_process_left_that_died_at_its_first_start_is_opened() {
     let (_above, directory) = place();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
+use std::path::Path;
 
 use converger_core::apply::{
     Fact, Findings, History, Operation, OperationId, Outcome, Record, Release, Resolution, RunId, write_operation, write_outcome,
@@ -62,8 +63,7 @@ fn list(listing: &Listing) -> Result<End, Stop> {
         let said = if said.is_empty() { said } else { format!("{said}\n") };
         let widths = Widths::of(&histories);
         let lines: String = histories.iter().map(|history| line(history, &widths)).collect();
-        let none = || format!("no operations in {}\n", files::shown(&shelf.directory));
-        let lines = if lines.is_empty() { none() } else { lines };
+        let lines = if lines.is_empty() { none(listing, &shelf.directory) } else { lines };
         write!(anstream::stdout(), "{}", screen::out(&format!("{said}{lines}{}", older(&histories, listing))))
     };
     // Also of those that have no room in the list.
@@ -71,6 +71,18 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     let any = |book: &Book| book.looked().operations(&held, 1).map_err(|error| memory::failed(&error));
     let is_held = !listing.open && shelf.read_if_there(any)?.is_some_and(|histories| !histories.is_empty());
     shown(written, if is_held { End::Held } else { End::Done })
+}
+
+/// That there is nothing of what was asked for, and where else to look.
+fn none(listing: &Listing, directory: &Path) -> String {
+    let journal = files::shown(directory);
+    match (listing.held, listing.open) {
+        (true, _) => format!(
+            "no operation is held, by the journal in {journal}; `--open` shows those that are under way, or were left by a process that died\n"
+        ),
+        (_, true) => format!("no operation is under way, by the journal in {journal}; `--held` shows those that wait for somebody\n"),
+        _ => format!("no operations in the journal in {journal}\n"),
+    }
 }
 
 /// Where the list ends, though there may be more.

@@ -194,13 +194,17 @@ fn lock_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// A turn at the witness, as long as the file is open. It is opened for writing, without which storage over a network locks nothing.
+/// A turn at the witness, as long as the file is open. It is opened for writing, without which storage over a network locks nothing, and for
+/// reading, because a pipe that is opened for writing alone waits for somebody who reads.
 ///
 /// Whoever hangs with their turn, or a server that lost who had it, would otherwise keep everybody waiting for ever.
 fn turn(path: &Path, patience: Duration) -> Result<fs::File, Stop> {
     let name = lock_of(path);
-    let opened = fs::File::options().create(true).write(true).truncate(false).mode(0o600).open(&name);
+    let opened = fs::File::options().create(true).read(true).write(true).truncate(false).mode(0o600).open(&name);
     let file = opened.map_err(|error| unasked(path, &error))?;
+    if !file.metadata().is_ok_and(|there| there.is_file()) {
+        return Err(unasked(path, &io::Error::other(format!("{} is not a regular file", files::shown(&name)))));
+    }
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::Error(error)) => Err(unasked(path, &error)),
@@ -343,6 +347,16 @@ mod tests {
         drop(theirs);
         // Whoever lost patience may get it for a moment, and gives it back.
         assert!(turn(&witness, TURN_MAX).is_ok(), "they gave it back");
+    }
+
+    /// Whoever opens one to write waits for somebody who reads.
+    #[test]
+    fn a_pipe_in_the_place_of_the_lock_is_no_turn_and_is_not_waited_at() {
+        let room = tempfile::tempdir().expect("a directory");
+        let made = std::process::Command::new("mkfifo").arg(room.path().join("witness.lock")).status();
+        assert!(made.expect("mkfifo runs").success());
+        let stop = turn(&room.path().join("witness"), TURN_MAX).map(drop).expect_err("it is no lock");
+        assert!(stop.sentence().contains("is not a regular file"), "{}", stop.sentence());
     }
 
     #[test]

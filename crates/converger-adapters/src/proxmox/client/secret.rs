@@ -65,11 +65,18 @@ pub enum SecretSource {
 impl fmt::Display for SecretSource {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Environment(name) => write!(formatter, "the environment variable `{}`", name.escape_debug()),
+            // Somebody may have put the secret itself where its variable is to be named.
+            Self::Environment(name) if !is_shown(name) => formatter.write_str("the environment variable that `secret.env` names"),
+            Self::Environment(name) => write!(formatter, "the environment variable `{name}`"),
             Self::File(path) => write!(formatter, "the file `{}`", path.display()),
             Self::Credential(name) => write!(formatter, "the systemd credential `{}`", name.escape_debug()),
         }
     }
+}
+
+/// Whether a name is one that variables have by custom, and no secret.
+fn is_shown(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
 /// Why there is no secret. What was found there is never part of it.
@@ -87,7 +94,9 @@ pub enum SecretError {
         source: std::io::Error,
     },
     /// What is there is not a secret of Proxmox.
-    #[error("{0} does not hold the secret of an API token; it is the value that Proxmox showed once when the token was made")]
+    #[error(
+        "{0} does not hold the secret of an API token; it is the value that Proxmox showed once when the token was made, without the token's id and the `=` before it"
+    )]
     Malformed(SecretSource),
 }
 
@@ -251,6 +260,8 @@ mod tests {
         }
         let missing = SecretSource::Environment("NOT_SET".into()).read(&environment).expect_err("missing").to_string();
         assert_eq!(missing, "the environment variable `NOT_SET` is not set; put the secret of the API token there");
+        let pasted = SecretSource::Environment("CanarySecret123".into()).read(&environment).expect_err("missing").to_string();
+        assert_eq!(pasted, "the environment variable that `secret.env` names is not set; put the secret of the API token there");
         assert!(SecretSource::Credential("../token".into()).read(&environment).is_err());
         assert!(SecretSource::Credential("none".into()).read(&environment).is_err());
     }

@@ -132,6 +132,19 @@ pub struct GuestStatus {
     pub ha: Option<Option<Box<str>>>,
 }
 
+impl GuestStatus {
+    /// The word for its run-state: that of the monitor, which tells more of a process that is there. Where one contradicts the other it is both, which no
+    /// state is called.
+    #[must_use]
+    pub fn word(&self) -> Box<str> {
+        match &self.qmp_status {
+            None => self.status.clone(),
+            Some(finer) if *finer == self.status || (&*self.status == "running" && &**finer != "stopped") => finer.clone(),
+            Some(finer) => format!("{}/{finer}", self.status).into(),
+        }
+    }
+}
+
 /// The snapshots of a guest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshots {

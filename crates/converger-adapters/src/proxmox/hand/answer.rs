@@ -102,7 +102,7 @@ fn membership(caller: &Caller, cluster: Cluster) -> Answer {
 }
 
 fn live(status: GuestStatus) -> Live {
-    let word = status.qmp_status.unwrap_or(status.status);
+    let word = status.word();
     let ha = status.ha.map(|state| Ha { state });
     Live { status: Status::of_word(&word), word, lock: status.lock, ha, uptime_secs: status.uptime_secs }
 }

@@ -175,6 +175,17 @@ fn a_guest_that_is_neither_running_nor_stopped_is_unknown() {
     }
 }
 
+/// A process that is there and is not cannot be started, nor shut down.
+#[test]
+fn a_guest_of_which_process_and_monitor_say_what_cannot_both_be_is_unknown() {
+    for (status, finer) in [("running", "stopped"), ("stopped", "running"), ("suspended", "running"), ("stopped", "paused")] {
+        let body = format!(r#"{{"status":"{status}","qmpstatus":"{finer}","vmid":100,"ha":{{"managed":0}}}}"#);
+        let Answer::Status(live) = yes(&Ask::Status(place()), &body) else { panic!("a status") };
+        assert_eq!(live.status, Status::Unknown(Some("run-state-unclear".into())), "{status} {finer}");
+        assert_eq!(*live.word, format!("{status}/{finer}"));
+    }
+}
+
 #[test]
 fn a_config_that_is_cut_off_or_not_understood_is_unread() {
     let config = Ask::Config(place());

@@ -109,7 +109,7 @@ fn doubt(row: &mut ObservedGuest, reason: Reason) -> Reason {
 
 /// What the guest's own node says of its run-state counts more than the list.
 fn take_status(row: &mut ObservedGuest, status: GuestStatus) {
-    let raw = status.qmp_status.unwrap_or(status.status);
+    let raw = status.word();
     row.status = Status::of_word(&raw);
     row.run_state = Some(raw);
     // By the list they are those of a while ago, and what was read would be another one once the list comes after.
