@@ -93,7 +93,7 @@ pub(crate) fn run(wish: Wish) -> Outcome {
 /// and not all of them in a minute of theirs.
 fn everything(wish: Wish, report: &mut Report) -> Outcome {
     let programs = build::programs()?;
-    let (mut planning, mut simulator) = (Planning::default(), Simulator::of(build::simulate()?));
+    let (mut planning, mut simulator) = (Planning::NONE, Simulator::of(build::simulate()?));
     child::output(&programs.decode, &["write", FLEET, FLEET_GUESTS])?;
     for (at, measure) in PARTS.into_iter().enumerate() {
         if at % PARTS_A_PLAN == 0 {
@@ -108,10 +108,9 @@ fn everything(wish: Wish, report: &mut Report) -> Outcome {
 }
 
 /// Planning against a bare sorted merge, at two sizes.
-#[derive(Default)]
 struct Planning {
-    small: Option<PlanCost>,
-    large: Option<PlanCost>,
+    small: PlanCost,
+    large: PlanCost,
 }
 
 /// The least that each took.
@@ -122,6 +121,8 @@ struct PlanCost {
 }
 
 impl Planning {
+    /// Nothing measured yet.
+    const NONE: Self = Self { small: PlanCost::NONE, large: PlanCost::NONE };
     const SMALL: &str = "100000";
     const LARGE: &str = "1000000";
     const REPETITIONS: &str = "3";
@@ -130,13 +131,13 @@ impl Planning {
         for (guests, least) in [(Self::SMALL, &mut self.small), (Self::LARGE, &mut self.large)] {
             let measured = child::output(&programs.plan, &[guests, Self::REPETITIONS])?;
             let cost = PlanCost { plan_ns: number(&measured, "plan_ns")?, merge_ns: number(&measured, "merge_ns")? };
-            *least = Some(least.map_or(cost, |least| least.and(cost)));
+            *least = least.and(cost);
         }
         Ok(())
     }
 
     fn judge(&self, report: &mut Report) {
-        let (Some(small), Some(large)) = (self.small, self.large) else { return };
+        let Self { small, large } = self;
         report.measured("plan", json!({ Self::SMALL: small.json(), Self::LARGE: large.json() }));
         report.target(Target { name: "plan", value: large.ratio(), bound: AtMost(10.0), unit: "x a bare merge, 1,000,000 guests" });
         let growth = large.ratio() / small.ratio();
@@ -145,6 +146,9 @@ impl Planning {
 }
 
 impl PlanCost {
+    /// Nothing measured yet: a ratio of it is no number, and meets no target.
+    const NONE: Self = Self { plan_ns: f64::INFINITY, merge_ns: f64::INFINITY };
+
     fn and(self, other: Self) -> Self {
         Self { plan_ns: self.plan_ns.min(other.plan_ns), merge_ns: self.merge_ns.min(other.merge_ns) }
     }

@@ -108,6 +108,23 @@ fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
     assert_eq!((report.end(), world.sends().get(&100)), (End::Done, Some(&1)), "{:?}", shown(&report));
 }
 
+/// A person holds guest 100.
+fn hold(store: &MemoryStore) {
+    let (vmid, by, reason) = (Vmid::new(100).expect("an id"), "bob".into(), "maintenance".into());
+    let hold = Hold { environment: environment(), vmid, by, reason, at_ms: NOW_MS };
+    assert!(store.commit_now(Batch::from(Write::Hold(hold))).is_ok());
+}
+
+/// What comes of the plan to start guest 100, and how much was sent.
+fn start_one(world: &World, store: &MemoryStore, signal: watch::Receiver<Signal>) -> (String, usize) {
+    let engine = engine(world, store, Settings::default());
+    let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+    let plan = approved(&wanted()[..1], world);
+    let run = begun(&engine, store, &plan, "r1").expect("taken");
+    let run = engine.apply(plan, run, ids, Vec::new(), signal, |_| ());
+    (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
+}
+
 /// Decision 0017: what is said while a change waits for room in its node's lane is heard before it is sent.
 #[test]
 fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
@@ -116,18 +133,9 @@ fn g12_what_is_said_while_a_change_waits_for_room_keeps_it_from_being_sent() {
         let (says, hears) = watch::channel(Signal::GoOn);
         let own = store.clone();
         world.on_first_turn(move || say(own, says));
-        let engine = engine(&world, &store, Settings::default());
-        let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
-        let plan = approved(&wanted()[..1], &world);
-        let run = begun(&engine, &store, &plan, "r1").expect("taken");
-        let run = engine.apply(plan, run, ids, Vec::new(), hears, |_| ());
-        (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
+        start_one(&world, &store, hears)
     };
-    let held = said(|store, _| {
-        let (vmid, by, reason) = (Vmid::new(100).expect("an id"), "bob".into(), "maintenance".into());
-        let hold = Hold { environment: environment(), vmid, by, reason, at_ms: NOW_MS };
-        assert!(store.commit_now(Batch::from(Write::Hold(hold))).is_ok());
-    });
+    let held = said(|store, _| hold(&store));
     assert_eq!(held, ("100 start: refused guest-held".into(), 0));
     let frozen = said(|store, _| {
         let freeze = Freeze { environment: environment(), by: "bob".into(), reason: "audit week".into(), at_ms: NOW_MS };
@@ -144,20 +152,13 @@ fn g12_what_is_said_after_a_last_word_that_is_heard_late_keeps_it_from_being_sen
     let after = |ms: u64| {
         let (world, store) = (World::new(&[(100, "stopped")]), MemoryStore::new());
         let (own, clock) = (store.clone(), world.clone());
-        let hold = move || {
-            let (vmid, by, reason) = (Vmid::new(100).expect("an id"), "bob".into(), "maintenance".into());
-            let hold = Hold { environment: environment(), vmid, by, reason, at_ms: NOW_MS };
-            assert!(own.commit_now(Batch::from(Write::Hold(hold))).is_ok());
+        let held_late = move || {
+            hold(&own);
             clock.pass(ms);
         };
         let looks = world.clone();
-        world.on_first_turn(move || looks.after_next_look(hold));
-        let engine = engine(&world, &store, Settings::default());
-        let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
-        let plan = approved(&wanted()[..1], &world);
-        let run = begun(&engine, &store, &plan, "r1").expect("taken");
-        let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
-        (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
+        world.on_first_turn(move || looks.after_next_look(held_late));
+        start_one(&world, &store, quiet())
     };
     assert_eq!(after(2_001), ("100 start: refused guest-held".into(), 0));
     assert_eq!(after(2_000), ("100 start: done".into(), 1), "so late may a hold be, and no later");
