@@ -46,21 +46,25 @@ impl fmt::Display for Finding {
 
 /// Puts the observer before every world. No finding means that it conforms.
 #[must_use]
-pub fn check(stage: &mut impl Stage) -> Vec<Finding> {
-    worlds().iter().flat_map(|world| check_world(stage, world)).collect()
+pub async fn check(stage: &mut impl Stage) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for world in worlds() {
+        findings.extend(check_world(stage, &world).await);
+    }
+    findings
 }
 
-fn check_world(stage: &mut impl Stage, world: &World) -> Vec<Finding> {
+async fn check_world(stage: &mut impl Stage, world: &World) -> Vec<Finding> {
     let observer = stage.set_up(&world.truth);
     let mut broken = Vec::new();
-    match observer.observe(&world.truth.environment, &world.scope) {
+    match observer.observe(&world.truth.environment, &world.scope).await {
         Err(error) => broken.push(format!("there is no reading: {error}")),
         Ok(reading) => {
             broken.extend(compare(world, &reading));
-            broken.extend(repeats(&observer, world, &reading));
+            broken.extend(repeats(&observer, world, &reading).await);
         }
     }
-    broken.extend(accepts_another_environment(&observer, &world.scope));
+    broken.extend(accepts_another_environment(&observer, &world.scope).await);
     if stage.changes() > 0 {
         broken.push(format!("it changed what it looked at {} times", stage.changes()));
     }
@@ -68,18 +72,18 @@ fn check_world(stage: &mut impl Stage, world: &World) -> Vec<Finding> {
 }
 
 /// The same world gives the same reading; only the time may differ.
-fn repeats(observer: &impl Observer, world: &World, first: &Scoped) -> Option<String> {
+async fn repeats(observer: &impl Observer, world: &World, first: &Scoped) -> Option<String> {
     let timeless = |reading: &Scoped| Observation { taken_at: None, ..Observation::clone(reading) };
-    match observer.observe(&world.truth.environment, &world.scope) {
+    match observer.observe(&world.truth.environment, &world.scope).await {
         Ok(second) if timeless(&second) == timeless(first) => None,
         Ok(_) => Some("two readings of a world that did not change differ".into()),
         Err(error) => Some(format!("the second reading failed: {error}")),
     }
 }
 
-fn accepts_another_environment(observer: &impl Observer, scope: &Scope) -> Option<String> {
+async fn accepts_another_environment(observer: &impl Observer, scope: &Scope) -> Option<String> {
     let other = EnvironmentName::new("another-environment")?;
-    observer.observe(&other, scope).is_ok().then(|| "it gave a reading for an environment that it is not connected to".into())
+    observer.observe(&other, scope).await.is_ok().then(|| "it gave a reading for an environment that it is not connected to".into())
 }
 
 /// Everything that a reading may not claim.
@@ -159,6 +163,7 @@ fn is_true<T: PartialEq>(claim: &Reading<T>, truth: &Reading<T>) -> bool {
 #[cfg(test)]
 mod tests {
     use converger_core::guest::Identity;
+    use futures_util::FutureExt as _;
 
     use super::*;
     use crate::ObserveError;
@@ -170,7 +175,7 @@ mod tests {
     }
 
     impl Observer for Spoilt {
-        fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+        async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
             let mut reading = self.truth.clone();
             if reading.environment != *environment {
                 let (found, wanted) = (reading.environment.to_string(), environment.to_string());
@@ -195,21 +200,25 @@ mod tests {
         }
     }
 
+    fn find(spoil: fn(&mut Observation)) -> Vec<Finding> {
+        check(&mut Spoiler(spoil)).now_or_never().expect("nothing is waited for")
+    }
+
     fn assert_found(spoil: fn(&mut Observation), part: &str) {
-        let findings = check(&mut Spoiler(spoil));
+        let findings = find(spoil);
         assert!(findings.iter().any(|finding| finding.what.contains(part)), "{part:?} was not found in {findings:?}");
     }
 
     #[test]
     fn the_truth_conforms_and_so_does_knowing_less() {
-        assert_eq!(check(&mut Spoiler(|_| {})), []);
+        assert_eq!(find(|_| {}), []);
         let less = |reading: &mut Observation| {
             for row in &mut reading.guests {
                 row.config = Reading::Unread;
                 row.lock = Reading::Unread;
             }
         };
-        assert_eq!(check(&mut Spoiler(less)), []);
+        assert_eq!(find(less), []);
     }
 
     #[test]

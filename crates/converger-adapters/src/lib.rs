@@ -15,6 +15,7 @@ pub mod replay;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 
+use std::future::Future;
 use std::io;
 
 use converger_core::desired::Scope;
@@ -29,7 +30,7 @@ pub trait Observer {
     ///
     /// # Errors
     /// There is no reading at all. A guest that cannot be read is not an error: it is unknown, with its cause.
-    fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError>;
+    fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> impl Future<Output = Result<Scoped, ObserveError>> + Send;
 }
 
 /// Why there is no reading.

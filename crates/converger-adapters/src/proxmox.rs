@@ -20,4 +20,4 @@ mod shell;
 
 mod time;
 
-pub use observer::{Environment, Proxmox, ProxmoxError, Report, runtime};
+pub use observer::{Environment, Proxmox, ProxmoxError, Report};

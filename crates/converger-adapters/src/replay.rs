@@ -49,7 +49,7 @@ fn bounded(source: impl Read) -> io::Result<Vec<u8>> {
 }
 
 impl Observer for Replay {
-    fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+    async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
         let bytes = self.bytes()?;
         let observation = match observe::parse(&bytes) {
             Ok(observation) => observation,

@@ -10,6 +10,7 @@ use converger_core::artifact;
 use converger_core::desired::Scope;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::{self, Observation};
+use futures_util::FutureExt as _;
 
 /// Worlds as files. What an observer changes shows in the bytes.
 struct Files {
@@ -45,7 +46,7 @@ impl Stage for Files {
 
 #[test]
 fn g4_replay_changes_nothing_and_reads_the_same_twice() {
-    assert_eq!(check(&mut Files::new()), []);
+    assert_eq!(check(&mut Files::new()).now_or_never().expect("a file is read at once"), []);
 }
 
 #[test]
@@ -57,18 +58,24 @@ fn what_was_written_is_read_back_as_it_was() {
     }
 }
 
+fn observe_file(path: PathBuf, environment: &EnvironmentName) -> ObserveError {
+    let replay = Replay::File(path);
+    let read = replay.observe(environment, &Scope::new(vec![])).now_or_never();
+    read.expect("a file is read at once").expect_err("refused")
+}
+
 fn observe_text(text: &str) -> ObserveError {
     let room = tempfile::tempdir().expect("a directory");
     let path = room.path().join("current.json");
     fs::write(&path, text).expect("written");
     let environment = EnvironmentName::new("lab").expect("a name");
-    Replay::File(path).observe(&environment, &Scope::new(vec![])).expect_err("refused")
+    observe_file(path, &environment)
 }
 
 #[test]
 fn a_file_that_is_not_there_is_named() {
     let environment = EnvironmentName::new("lab").expect("a name");
-    let error = Replay::File("no/such/file.json".into()).observe(&environment, &Scope::new(vec![])).expect_err("refused");
+    let error = observe_file("no/such/file.json".into(), &environment);
     assert!(matches!(&error, ObserveError::Unreadable { .. }) && error.to_string().contains("no/such/file.json"), "{error}");
 }
 

@@ -5,48 +5,63 @@
 mod apply;
 mod decisions;
 mod demo;
+mod display;
 mod doctor;
-mod endings;
 mod explain;
 mod init;
+mod inputs;
 mod lab;
 mod ledger;
-mod memory;
 mod ops;
 mod people;
 mod pin;
 mod schema;
-mod spine;
+mod signals;
 mod verify;
-mod witness;
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use clap::CommandFactory;
 use clap::error::ErrorKind;
-use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::End as Fate;
 use converger_core::artifact;
 use converger_core::audit;
-use converger_core::contract;
 use converger_core::evidence::Wrong;
 use converger_core::failure::Code;
 use converger_core::observe::Scoped;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_core::status;
+use converger_runtime::{Planned, state_dir, witness};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
-use crate::{config, files, output, render, screen, state};
-use spine::Outcome;
+use crate::{config, files, output, render, screen};
 
 /// Runs a command to its end.
 pub(crate) fn run(command: Command) -> End {
-    let ended = timely(SystemTime::now()).and_then(|()| carried_out(command));
+    let ended = timely(SystemTime::now()).and_then(|()| runtime()).and_then(|runtime| runtime.block_on(carried_out(command)));
     ended.unwrap_or_else(|stop| stop.report())
+}
+
+/// Files that a runtime opens, with its signals and a first connection.
+const RUNTIME_FILES: usize = 8;
+
+/// The one async runtime of the process. Only the watchdog for signals has another.
+///
+/// Whether its files can be opened is tried beforehand: tokio panics where the last of them cannot.
+fn runtime() -> Result<Runtime, Stop> {
+    let limited = |error: io::Error| {
+        let message =
+            format!("input and output cannot be set up ({error}); look at the limits of this process, such as that of open files");
+        inputs::limited(files::plain(&message), Code::ProcessLimited.entry().remedy.trim_end_matches('.'))
+    };
+    let tried = (0..RUNTIME_FILES).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>().map_err(limited)?;
+    drop(tried);
+    Builder::new_current_thread().enable_all().build().map_err(limited)
 }
 
 /// Certificates, readings and the journal are told by a clock that counts from 1970; one that stands before it would end in a panic.
@@ -57,23 +72,23 @@ fn timely(now: SystemTime) -> Result<(), Stop> {
     })
 }
 
-fn carried_out(command: Command) -> Result<End, Stop> {
+async fn carried_out(command: Command) -> Result<End, Stop> {
     match command {
-        Command::Audit(reading) => audit_command(&reading),
-        Command::Plan { reading, out } => plan_command(&reading, out),
-        Command::Observe { source, out, json } => observe_command(&source, out, json),
-        Command::Apply(arguments) => apply::apply(&arguments),
-        Command::Ops(which) => ops::ops(&which),
-        Command::Freeze(freezing) => people::freeze(&freezing),
-        Command::Thaw(place) => people::thaw(&place),
-        Command::Hold(holding) => people::hold(&holding),
-        Command::Release(holding) => people::release(&holding),
-        Command::Demo(arguments) => demo::demo(&arguments),
-        Command::Lab(lab) => lab::lab(&lab),
-        Command::Doctor(visit) => doctor::visit(&visit),
-        Command::Init(adoption) => init::init(&adoption),
-        Command::Pin(pinning) => pin::pin(&pinning),
-        Command::Ledger(which) => ledger::ledger(&which),
+        Command::Audit(reading) => audit_command(&reading).await,
+        Command::Plan { reading, out } => plan_command(&reading, out).await,
+        Command::Observe { source, out, json } => observe_command(&source, out, json).await,
+        Command::Apply(arguments) => apply::apply(&arguments).await,
+        Command::Ops(which) => ops::ops(&which).await,
+        Command::Freeze(freezing) => people::freeze(&freezing).await,
+        Command::Thaw(place) => people::thaw(&place).await,
+        Command::Hold(holding) => people::hold(&holding).await,
+        Command::Release(holding) => people::release(&holding).await,
+        Command::Demo(arguments) => demo::demo(&arguments).await,
+        Command::Lab(lab) => lab::lab(&lab).await,
+        Command::Doctor(visit) => doctor::visit(&visit).await,
+        Command::Init(adoption) => init::init(&adoption).await,
+        Command::Pin(pinning) => pin::pin(&pinning).await,
+        Command::Ledger(which) => ledger::ledger(&which).await,
         Command::Verify(arguments) => verify::verify(&arguments),
         Command::Reproduce(arguments) => decisions::reproduce_command(&arguments),
         Command::Diff(arguments) => decisions::diff(&arguments),
@@ -151,7 +166,12 @@ impl Stop {
 
     /// The evidence is broken: exit status 6, whatever else is wrong.
     pub(crate) fn broken(code: Code, message: impl Into<String>) -> Self {
-        Self::new(End::Broken, Message::Sentence(message.into())).help(code.entry().remedy).code(code)
+        Self::evidence_broken(message).help(code.entry().remedy).code(code)
+    }
+
+    /// The same without a code.
+    fn evidence_broken(message: impl Into<String>) -> Self {
+        Self::new(End::Broken, Message::Sentence(message.into()))
     }
 
     fn new(end: End, message: Message) -> Self {
@@ -170,16 +190,6 @@ impl Stop {
     pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
-    }
-
-    /// How a run ends that this stops before anything is carried out.
-    pub(crate) fn fate(&self) -> Fate {
-        match (self.end, self.word) {
-            // Nobody refused it: nobody said yes.
-            (_, Some(_)) => Fate::NotRun,
-            (End::Refused | End::Held, None) => Fate::Refused,
-            (_, None) => Fate::Failed,
-        }
     }
 
     /// The same where something else is held, which outweighs a refusal.
@@ -259,17 +269,17 @@ fn unshown(error: &io::Error) -> Stop {
         .help("whoever reads it has only a part, or nothing; look at where the output goes, and at the room there")
 }
 
-fn audit_command(reading: &Reading) -> Result<End, Stop> {
-    let outcome = spine::judge(&reading.source, &reading.choice)?;
+async fn audit_command(reading: &Reading) -> Result<End, Stop> {
+    let outcome = inputs::plan(&reading.source, &reading.choice).await?;
     show(&outcome, reading)
 }
 
-fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
+async fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
         not_an_input(path, &reading.source, None)?;
     }
-    let outcome = spine::judge(&reading.source, &reading.choice)?;
+    let outcome = inputs::plan(&reading.source, &reading.choice).await?;
     if let Some(path) = &out {
         let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| unwritten(path, &error))?;
@@ -278,7 +288,7 @@ fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
     show(&outcome, reading)
 }
 
-fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
+async fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
     let out = match out {
         None if json => None,
         None => Some(new_file("current.json")?),
@@ -287,9 +297,9 @@ fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<
     if let Some(path) = &out {
         not_an_input(path, source, None)?;
     }
-    let desired = spine::desired(&source.desired)?;
-    let config = spine::config(&source.look, desired.environment())?;
-    let observation = spine::read(&source.look, &config, desired.environment(), &desired.scope(), Needs::Everything)?.observation;
+    let desired = inputs::read_desired(&source.desired)?;
+    let config = inputs::load_config(source.look.config.as_deref(), desired.environment())?;
+    let observation = inputs::observe(&source.look, config, desired.environment(), &desired.scope()).await?.observation;
     if let Some(path) = &out {
         files::replace(path, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
@@ -306,20 +316,11 @@ fn observation_text(observation: &Scoped, scope: usize) -> io::Result<()> {
     write!(anstream::stdout(), "{}", render::observation(observation, scope))
 }
 
-/// A program that does not keep its contract may look, and may not act.
-fn contract_kept(report: &contract::Report) -> Result<(), Stop> {
-    if report.holds() {
-        return Ok(());
-    }
-    let message = Message::Sentence("the contract of this program is broken, so that it does not act".into());
-    Err(Stop::new(End::Broken, message).help("see `converger contract`"))
-}
-
-fn show(outcome: &Outcome, reading: &Reading) -> Result<End, Stop> {
+fn show(outcome: &Planned, reading: &Reading) -> Result<End, Stop> {
     show_outcome(outcome, reading.json, reading.all)
 }
 
-fn show_outcome(outcome: &Outcome, json: bool, all: bool) -> Result<End, Stop> {
+fn show_outcome(outcome: &Planned, json: bool, all: bool) -> Result<End, Stop> {
     let end = audit::conclude(&outcome.judged).into();
     let written = if json {
         output::json(|out| artifact::write_plan(out, &outcome.judged, outcome.provenance).map(|_| ()))
@@ -363,7 +364,7 @@ fn not_kept(out: &Path, config: Option<&Path>) -> Result<(), Stop> {
     if let Some(witness) = leads_to.witness.filter(|witness| witness::keeps(witness, out)) {
         return Err(taken(&witness, "the witness of the ledger is kept there"));
     }
-    match state::directory(leads_to.state.as_deref()) {
+    match state_dir::locate_directory(leads_to.state.as_deref()) {
         Ok(directory) if converger_store::keeps(&directory, out) => Err(taken(out, "the state is kept there")),
         _ => Ok(()),
     }
@@ -403,13 +404,5 @@ mod tests {
         let before = SystemTime::UNIX_EPOCH - std::time::Duration::from_secs(1);
         assert_eq!(timely(before).map_err(|stop| stop.end), Err(End::Failed));
         assert!(timely(SystemTime::UNIX_EPOCH).is_ok());
-    }
-
-    #[test]
-    fn a_broken_contract_keeps_apply_from_running() {
-        let kept = contract::check();
-        let broken = contract::Report { differing: vec!["drift"], ..kept.clone() };
-        assert!(contract_kept(&kept).is_ok());
-        assert_eq!(contract_kept(&broken).map_err(|stop| stop.end), Err(End::Broken));
     }
 }

@@ -11,14 +11,14 @@ const DRIVER: &str = "crates/converger-engine/src/driver.rs";
 const HAND: &str = "crates/converger-adapters/src/proxmox/hand/";
 const CODEC: &str = "crates/converger-adapters/src/proxmox/codec/";
 const APPROVE: &str = "crates/converger-core/src/approve.rs";
-const APPLY: &str = "crates/converger/src/commands/apply.rs";
+const EXECUTOR: &str = "crates/converger-runtime/src/executor.rs";
 
 /// Words, and where they may stand.
 const WORDS: &[(&str, &[&str])] = &[
     ("Ask::Send", &[OPERATION, HAND]),
     ("Command::Write", &[CODEC, HAND]),
     ("into_operations", &[APPROVE, DRIVER]),
-    ("Hand for", &[APPLY]),
+    ("Hand for", &[EXECUTOR]),
 ];
 
 pub(super) fn violations(source: &Source) -> Vec<Violation> {

@@ -1,10 +1,8 @@
 //! The observer of a Proxmox environment: picks one of its endpoints, and takes one reading there.
 //!
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
-//! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
+//! their reasons. It starts no runtime of its own: the caller awaits it on the one that the process has.
 
-use std::fs::File;
-use std::io;
 use std::time::SystemTime;
 
 use converger_core::desired::{Desired, Scope};
@@ -12,7 +10,6 @@ use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
-use tokio::runtime::{Builder, Runtime};
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
 use super::codec::{Cause, Failure};
@@ -46,7 +43,6 @@ pub struct Proxmox {
     ways: Vec<Way>,
     needs: Needs,
     clock: fn() -> SystemTime,
-    runtime: Runtime,
 }
 
 /// How one endpoint is reached.
@@ -77,9 +73,6 @@ pub enum ProxmoxError {
     /// A client cannot be set up.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The runtime cannot be set up.
-    #[error("input and output cannot be set up ({0}); look at the limits of this process, such as that of open files")]
-    Runtime(#[from] std::io::Error),
     /// With no endpoint there was a connection.
     #[error("{}", unanswered(.0))]
     NoAnswer(Vec<Failure>),
@@ -107,7 +100,7 @@ impl ProxmoxError {
         match self {
             Self::NoEndpoint => Some(Code::EnvironmentUnconfigured),
             Self::Client(client) if client.is_of_the_configuration() => Some(Code::ClientSetup),
-            Self::Client(_) | Self::Runtime(_) => Some(Code::ProcessLimited),
+            Self::Client(_) => Some(Code::ProcessLimited),
             Self::NoAnswer(failures) => gravest(failures),
             Self::Unread(unread) => Some(unread.code()),
         }
@@ -154,15 +147,14 @@ impl Proxmox {
     /// An observer of this environment that reads everything of the guests in scope.
     ///
     /// # Errors
-    /// It has no endpoint, or there is no runtime.
+    /// It has no endpoint.
     pub fn new(environment: Environment) -> Result<Self, ProxmoxError> {
         let Environment { name, cluster, endpoints, token, bounds } = environment;
         if endpoints.is_empty() {
             return Err(ProxmoxError::NoEndpoint);
         }
         let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
-        let runtime = runtime()?;
-        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, runtime })
+        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now })
     }
 
     /// The same, reading only what is needed.
@@ -187,37 +179,7 @@ impl Proxmox {
     ///
     /// # Errors
     /// There is no reading at all.
-    pub fn report(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
-        self.runtime.block_on(self.take(scope))
-    }
-
-    /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.
-    ///
-    /// # Errors
-    /// It is no endpoint of this environment, or no client can be set up.
-    pub fn hand(&self, place: &str) -> Result<Hand<Client>, ProxmoxError> {
-        let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
-        let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
-        Ok(Hand::new(Session::new(way.client()?), caller))
-    }
-
-    /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
-    /// Where there is a declared state, it is about the guests and the fields of that alone.
-    pub fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
-        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Examined::default() };
-        let ways = self.ways.iter().map(|way| {
-            let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
-            doctor::Way { place, trust, session: way.session().map_err(|error| error.to_string()) }
-        });
-        let ways: Vec<doctor::Way<Client>> = ways.collect();
-        let (scope, wants) = (desired.map(Desired::scope), desired.map(Wants::of));
-        let (scope, wants) = (scope.as_ref(), wants.as_ref());
-        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
-        let gathered = self.runtime.block_on(doctor::gather(&asked, &ways, &self.clock, say));
-        doctor::findings(&gathered)
-    }
-
-    async fn take(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
+    pub async fn report(&self, scope: &Scope) -> Result<Report, ProxmoxError> {
         let mut passed_over = Vec::new();
         for way in &self.ways {
             let session = way.session()?;
@@ -244,34 +206,49 @@ impl Proxmox {
         }
         Err(ProxmoxError::NoAnswer(passed_over))
     }
-}
 
-/// So many files are opened by a runtime, with its signals and a first connection.
-const FILES: usize = 8;
+    /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.
+    ///
+    /// # Errors
+    /// It is no endpoint of this environment, or no client can be set up.
+    pub fn hand(&self, place: &str) -> Result<Hand<Client>, ProxmoxError> {
+        let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
+        let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
+        Ok(Hand::new(Session::new(way.client()?), caller))
+    }
 
-/// What waits for sockets, signals and time.
-///
-/// # Errors
-/// This process may not open the files for it. That is looked for beforehand: where the last of them is missing, tokio panics.
-pub fn runtime() -> io::Result<Runtime> {
-    let room = (0..FILES).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>()?;
-    drop(room);
-    Builder::new_current_thread().enable_all().build()
+    /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
+    /// Where there is a declared state, it is about the guests and the fields of that alone.
+    pub async fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
+        let Some(token) = self.ways.first().map(|way| &way.token.id) else { return Examined::default() };
+        let ways = self.ways.iter().map(|way| {
+            let (place, trust) = (way.endpoint.place().to_owned(), way.endpoint.trust().clone());
+            doctor::Way { place, trust, session: way.session().map_err(|error| error.to_string()) }
+        });
+        let ways: Vec<doctor::Way<Client>> = ways.collect();
+        let (scope, wants) = (desired.map(Desired::scope), desired.map(Wants::of));
+        let (scope, wants) = (scope.as_ref(), wants.as_ref());
+        let asked = doctor::Asked { environment: &self.name, cluster: self.cluster.as_deref(), token, scope, wants };
+        let gathered = doctor::gather(&asked, &ways, &self.clock, say).await;
+        doctor::findings(&gathered)
+    }
 }
 
 impl Observer for Proxmox {
-    fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
+    async fn observe(&self, environment: &EnvironmentName, scope: &Scope) -> Result<Scoped, ObserveError> {
         if self.name != *environment {
             let (found, wanted) = (self.name.to_string(), environment.to_string());
             let place = self.ways.first().map_or_else(String::new, |way| way.endpoint.place().to_owned());
             return Err(ObserveError::OtherEnvironment { place, found, wanted });
         }
-        self.report(scope).map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
+        self.report(scope).await.map(|report| report.reading).map_err(|error| ObserveError::Proxmox(Box::new(error)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::super::client::{Fingerprint, Secret, TokenId, Trust};
     use super::*;
 
@@ -294,13 +271,10 @@ mod tests {
     fn a_connection_that_cannot_be_made_ready_has_a_code_and_a_remedy() {
         let gone = Trust::CaFile("no/such/file.pem".into());
         let observer = Proxmox::new(environment(gone)).expect("nothing is read yet");
-        let error = observer.report(&Scope::new(vec![])).expect_err("nobody is trusted");
+        let error = observer.report(&Scope::new(vec![])).now_or_never().expect("no request is made").expect_err("nobody is trusted");
         assert!(matches!(&error, ProxmoxError::Client(client) if client.is_of_the_configuration()), "{error}");
-        let limits = ProxmoxError::Runtime(std::io::Error::other("too many open files"));
-        for (error, code, word) in [(error, Code::ClientSetup, "Mend"), (limits, Code::ProcessLimited, "ulimit -n")] {
-            assert_eq!(error.code(), Some(code), "{error}");
-            assert!(error.remedy().is_some_and(|remedy| remedy.contains(word)), "{error}");
-        }
+        assert_eq!(error.code(), Some(Code::ClientSetup), "{error}");
+        assert!(error.remedy().is_some_and(|remedy| remedy.contains("Mend")), "{error}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use converger_core::observe::{Observation, ObservedGuest, Reading, Status};
 use serde_json::json;
 
 use crate::desk::{Desk, Guest, cluster_of};
-use crate::server::{Reply, Server, bounds, start, token};
+use crate::server::{Reply, Server, block_on, bounds, start, token};
 
 #[derive(Default)]
 struct Rack {
@@ -45,14 +45,14 @@ impl Stage for Rack {
 
 #[test]
 fn g4_the_proxmox_observer_reads_once_and_claims_no_more_than_the_truth() {
-    assert_eq!(check(&mut Rack::default()), []);
+    assert_eq!(block_on(check(&mut Rack::default())), []);
 }
 
 #[test]
 fn g9_nothing_but_the_words_of_the_core_comes_out() {
     for world in converger_adapters::conformance::worlds() {
         let mut rack = Rack::default();
-        let report = rack.set_up(&world.truth).report(&world.scope).expect("a reading");
+        let report = block_on(rack.set_up(&world.truth).report(&world.scope)).expect("a reading");
         let mut bytes = Vec::new();
         converger_core::artifact::write_observation(&mut bytes, &report.reading).expect("written");
         let again = converger_core::observe::parse(&bytes).unwrap_or_else(|faults| panic!("{}: {faults:?}", world.name));

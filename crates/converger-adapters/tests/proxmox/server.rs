@@ -273,3 +273,8 @@ async fn give(stream: &mut Stream, reply: Reply) -> bool {
         Reply::Close | Reply::Cut(_) | Reply::Garbled(_) => false,
     }
 }
+
+/// Runs a future of the client to its end.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
+}

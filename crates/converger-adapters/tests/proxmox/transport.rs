@@ -12,7 +12,7 @@ use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Kind, NodeName, Vmid};
 
 use crate::desk::{ALONE, Desk, cluster_of, guest, raw, scope, success};
-use crate::server::{Reply, Server, bounds, start, token};
+use crate::server::{Reply, Server, block_on, bounds, start, token};
 
 fn version() -> Command {
     Command::Read(Read::Version)
@@ -302,7 +302,7 @@ fn one_reading_stays_with_one_endpoint_and_at_two_requests_per_node() {
     let (first, second) = (desk_server(desk.clone()), desk_server(desk));
     let observer = proxmox(&[(nobody(), first.pinned()), (first.url(), first.pinned()), (second.url(), second.pinned())]);
     let ids: Vec<u64> = (100..130).collect();
-    let report = observer.report(&scope(&ids)).expect("a reading");
+    let report = block_on(observer.report(&scope(&ids))).expect("a reading");
     assert_eq!(report.reading.guests.len(), 30);
     assert_eq!((report.place.as_str(), report.requests), (first.address.to_string().as_str(), 93));
     assert_eq!((first.requests().len(), second.requests().len()), (93, 0));
@@ -318,7 +318,7 @@ fn an_endpoint_that_answered_once_is_not_exchanged_for_another() {
     let broken = start(|_| Reply::Answer(raw(500, "RPCEnvironment init request failed: Unable to load access control list")));
     let good = desk_server(Desk::with(ALONE, []));
     let observer = proxmox(&[(broken.url(), broken.pinned()), (good.url(), good.pinned())]);
-    assert!(matches!(observer.report(&scope(&[])), Err(ProxmoxError::Unread(_))));
+    assert!(matches!(block_on(observer.report(&scope(&[]))), Err(ProxmoxError::Unread(_))));
     assert_eq!((broken.requests().len(), good.requests().len()), (1, 0), "one attempt");
 }
 
@@ -327,7 +327,7 @@ fn a_wrong_pin_is_an_alarm_that_stands_in_the_reading_and_nothing_is_sent_there(
     let desk = || Desk::with(&cluster_of("lab", 1, &[("n1", 1)]), [(100, guest(100, "n1"))]);
     let (other, good) = (desk_server(desk()), desk_server(desk()));
     let observer = proxmox(&[(other.url(), good.pinned()), (good.url(), good.pinned())]);
-    let report = observer.report(&scope(&[100])).expect("a reading");
+    let report = block_on(observer.report(&scope(&[100]))).expect("a reading");
     assert_eq!((report.place.as_str(), report.passed_over), (good.address.to_string().as_str(), 1));
     assert!(other.requests().is_empty(), "the token does not travel to whoever answers there");
     let note = &report.reading.notes[0];
@@ -341,7 +341,7 @@ fn where_no_endpoint_answers_a_wrong_pin_counts_before_silence() {
     let other = desk_server(Desk::with(ALONE, []));
     let wrong = start(|_| Reply::Close).pinned();
     for ways in [[(nobody(), wrong.clone()), (other.url(), wrong.clone())], [(other.url(), wrong.clone()), (nobody(), wrong.clone())]] {
-        let error = proxmox(&ways).report(&scope(&[100])).expect_err("no reading");
+        let error = block_on(proxmox(&ways).report(&scope(&[100]))).expect_err("no reading");
         assert_eq!(error.code(), Some(Code::PinMismatch), "{error}");
         assert!(error.remedy().is_some_and(|remedy| remedy.contains("pvenode cert info")), "{error}");
     }
@@ -352,7 +352,7 @@ fn where_no_endpoint_answers_each_is_named_with_its_reason() {
     let (one, two) = (nobody(), nobody());
     let trust = Trust::Fingerprints(Box::new([start(|_| Reply::Close).fingerprint]));
     let observer = proxmox(&[(one.clone(), trust.clone()), (two.clone(), trust)]);
-    let error = observer.report(&scope(&[100])).expect_err("no reading").to_string();
+    let error = block_on(observer.report(&scope(&[100]))).expect_err("no reading").to_string();
     for url in [one, two] {
         assert!(error.contains(url.trim_start_matches("https://")), "{error}");
     }
@@ -365,7 +365,7 @@ fn an_examination_sees_the_wire() {
     let other = Trust::Fingerprints(Box::new([Fingerprint::of(b"another")]));
     let gone = nobody();
     let observer = proxmox(&[(gone.clone(), server.pinned()), (server.url(), other), (server.url(), server.pinned())]);
-    let findings = observer.examine(None, &|what| said.borrow_mut().push(what.to_owned())).findings;
+    let findings = block_on(observer.examine(None, &|what| said.borrow_mut().push(what.to_owned()))).findings;
     let at = |url: &str, check: &str| {
         let place = url.trim_start_matches("https://");
         findings.iter().filter(|own| own.about.as_deref() == Some(place) && own.check == check).map(|own| own.level).collect::<Vec<_>>()
@@ -385,7 +385,7 @@ fn a_clock_of_long_ago_is_found_in_the_header() {
     let date =
         b"HTTP/1.1 200 OK\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\nConnection: close\r\n\r\n{\"data\":{\"version\":\"8.4\"}}".to_vec();
     let past = start(move |_| Reply::Raw(date.clone()));
-    let findings = proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {}).findings;
+    let findings = block_on(proxmox(&[(past.url(), past.pinned())]).examine(None, &|_| {})).findings;
     let clock = findings.iter().find(|own| own.check == "clock").expect("a clock");
     assert!(clock.level == Level::Fail && clock.found.contains("behind ours"), "{clock:?}");
 }
@@ -440,7 +440,7 @@ fn g1_a_reading_is_as_old_as_its_beginning() {
         Reply::Answer(desk.answer(&seen.method, &seen.path))
     });
     let clock = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_800_000_000 + 60 * ASKED.load(Ordering::SeqCst));
-    let report = proxmox(&[(server.url(), server.pinned())]).with_clock(clock).report(&scope(&[100])).expect("a reading");
+    let report = block_on(proxmox(&[(server.url(), server.pinned())]).with_clock(clock).report(&scope(&[100]))).expect("a reading");
     assert!(report.requests >= 3, "time went by while it was taken");
     assert_eq!(report.reading.taken_at.as_deref(), Some("2027-01-15T08:00:00Z"));
 }

@@ -19,9 +19,10 @@ use converger_core::evidence::{Admissions, Answer, Decision, Entry, Inputs, Irre
 use converger_core::failure::Code;
 use converger_core::moment;
 use converger_core::plan::PLANNER;
+use converger_runtime::LedgerReader;
 use serde_json::{Value as Json, json};
 
-use super::ledger::{Book, broken};
+use super::ledger::broken;
 use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
@@ -68,8 +69,8 @@ impl Decided {
     }
 
     /// With all that a ledger has.
-    fn with(mut self, book: &Book) -> Result<Self, Stop> {
-        book.each(0, book.heads()?.all.size, |index, bytes| {
+    fn with(mut self, book: &LedgerReader) -> Result<Self, Stop> {
+        book.each::<Stop>(0, book.heads()?.all.size, |index, bytes| {
             self.take(index, book.entry(index, bytes)?);
             Ok(())
         })?;

@@ -19,8 +19,14 @@ const MISTAKEN: &str = include_str!("demo/mistaken.yaml");
 /// The same without that line.
 const DESIRED: &str = include_str!("demo/desired.yaml");
 
-pub(super) fn demo(_: &Demo) -> Result<End, Stop> {
-    let mut stage = Stage::set()?;
+pub(super) async fn demo(_: &Demo) -> Result<End, Stop> {
+    let stage = Stage::set().await?;
+    // The acts wait for child processes, so they run on a thread of their own while the runtime serves the lab.
+    let played = tokio::task::spawn_blocking(move || play(stage)).await;
+    played.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked.into_panic()))
+}
+
+fn play(mut stage: Stage) -> Result<End, Stop> {
     say("A lab was started: a Proxmox VE cluster of three nodes that exists on this machine only, for as long as this takes.")?;
     refusal(&mut stage)?;
     let (digest, steps) = killed(&mut stage)?;

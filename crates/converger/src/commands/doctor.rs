@@ -11,9 +11,11 @@ use converger_adapters::proxmox::{Proxmox, ProxmoxError};
 use converger_core::desired::Desired;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
+use converger_runtime::reader::{configuration_example, unconfigured_error};
+use converger_runtime::{RuntimeError, state_dir};
 use serde::Serialize;
 
-use super::{Stop, memory, ops, shown, spine};
+use super::{Stop, inputs, ops, shown};
 use crate::cli::Doctor as Visit;
 use crate::config::{self, Connection, ONE_NAME, Survey};
 use crate::exit::End;
@@ -24,11 +26,11 @@ use crate::{files, output, progress};
 const SCHEMA: &str = "converger.doctor/1";
 
 /// Examines the environments that were asked for, one after the other. What is wrong with one does not keep the others from being seen.
-pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
-    let desired = visit.desired.as_deref().map(spine::desired).transpose()?;
-    let survey = config::survey(visit.config.as_deref()).map_err(spine::misconfigured)?;
+pub(super) async fn visit(visit: &Visit) -> Result<End, Stop> {
+    let desired = visit.desired.as_deref().map(inputs::read_desired).transpose()?;
+    let survey = config::survey(visit.config.as_deref()).map_err(RuntimeError::from)?;
     let wanted = match (&visit.environment, &desired) {
-        (Some(name), _) => Some(spine::environment(name)?),
+        (Some(name), _) => Some(inputs::parse_environment(name)?),
         (None, Some(desired)) => Some(desired.environment().clone()),
         (None, None) => None,
     };
@@ -38,16 +40,16 @@ pub(super) fn visit(visit: &Visit) -> Result<End, Stop> {
     };
     if names.is_empty() {
         let stop = Stop::input(format!("{} leads to no environment", survey.origin)).code(Code::EnvironmentUnconfigured);
-        return Err(stop.help(spine::HOW_TO_CONFIGURE));
+        return Err(stop.help(configuration_example("lab")));
     }
     let mut ended = End::Done;
     for name in names {
-        let connection = survey.connections.get(&name).ok_or_else(|| spine::unconfigured(&name))?;
+        let connection = survey.connections.get(&name).ok_or_else(|| Stop::from(unconfigured_error(&name)))?;
         let extra = [outside(&name, connection, &survey), said_by_people(visit, &name)].concat();
         let examined = match connection.open(&name) {
             Ok(environment) => {
                 let spinner = progress::spinner(&format!("examining {name}"));
-                let found = inside(Proxmox::new(environment), desired.as_ref(), &|what| spinner.say(what));
+                let found = inside(Proxmox::new(environment), desired.as_ref(), &|what| spinner.say(what)).await;
                 spinner.end();
                 found
             }
@@ -97,10 +99,10 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
 
 /// What people said that keeps an apply from acting. What cannot be read is told too: nothing is planned then.
 fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
-    let Ok(config) = spine::load(visit.config.as_deref(), name) else { return Vec::new() };
-    let remembered = match memory::glance(&config, name) {
+    let Ok(config) = inputs::load_config(visit.config.as_deref(), name) else { return Vec::new() };
+    let remembered = match state_dir::peek_conditions(&config, name) {
         Ok(remembered) => remembered,
-        Err(stop) => return vec![Finding::new("state", Level::Fail, stop.sentence()).code(Code::JournalUnreadable)],
+        Err(error) => return vec![Finding::new("state", Level::Fail, error.to_string()).code(Code::JournalUnreadable)],
     };
     let here = |check, found: String, line: String| Finding::new(check, Level::Warn, found).line(Where::Here, line);
     let frozen = remembered.freeze.iter().map(|freeze| {
@@ -129,9 +131,9 @@ fn said_by_people(visit: &Visit, name: &EnvironmentName) -> Vec<Finding> {
 }
 
 /// What is found in an environment. `say` is told what is being asked now.
-fn inside(proxmox: Result<Proxmox, ProxmoxError>, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
+async fn inside(proxmox: Result<Proxmox, ProxmoxError>, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
     match proxmox {
-        Ok(proxmox) => proxmox.examine(desired, say),
+        Ok(proxmox) => proxmox.examine(desired, say).await,
         Err(error) => {
             let code = error.code().unwrap_or(Code::ClientSetup);
             let found = Finding::new("setup", Level::Fail, files::plain(&error.to_string()));
@@ -360,7 +362,12 @@ mod tests {
     }
 
     fn examined(environment: Environment, extra: Vec<Finding>, say: &dyn Fn(&str)) -> Vec<Finding> {
-        [extra, inside(Proxmox::new(environment), None, say).findings].concat()
+        [extra, find_inside(Proxmox::new(environment), say)].concat()
+    }
+
+    fn find_inside(proxmox: Result<Proxmox, ProxmoxError>, say: &dyn Fn(&str)) -> Vec<Finding> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(inside(proxmox, None, say)).findings
     }
 
     fn plain(findings: Vec<Finding>) -> String {
@@ -369,19 +376,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_ready_has_a_code_and_a_remedy_and_ends_no_visit() {
-        let limits = || ProxmoxError::Runtime(io::Error::other("Too many open files"));
-        for (error, code, remedy) in [
-            (limits(), "process-limited", "Look at the limits"),
-            (ProxmoxError::NoEndpoint, "environment-unconfigured", "Write `[environments."),
-        ] {
-            let words = error.to_string();
-            let found = inside(Err(error), None, &|_| {}).findings;
-            assert_eq!(end(&found), End::Failed);
-            assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
-            let shown = plain(found);
-            assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
-            assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
-        }
+        let (error, code, remedy) = (ProxmoxError::NoEndpoint, "environment-unconfigured", "Write `[environments.");
+        let words = error.to_string();
+        let found = find_inside(Err(error), &|_| {});
+        assert_eq!(end(&found), End::Failed);
+        assert_eq!((found[0].check, found[0].code, found[0].found.as_str()), ("setup", Some(code), words.as_str()));
+        let shown = plain(found);
+        assert!(shown.contains(&format!("remedy: {remedy}")) && shown.contains(&format!("`converger explain {code}`")), "{shown}");
+        assert!(shown.contains("? rest   endpoints, privileges, cluster and guests were not asked for"), "{shown}");
     }
 
     fn lab_name() -> EnvironmentName {

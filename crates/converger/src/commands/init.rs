@@ -6,27 +6,28 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use converger_adapters::proxmox::observe::Needs;
 use converger_core::adopt::{Adopted, LeftOut, Scaffold, Unadopted, scaffold};
 use converger_core::desired::Scope;
 use converger_core::document::Notation;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::refusal::Refusal;
+use converger_runtime::RuntimeError;
+use converger_runtime::reader::configuration_example;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, shown, spine};
+use super::{Stop, inputs, shown};
 use crate::cli::Adoption;
 use crate::exit::End;
 use crate::render::{self, counted, styled, theirs};
 use crate::{config, files, output};
 
-pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
+pub(super) async fn init(adoption: &Adoption) -> Result<End, Stop> {
     let environment = environment(adoption)?;
     let out = out(adoption)?;
     let scope = Scope::new(adoption.vmid.clone());
-    let held_to = spine::config(&adoption.look, &environment)?;
-    let observation = spine::read(&adoption.look, &held_to, &environment, &scope, Needs::Everything)?.observation;
+    let config = inputs::load_config(adoption.look.config.as_deref(), &environment)?;
+    let observation = inputs::observe(&adoption.look, config, &environment, &scope).await?.observation;
     let scaffold = scaffold(&observation, &scope);
     if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
         files::create(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
@@ -44,13 +45,13 @@ pub(super) fn init(adoption: &Adoption) -> Result<End, Stop> {
 /// The environment that is named, or else the only one that there is, which is then told.
 fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
     if let Some(name) = &adoption.environment {
-        return spine::environment(name);
+        return inputs::parse_environment(name);
     }
     if config::path(adoption.look.config.as_deref()).is_none() {
         let stop = Stop::input("nothing says which environment the guests are in: there is no converger.toml here");
         return Err(stop.code(Code::EnvironmentUnconfigured).help("name it with `--environment <NAME>`, or converger.toml with --config"));
     }
-    let survey = config::survey(adoption.look.config.as_deref()).map_err(spine::misconfigured)?;
+    let survey = config::survey(adoption.look.config.as_deref()).map_err(RuntimeError::from)?;
     let mut names = survey.connections.into_keys();
     match (names.next(), names.next()) {
         (Some(only), None) => {
@@ -64,7 +65,7 @@ fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
         }
         (None, _) => {
             let stop = Stop::input(format!("{} leads to no environment", survey.origin)).code(Code::EnvironmentUnconfigured);
-            Err(stop.help(spine::HOW_TO_CONFIGURE))
+            Err(stop.help(configuration_example("lab")))
         }
     }
 }

@@ -14,8 +14,8 @@ use converger_core::failure::Code;
 use converger_lab::server::{Clock, Identity, Options, Passed, Place, ServeError, Server, Watcher};
 use converger_lab::{Flavour, Record, Scale, SeededDay, Setting};
 
-use super::endings::Endings;
-use super::{Stop, shown, spine};
+use super::signals::Endings;
+use super::{Stop, shown};
 use crate::cli::Lab;
 use crate::exit::End;
 use crate::files;
@@ -28,7 +28,7 @@ const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 const WORLD_BYTES_MAX: usize = 64 << 20;
 
-pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
+pub(super) async fn lab(arguments: &Lab) -> Result<End, Stop> {
     let setting = setting(arguments)?;
     let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
     // Made before anything is written or listened on: what cannot be is said first.
@@ -40,23 +40,21 @@ pub(super) fn lab(arguments: &Lab) -> Result<End, Stop> {
     let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
     let watcher = watcher(setting.flavour, !arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
-    spine::runtime()?.block_on(async {
-        let server = Server::bind_world(world, options).await.map_err(|error| unserved(&error))?;
-        let places: Vec<Place> = server.places().cloned().collect();
-        if let Some(room) = &room {
-            invitation.leave(room, &places)?;
-        }
-        let (world, mut endings) = (server.world(), Endings::listen()?);
-        let text = invitation.text(&places, room.as_ref());
-        shown(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
-        server.run(over(&mut endings, recorder.as_deref())).await;
-        if let Some(room) = &room {
-            room.is_over();
-        }
-        let requests = world.lock().requests();
-        let _ = writeln!(anstream::stderr(), "\n{}", styled(render::DIM, format!("the lab is gone; it answered {requests} requests")));
-        recorder.and_then(|recorder| recorder.fault()).map_or(Ok(End::Done), Err)
-    })
+    let server = Server::bind_world(world, options).await.map_err(|error| unserved(&error))?;
+    let places: Vec<Place> = server.places().cloned().collect();
+    if let Some(room) = &room {
+        invitation.leave(room, &places)?;
+    }
+    let (world, mut endings) = (server.world(), Endings::listen()?);
+    let text = invitation.text(&places, room.as_ref());
+    shown(io::stdout().write_all(text.as_bytes()).and_then(|()| io::stdout().flush()), End::Done)?;
+    server.run(over(&mut endings, recorder.as_deref())).await;
+    if let Some(room) = &room {
+        room.is_over();
+    }
+    let requests = world.lock().requests();
+    let _ = writeln!(anstream::stderr(), "\n{}", styled(render::DIM, format!("the lab is gone; it answered {requests} requests")));
+    recorder.and_then(|recorder| recorder.fault()).map_or(Ok(End::Done), Err)
 }
 
 fn setting(arguments: &Lab) -> Result<Setting, Stop> {

@@ -2,9 +2,7 @@
 //!
 //! What never enters: writing entries. They come with what they evidence.
 
-mod book;
 mod export;
-mod key;
 mod lines;
 mod prove;
 mod prune;
@@ -18,37 +16,49 @@ use converger_core::document::is_hidden;
 use converger_core::evidence::{Entry, Sieve, Wanted, write_entry};
 use converger_core::failure::Code;
 use converger_ledger::{Checkpoint, Signer};
+use converger_runtime::ledger_reader::{self, beyond, parse_entry_at};
+use converger_runtime::state_dir::run_blocking;
+use converger_runtime::{LedgerLocation, StateDirectory, StateLocation, ledger_key, witness};
 use converger_store::Store as _;
+use converger_store::StoreError;
 use serde_json::{Value as Json, json};
 
 use super::verify::Export;
-use super::{Stop, memory, people, shown, witness};
+use super::{Stop, people, shown};
 use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
-use crate::{files, output, screen, state};
+use crate::{fatal, files, host, output, screen};
 
-pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
-pub(super) use key::{key_in, named, named_in, signer, unnamed};
 pub(super) use lines::line;
 
-pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
+/// What is kept is not what was recorded.
+pub(super) fn broken(what: impl Into<String>) -> Stop {
+    ledger_reader::broken(what).into()
+}
+
+/// The store cannot be read, or is not as it was recorded.
+pub(super) fn damaged(error: &StoreError) -> Stop {
+    ledger_reader::damaged(error).into()
+}
+
+pub(super) async fn ledger(ledger: &Ledger) -> Result<End, Stop> {
     match ledger {
         Ledger::Tail(tailing) => tail(tailing),
         Ledger::Show(showing) => show(showing),
-        Ledger::Checkpoint(place) => checkpoint(place),
-        Ledger::Key(place) => print_key(place),
-        Ledger::Export(exporting) => export(exporting),
-        Ledger::Prove(proving) => prove(proving),
-        Ledger::Resync(resyncing) => resync(resyncing),
-        Ledger::Prune(pruning) => prune::prune(pruning),
+        Ledger::Checkpoint(place) => checkpoint(place).await,
+        Ledger::Key(place) => print_key(place).await,
+        Ledger::Export(exporting) => export(exporting).await,
+        Ledger::Prove(proving) => prove(proving).await,
+        Ledger::Resync(resyncing) => resync(resyncing).await,
+        Ledger::Prune(pruning) => prune::prune(pruning).await,
     }
 }
 
 fn tail(tailing: &Tailing) -> Result<End, Stop> {
     let mut out = String::new();
     for (index, bytes) in last(tailing)? {
-        let text = if tailing.json { format!("{}\n", numbered(index, &bytes)?) } else { line(index, &book::entry(index, &bytes)?) };
+        let text = if tailing.json { format!("{}\n", numbered(index, &bytes)?) } else { line(index, &parse_entry_at(index, &bytes)?) };
         out.push_str(&text);
     }
     let text = if out.is_empty() && !tailing.json { "no entries\n".to_owned() } else { out };
@@ -72,7 +82,7 @@ fn last(tailing: &Tailing) -> Result<Kept, Stop> {
         let (size, mut last, mut sieve) = (book.heads()?.all.size, VecDeque::new(), Sieve::of(wanted.clone()));
         // Where nothing is left out the others need not be read.
         let first = if wanted.is_all() { size.saturating_sub(count as u64) } else { 0 };
-        book.each(first, size, |index, bytes| {
+        book.each::<Stop>(first, size, |index, bytes| {
             if wanted.is_all() || sieve.takes(&book.entry(index, bytes)?) {
                 last.push_back((index, bytes.to_vec()));
             }
@@ -87,20 +97,23 @@ fn last(tailing: &Tailing) -> Result<Kept, Stop> {
 
 /// Which entries are asked for.
 fn wanted(Tailing { run, guest, kind, since, .. }: &Tailing) -> Result<Wanted, Stop> {
-    let since_ms = since.as_deref().map(|since| when::ms("--since", since, state::now_ms())).transpose()?;
+    let since_ms = since.as_deref().map(|since| when::ms("--since", since, host::now_ms())).transpose()?;
     Ok(Wanted { run: run.clone(), guest: *guest, kind: kind.as_deref().map(Into::into), since_ms })
 }
 
 /// The state directory that is read.
-fn shelf(source: &LedgerSource) -> Result<Shelf, Stop> {
-    source.from.db.as_deref().map_or_else(|| Shelf::of(source.config.as_deref()), |directory| Ok(Shelf::at(directory)))
+fn shelf(source: &LedgerSource) -> Result<LedgerLocation, Stop> {
+    match &source.from.db {
+        Some(directory) => Ok(LedgerLocation::from_directory(directory)),
+        None => Ok(LedgerLocation::from_config(source.config.as_deref())?),
+    }
 }
 
 /// One entry as it is kept.
 fn one(source: &LedgerSource, index: u64) -> Result<Vec<u8>, Stop> {
-    let Some(path) = &source.from.from else { return shelf(source)?.read(|book| book.one(index)) };
+    let Some(path) = &source.from.from else { return Ok(shelf(source)?.read(|book| book.one(index))?) };
     let (size, found) = exported(path, source, |own, _| own == index)?;
-    found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| book::beyond(index, size))
+    found.into_iter().next().map(|(_, bytes)| bytes).ok_or_else(|| beyond(index, size).into())
 }
 
 /// How many entries an export has, which was checked whole, and those of them that are meant.
@@ -130,7 +143,7 @@ pub(super) fn numbered(index: u64, entry: &[u8]) -> Result<Json, Stop> {
 
 fn show(showing: &ShowingEntry) -> Result<End, Stop> {
     let bytes = one(&showing.source, showing.index)?;
-    let (json, line) = (numbered(showing.index, &bytes)?, line(showing.index, &book::entry(showing.index, &bytes)?));
+    let (json, line) = (numbered(showing.index, &bytes)?, line(showing.index, &parse_entry_at(showing.index, &bytes)?));
     let written = if showing.json {
         output::json(|out| writeln!(out, "{json}"))
     } else {
@@ -152,9 +165,18 @@ fn plain_json(json: &Json) -> String {
     format!("{json:#}").chars().map(escaped).collect()
 }
 
+fn location(shelf: &LedgerLocation) -> StateLocation {
+    StateLocation { directory: shelf.directory.clone(), witness: shelf.witness.clone() }
+}
+
+/// Opens the state directory of a ledger for writing.
+async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, Stop> {
+    Ok(StateDirectory::open(&location(shelf), fatal::end_process()).await?)
+}
+
 /// A ledger as far as it is signed now.
 struct Signed {
-    shelf: Shelf,
+    shelf: LedgerLocation,
     signer: Signer,
     checkpoint: Checkpoint,
     /// The checkpoint as it is given to everybody.
@@ -163,15 +185,18 @@ struct Signed {
 
 /// Signs what is durable and nothing else: nothing that a checkpoint says can be lost. How much that is the open store tells; a file that is
 /// only looked at may have more than the disk has.
-fn sign(config: Option<&Path>) -> Result<Signed, Stop> {
-    let shelf = Shelf::of(config)?;
+async fn sign(config: Option<&Path>) -> Result<Signed, Stop> {
+    let shelf = LedgerLocation::from_config(config)?;
     // Where there is no ledger none is made, and where the witness has seen another one nothing is written.
     shelf.must_be_there()?;
-    let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
-    let signer = signer(&memory)?;
+    let state = open_state(&shelf).await?;
+    let signer = {
+        let state = state.clone();
+        run_blocking(move || ledger_key::signer(&state)).await?
+    };
     // The key may have been named just now, and whoever keeps an eye on the ledger is to know.
-    memory.attest()?;
-    let head = memory.wait(memory.store.heads()).map_err(|error| damaged(&error))?.durable;
+    state.attest_ledger().await?;
+    let head = state.store().heads().await.map_err(|error| damaged(&error))?.durable;
     // What is said to be the root is believed once the entries lead to it: a signature is for ever.
     shelf.read(|book| book.leads_to(head))?;
     let checkpoint = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root };
@@ -179,23 +204,23 @@ fn sign(config: Option<&Path>) -> Result<Signed, Stop> {
     Ok(Signed { shelf, signer, checkpoint, text })
 }
 
-fn checkpoint(place: &LedgerPlace) -> Result<End, Stop> {
-    let signed = sign(place.config.as_deref())?;
+async fn checkpoint(place: &LedgerPlace) -> Result<End, Stop> {
+    let signed = sign(place.config.as_deref()).await?;
     shown(write!(io::stdout(), "{}", signed.text), End::Done)
 }
 
-fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
-    let signed = sign(place.config.as_deref())?;
+async fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
+    let signed = sign(place.config.as_deref()).await?;
     shown(writeln!(io::stdout(), "{}", signed.signer.verifier()), End::Done)
 }
 
-fn export(exporting: &Exporting) -> Result<End, Stop> {
-    let signed = sign(exporting.place.config.as_deref())?;
+async fn export(exporting: &Exporting) -> Result<End, Stop> {
+    let signed = sign(exporting.place.config.as_deref()).await?;
     let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))? {
         Some(exported) => exported,
         // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
         None => {
-            let signed = sign(exporting.place.config.as_deref())?;
+            let signed = sign(exporting.place.config.as_deref()).await?;
             let lost =
                 || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
             signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?.ok_or_else(lost)?
@@ -209,23 +234,26 @@ fn export(exporting: &Exporting) -> Result<End, Stop> {
     shown(write!(anstream::stdout(), "{text}"), End::Done)
 }
 
-fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
+async fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
     let reason = people::remark(&resyncing.reason, "why")?;
-    let shelf = Shelf::of(resyncing.place.config.as_deref())?;
+    let shelf = LedgerLocation::from_config(resyncing.place.config.as_deref())?;
     let witness = shelf.witness.as_deref().ok_or_else(|| {
         Stop::input("no witness is named, so that nothing keeps the state directory from being used")
             .help("`witness = \"/other/storage/converger.checkpoint\"` in `[ledger]` of converger.toml names one")
     })?;
     witness::is_apart(&shelf.directory, witness)?;
     shelf.must_be_there()?;
-    let size = witness::resync(&memory::at(&shelf.directory)?, witness, &reason)?;
+    let size = {
+        let (state, witness) = (StateDirectory::open_unwitnessed(&location(&shelf), fatal::end_process())?, witness.to_owned());
+        run_blocking(move || witness::resync(&state, &witness, &reason)).await?
+    };
     let directory = files::shown(&shelf.directory);
     let text = format!("{directory} is in service again; what the witness had seen of its {size} entries and is not here stays lost\n");
     shown(write!(anstream::stdout(), "{text}"), End::Done)
 }
 
-fn prove(proving: &Proving) -> Result<End, Stop> {
-    let signed = sign(proving.place.config.as_deref())?;
+async fn prove(proving: &Proving) -> Result<End, Stop> {
+    let signed = sign(proving.place.config.as_deref()).await?;
     let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),

@@ -11,35 +11,35 @@ use converger_core::failure::Code;
 use converger_core::guest::Vmid;
 use converger_core::moment;
 use converger_core::refusal::Refusal;
+use converger_runtime::state_dir::{self, LockOutcome, WriteOutcome, store_error};
+use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory, StateLocation};
 use converger_store::{Batch, EnvironmentLock, Filter, Standing, Write};
 use serde_json::{Value as Json, json};
 
 use super::apply::UNDER_WAY;
-use super::ledger::{Book, Shelf};
-use super::memory::{self, Memory};
 use super::people::remark;
-use super::{Stop, shown, spine};
+use super::{Stop, inputs, shown};
 use crate::cli::{Listing, Ops, Place, Resolving, Showing};
 use crate::exit::End;
 use crate::render::{self, styled, theirs};
-use crate::{files, output, screen, state};
+use crate::{files, host, output, screen};
 
-pub(super) fn ops(ops: &Ops) -> Result<End, Stop> {
+pub(super) async fn ops(ops: &Ops) -> Result<End, Stop> {
     match ops {
         Ops::List(listing) => list(listing),
         Ops::Show(showing) => show(showing),
-        Ops::Resolve(resolving) => resolve(resolving),
+        Ops::Resolve(resolving) => resolve(resolving).await,
     }
 }
 
 /// Where it is looked: nothing is made or opened for writing, so that it can be looked at on a disk that is full or cannot be written to.
-fn shelf(place: &Place) -> Result<Shelf, Stop> {
-    let config = spine::load(place.config.as_deref(), &spine::environment(&place.environment)?)?;
-    Ok(Shelf::at(&memory::directory(&config)?))
+fn shelf(place: &Place) -> Result<LedgerLocation, Stop> {
+    let config = inputs::load_config(place.config.as_deref(), &inputs::parse_environment(&place.environment)?)?;
+    Ok(LedgerLocation::from_directory(&StateLocation::from_config(&config)?.directory))
 }
 
 fn list(listing: &Listing) -> Result<End, Stop> {
-    let environment = Some(spine::environment(&listing.place.environment)?);
+    let environment = Some(inputs::parse_environment(&listing.place.environment)?);
     let standing = match (listing.held, listing.open) {
         (true, _) => Some(Standing::Held),
         (_, true) => Some(Standing::Open),
@@ -51,7 +51,7 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     let run = listing.run.as_deref().map(|id| RunId::new(id).ok_or_else(|| unknown("a run", id))).transpose()?;
     let before = listing.before.as_deref().map(|id| OperationId::new(id).ok_or_else(|| unknown("an operation", id))).transpose()?;
     let filter = Filter { environment, run, vmid: listing.vmid, standing, before };
-    let read = |book: &Book| book.looked().operations(&filter, listing.limit).map_err(|error| memory::failed(&error));
+    let read = |book: &LedgerReader| book.looked().operations(&filter, listing.limit).map_err(|error| Stop::from(store_error(&error)));
     let shelf = shelf(&listing.place)?;
     let histories = shelf.read_if_there(read)?.unwrap_or_default();
     let said = said(listing)?;
@@ -68,7 +68,7 @@ fn list(listing: &Listing) -> Result<End, Stop> {
     };
     // Also of those that have no room in the list.
     let held = Filter { standing: Some(Standing::Held), before: None, ..filter.clone() };
-    let any = |book: &Book| book.looked().operations(&held, 1).map_err(|error| memory::failed(&error));
+    let any = |book: &LedgerReader| book.looked().operations(&held, 1).map_err(|error| Stop::from(store_error(&error)));
     let is_held = !listing.open && shelf.read_if_there(any)?.is_some_and(|histories| !histories.is_empty());
     shown(written, if is_held { End::Held } else { End::Done })
 }
@@ -121,9 +121,9 @@ fn said(listing: &Listing) -> Result<Vec<Said>, Stop> {
     if listing.open {
         return Ok(Vec::new());
     }
-    let environment = spine::environment(&listing.place.environment)?;
-    let config = spine::load(listing.place.config.as_deref(), &environment)?;
-    let remembered = memory::glance(&config, &environment)?;
+    let environment = inputs::parse_environment(&listing.place.environment)?;
+    let config = inputs::load_config(listing.place.config.as_deref(), &environment)?;
+    let remembered = state_dir::peek_conditions(&config, &environment)?;
     let frozen = remembered.freeze.map(|freeze| Said { guest: None, reason: freeze.reason, by: Some((freeze.by, freeze.at_ms)) });
     let written = config.circumstances.freeze.map(|reason| Said { guest: None, reason: reason.into(), by: None });
     let holds = remembered.holds.into_iter().filter(|hold| listing.vmid.is_none_or(|vmid| vmid == hold.vmid));
@@ -148,7 +148,7 @@ fn show(showing: &Showing) -> Result<End, Stop> {
 
 /// An operation of this environment. One of another is not there: whoever names the wrong one has the wrong guest in mind.
 fn find(place: &Place, id: &str) -> Result<History, Stop> {
-    let environment = spine::environment(&place.environment)?;
+    let environment = inputs::parse_environment(&place.environment)?;
     let unknown = || {
         let stop = Stop::input(format!("there is no operation `{}` in `{environment}`", id.escape_debug()));
         stop.help(format!("`converger ops list {environment}` shows them"))
@@ -163,9 +163,10 @@ fn find(place: &Place, id: &str) -> Result<History, Stop> {
 }
 
 /// A person says what became of an operation that is held; it is kept with their name and their reason.
-fn resolve(resolving: &Resolving) -> Result<End, Stop> {
+async fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     let reason = remark(&resolving.reason, "how you know")?;
-    let memory = memory::to_write(resolving.place.config.as_deref(), &spine::environment(&resolving.place.environment)?)?;
+    let environment = inputs::parse_environment(&resolving.place.environment)?;
+    let state = inputs::open_state(resolving.place.config.as_deref(), &environment).await?;
     let history = find(&resolving.place, &resolving.id)?;
     let id = history.id().clone();
     let progress = history.progress();
@@ -174,15 +175,17 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
     }
     // What has no end is somebody's as long as a process drives the environment; afterwards a person may know what no reading can tell.
     // Its environment is driven by nobody until all of it is written.
-    let (_lock, left) = progress.is_open().then(|| left(&memory, &resolving.place, &id)).transpose()?.unzip();
+    let (_lock, left) = progress.is_open().then(|| left(&state, &resolving.place, &id)).transpose()?.unzip();
     let resolution = Resolution::ALL.into_iter().find(|own| own.word() == resolving.r#as);
     let resolution = resolution.ok_or_else(|| Stop::input("an operation is resolved as `done`, `failed` or `not-run`"))?;
-    let record = Record::Resolved { id, resolution, by: state::actor().into(), reason, at_ms: state::now_ms() };
+    let record = Record::Resolved { id, resolution, by: host::actor().into(), reason, at_ms: host::now_ms() };
     let records = left.into_iter().chain([record]);
-    let _ = memory.commit(Batch::new(records.map(Write::Record).collect()))?;
-    memory.attest()?;
+    if let WriteOutcome::Refused(refusal) = state.write(Batch::new(records.map(Write::Record).collect())).await? {
+        return Err(Stop::refused(&refusal));
+    }
+    state.attest_ledger().await?;
     let guest = history.operation.guest.vmid;
-    let holds = memory.remembered(&history.operation.environment)?.holds;
+    let holds = state.load_conditions(&history.operation.environment).await?.holds;
     let then = match holds.iter().find(|hold| hold.vmid == guest) {
         Some(hold) => format!("guest {guest} stays held {}", word_of(&hold.by, &hold.reason, hold.at_ms)),
         None => format!("guest {guest} is free again"),
@@ -198,19 +201,22 @@ fn resolve(resolving: &Resolving) -> Result<End, Stop> {
 fn may_come(history: &History) -> Option<String> {
     let (outcome, _) = history.ended.as_ref()?;
     let Fact::Text(until) = outcome.findings().evidence.get("may_come_until")? else { return None };
-    moment::read(until).filter(|until| *until > state::now_ms() / 1000).map(moment::written)
+    moment::read(until).filter(|until| *until > host::now_ms() / 1000).map(moment::written)
 }
 
 /// The end of an operation that was left without one, for a person to resolve: nobody drives its environment, and nobody will meanwhile.
-fn left(memory: &Memory, place: &Place, id: &OperationId) -> Result<(EnvironmentLock, Record), Stop> {
-    let lock = memory.lock(&spine::environment(&place.environment)?)?;
+fn left(state: &StateDirectory, place: &Place, id: &OperationId) -> Result<(EnvironmentLock, Record), Stop> {
+    let lock = match state.lock_environment(&inputs::parse_environment(&place.environment)?)? {
+        LockOutcome::Taken(lock) => lock,
+        LockOutcome::Refused(refusal) => return Err(Stop::refused(&refusal)),
+    };
     // It may have ended until now.
     let history = find(place, id.as_str())?;
     if !history.progress().is_open() {
         return Err(Stop::refused(&Refusal::operation_not_held(id.as_str(), standing(&history))));
     }
     let outcome = Outcome::held(Code::RunLeft, Release::Person, Findings::default());
-    Ok((lock, Record::Ended { id: id.clone(), outcome, at_ms: state::now_ms() }))
+    Ok((lock, Record::Ended { id: id.clone(), outcome, at_ms: host::now_ms() }))
 }
 
 fn utc(at_ms: u64) -> String {

@@ -7,54 +7,56 @@ use std::path::{Path, PathBuf};
 
 use converger_core::apply::{Freeze, Hold, is_remark};
 use converger_core::guest::EnvironmentName;
+use converger_runtime::reader::unconfigured_error;
+use converger_runtime::state_dir::WriteOutcome;
 use converger_store::{Batch, Write};
 
-use super::{Stop, memory, shown, spine};
+use super::{Stop, inputs, shown};
 use crate::cli::{Freezing, Holding, Place, Releasing};
 use crate::exit::End;
-use crate::{files, state};
+use crate::{files, host};
 
-pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
+pub(super) async fn freeze(freezing: &Freezing) -> Result<End, Stop> {
     let environment = known(&freezing.place)?;
     let reason = remark(&freezing.reason, "why: others will ask")?;
-    let freeze = Freeze { environment: environment.clone(), by: state::actor().into(), reason, at_ms: state::now_ms() };
+    let freeze = Freeze { environment: environment.clone(), by: host::actor().into(), reason, at_ms: host::now_ms() };
     let said =
         format!("{environment} is frozen: nothing new is begun there until `converger thaw {environment}`; what was sent before goes on");
-    let directory = write(&freezing.place, Write::Freeze(freeze))?;
+    let directory = write(&freezing.place, Write::Freeze(freeze)).await?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
 
-pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
+pub(super) async fn thaw(place: &Place) -> Result<End, Stop> {
     let environment = known(place)?;
-    let thaw = Write::Thaw { environment: environment.clone(), by: state::actor().into(), at_ms: state::now_ms() };
-    write(place, thaw)?;
+    let thaw = Write::Thaw { environment: environment.clone(), by: host::actor().into(), at_ms: host::now_ms() };
+    write(place, thaw).await?;
     told(&format!("{environment} is thawed"))
 }
 
-pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
+pub(super) async fn hold(holding: &Holding) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
     let reason = remark(&holding.reason, "why: others will ask")?;
-    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: state::actor().into(), reason, at_ms: state::now_ms() };
+    let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: host::actor().into(), reason, at_ms: host::now_ms() };
     let said = format!(
         "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
         holding.vmid, holding.vmid
     );
-    let directory = write(&holding.place, Write::Hold(hold))?;
+    let directory = write(&holding.place, Write::Hold(hold)).await?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
 
-pub(super) fn release(holding: &Releasing) -> Result<End, Stop> {
+pub(super) async fn release(holding: &Releasing) -> Result<End, Stop> {
     let environment = known(&holding.place)?;
-    let (by, at_ms) = (state::actor().into(), state::now_ms());
+    let (by, at_ms) = (host::actor().into(), host::now_ms());
     let release = Write::Release { environment: environment.clone(), vmid: holding.vmid, by, at_ms };
-    write(&holding.place, release)?;
+    write(&holding.place, release).await?;
     told(&format!("guest {} of {environment} is released", holding.vmid))
 }
 
 /// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
 fn known(place: &Place) -> Result<EnvironmentName, Stop> {
-    let environment = spine::environment(&place.environment)?;
-    spine::load(place.config.as_deref(), &environment)?.connection.ok_or_else(|| spine::unconfigured(&environment))?;
+    let environment = inputs::parse_environment(&place.environment)?;
+    inputs::load_config(place.config.as_deref(), &environment)?.connection.ok_or_else(|| unconfigured_error(&environment))?;
     Ok(environment)
 }
 
@@ -67,12 +69,14 @@ pub(super) fn remark(reason: &str, what: &str) -> Result<Box<str>, Stop> {
 }
 
 /// Makes it durable; gives the state directory that it is kept in.
-fn write(place: &Place, write: Write) -> Result<PathBuf, Stop> {
-    let environment = spine::environment(&place.environment)?;
-    let memory = memory::to_write(place.config.as_deref(), &environment)?;
-    let _ = memory.commit(Batch::from(write))?;
-    memory.attest()?;
-    Ok(memory.directory)
+async fn write(place: &Place, write: Write) -> Result<PathBuf, Stop> {
+    let environment = inputs::parse_environment(&place.environment)?;
+    let state = inputs::open_state(place.config.as_deref(), &environment).await?;
+    if let WriteOutcome::Refused(refusal) = state.write(Batch::from(write)).await? {
+        return Err(Stop::refused(&refusal));
+    }
+    state.attest_ledger().await?;
+    Ok(state.path().to_owned())
 }
 
 /// Whom it binds: another user, or another machine, keeps another state unless it is named.

@@ -7,7 +7,6 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use converger_adapters::proxmox::observe::Needs;
 use converger_core::adopt::{self, Chosen, GuestPin, Outcome, Pinned, Wish};
 use converger_core::desired::{Desired, Scope};
 use converger_core::failure;
@@ -15,16 +14,16 @@ use converger_core::guest::{Identity, Vmid};
 use converger_core::refusal::Code;
 use serde_json::{Value as Json, json};
 
-use super::{Stop, shown, spine};
+use super::{Stop, inputs, shown};
 use crate::cli::Pinning;
 use crate::exit::End;
 use crate::files::Text;
 use crate::render::{self, counted, styled, theirs};
 use crate::{diagnose, files, output};
 
-pub(super) fn pin(pinning: &Pinning) -> Result<End, Stop> {
+pub(super) async fn pin(pinning: &Pinning) -> Result<End, Stop> {
     let path = &pinning.source.desired;
-    let (text, desired) = spine::declared(path)?;
+    let (text, desired) = inputs::read_declared(path)?;
     let wish = wish(pinning, &desired)?;
     if !pinning.check {
         writable(path)?;
@@ -34,8 +33,8 @@ pub(super) fn pin(pinning: &Pinning) -> Result<End, Stop> {
         Chosen::Only(scope) => scope.clone(),
     };
     let look = &pinning.source.look;
-    let config = spine::config(look, desired.environment())?;
-    let observation = spine::read(look, &config, desired.environment(), &scope, Needs::Everything)?.observation;
+    let config = inputs::load_config(look.config.as_deref(), desired.environment())?;
+    let observation = inputs::observe(look, config, desired.environment(), &scope).await?.observation;
     let pinned = adopt::pin(&text.bytes, files::notation(path), &observation, &wish)
         .map_err(|faults| Stop::faults(diagnose::render(&text.name, &text.bytes, &faults)))?;
     let changes = pinned.text.as_bytes() != text.bytes;

@@ -17,10 +17,11 @@ use std::path::Path;
 
 use converger_core::failure::Code;
 use converger_ledger::{BadCheckpoint, Checkpoint, Verifier};
+use converger_runtime::{LedgerLocation, witness};
 use serde_json::json;
 
-use super::ledger::{Shelf, broken};
-use super::{Stop, shown, witness};
+use super::ledger::broken;
+use super::{Stop, shown};
 use crate::cli::Verifying;
 use crate::exit::End;
 use crate::render::{self, styled};
@@ -70,8 +71,8 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
 fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
     let key = arguments.key.as_deref().map(verifier).transpose()?;
     Ok(match &arguments.path {
-        None => in_database(arguments, &Shelf::of(arguments.config.as_deref())?, key)?,
-        Some(path) if arguments.db => in_database(arguments, &Shelf::at(path), key)?,
+        None => in_database(arguments, &LedgerLocation::from_config(arguments.config.as_deref())?, key)?,
+        Some(path) if arguments.db => in_database(arguments, &LedgerLocation::from_directory(path), key)?,
         Some(path) if path.is_dir() => {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
@@ -97,7 +98,7 @@ fn given(stop: Stop) -> Stop {
 }
 
 /// A state directory, and the witness that keeps an eye on it.
-fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> Result<Whole, Stop> {
+fn in_database(arguments: &Verifying, shelf: &LedgerLocation, key: Option<Verifier>) -> Result<Whole, Stop> {
     shelf.must_be_there()?;
     if key.is_some() && arguments.since.is_none() {
         let text = "--key checks signatures, and nothing in a state directory is signed";
@@ -110,7 +111,7 @@ fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> R
         since.is_signed_by(key)?;
     }
     let whole = shelf.read(|book| database::verify(book, key.as_ref(), since.as_ref()))?;
-    witness::guard(&shelf.directory, shelf.witness.as_deref())?;
+    witness::check_ledger(&shelf.directory, shelf.witness.as_deref())?;
     Ok(whole)
 }
 

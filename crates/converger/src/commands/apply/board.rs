@@ -13,15 +13,15 @@ use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use converger_core::apply::{Operation, Outcome};
 use converger_core::failure::Code;
-use converger_engine::driver::Notice;
 use converger_engine::operation::Phase;
+use converger_runtime::event::OperationProgress;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::render::{self, styled, theirs};
 use crate::{canvas, progress};
 
 /// Where it is said how far operations are.
-pub(super) struct Board {
+pub(in crate::commands) struct Board {
     subject: Subject,
     lines: Option<mpsc::Sender<Line>>,
     painter: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ enum Line {
 
 /// What is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Subject {
+pub(in crate::commands) enum Subject {
     /// Steps that are carried out.
     Steps,
     /// What became of steps of earlier runs: nothing is sent.
@@ -46,7 +46,7 @@ pub(super) enum Subject {
 
 impl Board {
     /// For so many operations.
-    pub(super) fn new(subject: Subject, count: usize) -> Self {
+    pub(in crate::commands) fn new(subject: Subject, count: usize) -> Self {
         let (sender, lines) = mpsc::channel();
         let shows = move || if progress::is_screen() { paint(&lines, count) } else { write(&lines, subject) };
         let painter = thread::Builder::new().spawn(shows).ok();
@@ -62,7 +62,7 @@ impl Board {
     }
 
     /// An operation is further than before.
-    pub(super) fn notice(&self, notice: &Notice<'_>) {
+    pub(in crate::commands) fn show_progress(&self, notice: &OperationProgress) {
         let is_end = notice.outcome.is_some();
         let text = if self.subject == Subject::Past && !is_end { looked_for(notice) } else { text(notice) };
         let line = Line::Step { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
@@ -157,13 +157,13 @@ fn spinning(screen: &MultiProgress, all: Option<&ProgressBar>) -> ProgressBar {
     bar
 }
 
-fn looked_for(notice: &Notice<'_>) -> String {
-    format!("{}: finding out what became of it", title(notice.operation))
+fn looked_for(notice: &OperationProgress) -> String {
+    format!("{}: finding out what became of it", title(&notice.operation))
 }
 
-fn text(notice: &Notice<'_>) -> String {
-    let title = title(notice.operation);
-    match notice.outcome {
+fn text(notice: &OperationProgress) -> String {
+    let title = title(&notice.operation);
+    match &notice.outcome {
         Some(outcome) => format!("{title}: {}", ended(outcome)),
         None => format!("{title}: {}", phase(notice.phase)),
     }

@@ -4,98 +4,68 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use converger_core::apply::{End as Fate, write_outcome};
-use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::moment;
-use converger_core::refusal::Refusal;
+use converger_core::apply::End as Fate;
+use converger_core::guest::EnvironmentName;
 use converger_engine::driver::{Report, Reported};
-use converger_engine::schedule::Limits;
-use serde_json::{Value as Json, json};
+use converger_runtime::RunReport;
+use serde_json::Value as Json;
 
 use super::super::Stop;
 use super::board;
-use super::record::Recorded;
 use crate::cli::Apply;
 use crate::files;
 use crate::render::{self, counted, styled};
 
-const SCHEMA: &str = "converger.result/1";
-
-/// What there is to tell of a run.
-pub(super) struct Told<'r> {
-    pub(super) environment: &'r EnvironmentName,
-    /// The run, with its plan and all that was refused in it.
-    pub(super) run: &'r Recorded<'r>,
-    /// How much was under way at once, at most.
-    pub(super) at_once: Limits,
-    /// What was left of earlier runs.
-    pub(super) recovered: &'r Report,
-    /// It is not known what became of some of that.
-    pub(super) is_held: bool,
+/// Writes the result where it is wanted, and says what became of the steps.
+pub(super) fn write_applied(arguments: &Apply, report: &RunReport) -> Result<(), Stop> {
+    let document = report.document();
+    let kept = keep(arguments, &document).map_err(|(path, error)| lost(&report.environment, &path, &error));
+    // A file that could not be written takes nothing from what is printed.
+    if arguments.json {
+        super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
+    } else {
+        super::print(&text(report))?;
+    }
+    kept
 }
 
-impl Told<'_> {
-    /// Writes the result where it is wanted, and says what became of the steps.
-    pub(super) fn carried_out(&self, arguments: &Apply, report: &Report, left_out: u64) -> Result<(), Stop> {
-        let document = self.document(report.end(), report, left_out);
-        let kept = self.keep(arguments, &document).map_err(|(path, error)| lost(self.environment, &path, &error));
-        // A file that could not be written takes nothing from what is said: somebody waits for it.
-        if arguments.json {
-            super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
-        } else {
-            super::told(&self.text(report, left_out))?;
-        }
-        kept
+/// Writes the result of a run that sent nothing, so that nobody takes an older result for this one.
+pub(super) fn write_not_sent(arguments: &Apply, report: &RunReport) -> Result<(), Stop> {
+    let document = report.document();
+    let kept = keep(arguments, &document).map_err(|(path, error)| super::super::unwritten(&path, &error));
+    if arguments.json {
+        super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
     }
+    kept
+}
 
-    /// The same where nothing was sent: why, and what was found out of earlier runs. Nobody is to take the result of another run for that of this one.
-    pub(super) fn not_carried_out(&self, arguments: &Apply, end: Fate) -> Result<(), Stop> {
-        let document = self.document(end, &Report::default(), 0);
-        let kept = self.keep(arguments, &document).map_err(|(path, error)| super::super::unwritten(&path, &error));
-        if arguments.json {
-            super::super::shown(writeln!(io::stdout(), "{document}"), crate::exit::End::Done)?;
+fn keep(arguments: &Apply, document: &Json) -> Result<(), (PathBuf, io::Error)> {
+    let Some(path) = path(arguments) else { return Ok(()) };
+    // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
+    let text = format!("{document}\n");
+    match files::replace(&path, |file| file.write_all(text.as_bytes())) {
+        Ok(()) => {
+            let _ = writeln!(anstream::stderr(), "{}", render::wrote(&path, None));
+            Ok(())
         }
-        kept
+        Err(error) => Err((path, error)),
     }
+}
 
-    fn keep(&self, arguments: &Apply, document: &Json) -> Result<(), (PathBuf, io::Error)> {
-        let Some(path) = place(arguments) else { return Ok(()) };
-        // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
-        let text = format!("{document}\n");
-        match files::replace(&path, |file| file.write_all(text.as_bytes())) {
-            Ok(()) => {
-                let _ = writeln!(anstream::stderr(), "{}", render::wrote(&path, None));
-                Ok(())
-            }
-            Err(error) => Err((path, error)),
-        }
+fn text(run: &RunReport) -> String {
+    let mut text = String::new();
+    let report = &run.operations;
+    // What is done was shown while it was; the others need more words.
+    let open = report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
+    let open: String = open.map(|reported| line(&run.environment, reported)).collect();
+    if !open.is_empty() {
+        let _ = write!(text, "\n{open}");
     }
-
-    fn text(&self, report: &Report, left_out: u64) -> String {
-        let mut text = String::new();
-        // What is done was said while it was; what is not needs more words.
-        let open = report.operations().iter().filter(|reported| reported.outcome.end() != Fate::Done);
-        let open: String = open.map(|reported| line(self.environment, reported)).collect();
-        if !open.is_empty() {
-            let _ = write!(text, "\n{open}");
-        }
-        let is_well = report.end() == Fate::Done && left_out == 0 && !self.is_held;
-        let style = if is_well { render::GREEN } else { render::RED };
-        let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out, self.is_held.then_some(self.environment))));
-        text
-    }
-
-    fn document(&self, end: Fate, report: &Report, left_out: u64) -> Json {
-        let refusal = |(guest, refusal): &(Option<Vmid>, Refusal)| json!({ "guest": guest, "refusal": refusal });
-        json!({
-            "schema": SCHEMA, "environment": self.environment, "plan": self.run.plan().to_string(), "run": self.run.run().as_str(),
-            "recovered": self.recovered.operations().iter().map(row).collect::<Vec<_>>(),
-            "refused": self.run.refusals().iter().map(refusal).collect::<Vec<_>>(),
-            "steps": report.operations().iter().map(row).collect::<Vec<_>>(),
-            "end": end.word(), "left_out": left_out,
-            "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
-        })
-    }
+    let is_well = report.end() == Fate::Done && run.left_out == 0 && !run.has_held;
+    let style = if is_well { render::GREEN } else { render::RED };
+    let held_in = run.has_held.then_some(&run.environment);
+    let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, run.left_out, held_in)));
+    text
 }
 
 fn summary(report: &Report, left_out: u64, held_in: Option<&EnvironmentName>) -> String {
@@ -110,22 +80,22 @@ fn summary(report: &Report, left_out: u64, held_in: Option<&EnvironmentName>) ->
     text
 }
 
-/// Says what became of what was left of earlier runs, before anything new is asked.
-pub(super) fn tell_recovered(environment: &EnvironmentName, recovered: &Report) -> Result<(), Stop> {
+/// What recovery found, before anything new is asked.
+pub(in crate::commands) fn recovered_text(recovered: &Report) -> String {
     if recovered.operations().is_empty() {
-        return Ok(());
+        return String::new();
     }
-    let lines: String = recovered.operations().iter().map(|reported| line(environment, reported)).collect();
-    super::told(&format!("{}\n{lines}\n", styled(render::BOLD, "What was left of an earlier run")))
+    let lines: String = recovered.operations().iter().map(|reported| line(&reported.operation.environment, reported)).collect();
+    format!("{}\n{lines}\n", styled(render::BOLD, "What was left of an earlier run"))
 }
 
 /// Where the result goes, if to a file.
-pub(super) fn place(arguments: &Apply) -> Option<PathBuf> {
+pub(super) fn path(arguments: &Apply) -> Option<PathBuf> {
     arguments.out.clone().or_else(|| (!arguments.json).then(|| "result.json".into()))
 }
 
 /// Whether a result can be written there: found out before there is one.
-pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
+pub(super) fn check_path(path: &Path) -> Result<(), Stop> {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some() && !room.is_dir() {
         return Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
@@ -139,17 +109,6 @@ pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
 fn lost(environment: &EnvironmentName, path: &Path, error: &io::Error) -> Stop {
     Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
         .help(format!("what was carried out stays so, and the journal has it: `converger ops list {environment}`"))
-}
-
-fn row(reported: &Reported) -> Json {
-    let operation = &reported.operation;
-    let time = |at_ms: Option<u64>| at_ms.map(|at_ms| moment::written(at_ms / 1000));
-    let outcome = write_outcome(&reported.outcome).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
-    json!({
-        "operation": operation.id.as_str(), "vmid": operation.guest.vmid, "kind": operation.guest.kind, "name": operation.guest.name,
-        "change": operation.step.change.word(), "outcome": outcome, "task": reported.task.as_ref().map(|task| task.as_str()),
-        "began": time(reported.began_ms), "ended": time(reported.ended_ms), "recorded": reported.is_recorded,
-    })
 }
 
 /// How one operation ended, and where that is not well, why, what to do, and where there is more.

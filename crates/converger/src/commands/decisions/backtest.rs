@@ -10,14 +10,15 @@ use converger_core::moment;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
+use converger_runtime::RuntimeError;
 use serde_json::{Value as Json, json};
 
-use super::super::{Stop, shown, spine};
+use super::super::{Stop, inputs, shown};
 use super::{Decided, Made, Place, Record};
 use crate::cli::Backtesting;
 use crate::exit::End;
-use crate::output;
 use crate::render::{self, styled};
+use crate::{config, output};
 
 /// A run that would have been decided in another way.
 struct Changed {
@@ -53,7 +54,7 @@ fn weighed(record: &Record<'_>, decided: &Decided, candidate: &Path) -> Result<W
             }
         };
         weighed.count += 1;
-        let candidate = spine::load(Some(candidate), &made.run.environment)?;
+        let candidate = inputs::load_config(Some(candidate), &made.run.environment)?;
         let (then, now) = (recalled.decide(), recalled.under(&candidate.rules, candidate.limits).decide());
         weighed.changed.extend(compared(made.clone(), &then, &now));
     }
@@ -62,7 +63,8 @@ fn weighed(record: &Record<'_>, decided: &Decided, candidate: &Path) -> Result<W
 
 pub(in super::super) fn backtest(arguments: &Backtesting) -> Result<End, Stop> {
     // The candidate is read first: one that cannot be read is noticed where nothing is weighed, too.
-    spine::candidate(&arguments.config)?;
+    // A configuration that cannot be used is an error even if nothing was decided yet.
+    config::survey(Some(&arguments.config)).map_err(RuntimeError::from)?;
     let Weighed { count, unread, changed, broken } =
         Place::from(&arguments.from, arguments.state.as_deref()).read(|record, decided| weighed(record, decided, &arguments.config))?;
     let written = if arguments.json {

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use converger_core::apply::{History, OperationId, RunId};
 use converger_core::artifact::Digest;
+use converger_runtime::{LedgerLocation, LedgerReader};
 
-use super::super::ledger::{Book, Shelf};
 use super::super::verify::Export;
 use super::super::{Stop, not_kept};
 use super::Decided;
@@ -17,7 +17,7 @@ use crate::files;
 
 /// What is asked for decisions.
 pub(in super::super) enum Record<'r> {
-    State(&'r Book),
+    State(&'r LedgerReader),
     Export(&'r Export),
 }
 
@@ -25,7 +25,7 @@ impl Record<'_> {
     /// What is kept under a digest.
     pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
         match self {
-            Self::State(book) => book.blob(digest),
+            Self::State(book) => Ok(book.blob(digest)?),
             Self::Export(export) => export.blob(digest),
         }
     }
@@ -33,7 +33,7 @@ impl Record<'_> {
     /// The operations of a run, in their order.
     pub(in super::super) fn operations(&self, run: &RunId) -> Result<Vec<History>, Stop> {
         match self {
-            Self::State(book) => book.operations(run),
+            Self::State(book) => Ok(book.operations(run)?),
             Self::Export(export) => Ok(export.operations(run)),
         }
     }
@@ -41,7 +41,7 @@ impl Record<'_> {
     /// An operation and what became of it.
     pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<History>, Stop> {
         match self {
-            Self::State(book) => book.operation(id),
+            Self::State(book) => Ok(book.operation(id)?),
             Self::Export(export) => Ok(export.operation(id).cloned()),
         }
     }
@@ -99,8 +99,8 @@ impl<'p> Place<'p> {
     /// Where that is, for people.
     pub(in super::super) fn shown(&self) -> String {
         match self {
-            Self::State(config) => Shelf::of(*config).map_or_else(
-                |stop| format!("no state directory: {}", stop.sentence().lines().next().unwrap_or_default()),
+            Self::State(config) => LedgerLocation::from_config(*config).map_or_else(
+                |stop| format!("no state directory: {}", stop.to_string().lines().next().unwrap_or_default()),
                 |shelf| files::shown(&shelf.directory),
             ),
             Self::Export { path, .. } | Self::Directory(path) => files::shown(path),
@@ -110,8 +110,12 @@ impl<'p> Place<'p> {
     /// What is told of the record and of all that was decided in it.
     pub(in super::super) fn read<T>(&self, told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>) -> Result<T, Stop> {
         match self {
-            Self::State(config) => Shelf::of(*config)?.read(|book| told(&Record::State(book), &Decided::default().with(book)?)),
-            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &Decided::default().with(book)?)),
+            Self::State(config) => {
+                LedgerLocation::from_config(*config)?.read(|book| told(&Record::State(book), &Decided::default().with(book)?))
+            }
+            Self::Directory(path) => {
+                LedgerLocation::from_directory(path).read(|book| told(&Record::State(book), &Decided::default().with(book)?))
+            }
             Self::Export { path, key } => exported(path, *key, Decided::default(), told),
         }
     }
@@ -122,17 +126,17 @@ impl<'p> Place<'p> {
         sought: Option<u64>,
         told: impl Fn(&Record<'_>, &Decided) -> Result<T, Stop>,
     ) -> Result<Option<T>, Stop> {
-        let all = |book: &Book| Decided::seeking(sought).with(book);
+        let all = |book: &LedgerReader| Decided::seeking(sought).with(book);
         match self {
             Self::State(config) => {
-                let shelf = match Shelf::of(*config) {
+                let shelf = match LedgerLocation::from_config(*config) {
                     // A machine on which nothing says where records would be has none; codes are explained there too.
                     Err(_) if config.is_none() => return Ok(None),
                     shelf => shelf?,
                 };
                 shelf.read_if_there(|book| told(&Record::State(book), &all(book)?))
             }
-            Self::Directory(path) => Shelf::at(path).read(|book| told(&Record::State(book), &all(book)?)).map(Some),
+            Self::Directory(path) => LedgerLocation::from_directory(path).read(|book| told(&Record::State(book), &all(book)?)).map(Some),
             Self::Export { path, key } => exported(path, *key, Decided::seeking(sought), told).map(Some),
         }
     }

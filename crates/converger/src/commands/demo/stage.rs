@@ -8,8 +8,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::{io, io::Write as _};
 
 use converger_lab::server::{Clock, Identity, Options, Passed, Place, Server, Shared, Watcher};
@@ -17,8 +16,8 @@ use converger_lab::{Record, Setting};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::oneshot;
 
-use super::super::endings::Endings;
-use super::super::{Stop, spine};
+use super::super::Stop;
+use super::super::signals::Endings;
 use crate::render::{self, styled};
 
 const WORLD: &str = include_str!("world.yaml");
@@ -68,8 +67,8 @@ pub(super) struct Stage {
     room: PathBuf,
     cast: Arc<Mutex<Cast>>,
     world: Shared,
+    /// Dropped to end the lab.
     end: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 fn locked(cast: &Mutex<Cast>) -> MutexGuard<'_, Cast> {
@@ -77,7 +76,7 @@ fn locked(cast: &Mutex<Cast>) -> MutexGuard<'_, Cast> {
 }
 
 impl Stage {
-    pub(super) fn set() -> Result<Self, Stop> {
+    pub(super) async fn set() -> Result<Self, Stop> {
         let setting = Setting::from_yaml(WORLD).map_err(Stop::failed)?;
         let identity =
             Identity::new(setting.nodes.keys().map(String::as_str), LOOPBACK).map_err(|error| Stop::failed(error.to_string()))?;
@@ -87,10 +86,12 @@ impl Stage {
         let watcher: Watcher = Arc::new(move |passed: &Passed<'_>| watch(&mut locked(&watching), passed.record));
         let clock = Clock::Virtual { step_ms: STEP_MS };
         let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock, identity, watcher: Some(watcher) };
-        let ((end, ended), (bound, served), listening) = (oneshot::channel(), mpsc::channel(), Arc::clone(&cast));
-        let thread = thread::spawn(move || serve(&setting, options, &bound, ended, &listening));
-        let (places, world) = served.recv().map_err(|_| Stop::failed("the lab did not start"))??;
-        let stage = Self { room: room()?, cast, world, end: Some(end), thread: Some(thread) };
+        let server = Server::bind(&setting, options).await.map_err(|error| Stop::failed(format!("the lab cannot be served: {error}")))?;
+        let (places, world) = (server.places().cloned().collect::<Vec<Place>>(), server.world());
+        tokio::spawn(end_on_signal(Endings::listen()?, Arc::clone(&cast)));
+        let (end, ended) = oneshot::channel::<()>();
+        tokio::spawn(server.run(async { drop(ended.await) }));
+        let stage = Self { room: room()?, cast, world, end: Some(end) };
         stage.furnish(&places, &fingerprint)?;
         Ok(stage)
     }
@@ -176,7 +177,6 @@ impl Drop for Stage {
     fn drop(&mut self) {
         locked(&self.cast).kill();
         drop(self.end.take());
-        let _ = self.thread.take().map(JoinHandle::join);
         let _ = fs::remove_dir_all(&self.room);
     }
 }
@@ -190,36 +190,17 @@ fn watch(cast: &mut Cast, record: &Record) {
     }
 }
 
-type Bound = Result<(Vec<Place>, Shared), Stop>;
-
-/// Serves the lab until the other side of `ended` is dropped, and listens for whoever wants an end.
-fn serve(setting: &Setting, options: Options, bound: &mpsc::Sender<Bound>, ended: oneshot::Receiver<()>, cast: &Arc<Mutex<Cast>>) {
-    let failed = |error: &dyn std::fmt::Display| Stop::failed(format!("the lab cannot be served: {error}"));
-    let runtime = match spine::runtime() {
-        Ok(runtime) => runtime,
-        Err(stop) => return drop(bound.send(Err(stop))),
-    };
-    runtime.block_on(async {
-        let (server, mut endings) = match (Server::bind(setting, options).await, Endings::listen()) {
-            (Ok(server), Ok(endings)) => (server, endings),
-            (Err(error), _) => return drop(bound.send(Err(failed(&error)))),
-            (_, Err(stop)) => return drop(bound.send(Err(stop))),
-        };
-        let _ = bound.send(Ok((server.places().cloned().collect(), server.world())));
-        let cast = Arc::clone(cast);
-        tokio::spawn(async move {
-            endings.next().await;
-            let mut cast = locked(&cast);
-            cast.is_over = true;
-            cast.kill();
-        });
-        server.run(async { drop(ended.await) }).await;
-    });
+/// Ends the child, and with it the demo, on the first signal.
+async fn end_on_signal(mut endings: Endings, cast: Arc<Mutex<Cast>>) {
+    endings.next().await;
+    let mut cast = locked(&cast);
+    cast.is_over = true;
+    cast.kill();
 }
 
 /// A directory of its own that nobody else may enter.
 fn room() -> Result<PathBuf, Stop> {
-    let random = crate::state::random().map_err(Stop::failed)?;
+    let random = converger_runtime::host::random().map_err(Stop::failed)?;
     let room = std::env::temp_dir().join(format!("converger-demo-{random:016x}"));
     DirBuilder::new().mode(0o700).create(&room).map_err(|error| unwritten(&room, &error))?;
     Ok(room)

@@ -12,9 +12,10 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::LetGo;
 use converger_core::failure::Code;
 use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
+use converger_runtime::{LedgerReader, witness};
 
-use super::super::{Stop, witness};
-use super::{Book, Signed, broken};
+use super::super::Stop;
+use super::{Signed, broken};
 use crate::files;
 
 /// What an export has.
@@ -25,7 +26,7 @@ pub(super) struct Exported {
 }
 
 /// Writes the files. Nothing, where what entries name is not all there.
-pub(super) fn export(book: &Book, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
+pub(super) fn export(book: &LedgerReader, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
     let checkpoint = &signed.checkpoint;
     extends(book, directory, signed)?;
     is_alone(directory)?;
@@ -72,7 +73,7 @@ const ROOMS_MAX: usize = 8;
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// A directory that has another log, or a longer one, is not written over: one of the two is not what it seems.
-fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
+fn extends(book: &LedgerReader, directory: &Path, signed: &Signed) -> Result<(), Stop> {
     let new = &signed.checkpoint;
     let path = directory.join("checkpoint");
     let old = match files::read_at_most(&path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
@@ -98,9 +99,9 @@ fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
 }
 
 /// Who gave up what was exported before, where an entry says so.
-fn given_up(book: &Book, size: u64, old: &Checkpoint) -> Result<String, Stop> {
+fn given_up(book: &LedgerReader, size: u64, old: &Checkpoint) -> Result<String, Stop> {
     let mut found = None;
-    book.each(0, size, |index, bytes| {
+    book.each::<Stop>(0, size, |index, bytes| {
         if found.is_none() {
             found = witness::given_up(index, &book.entry(index, bytes)?, old);
         }
@@ -109,10 +110,10 @@ fn given_up(book: &Book, size: u64, old: &Checkpoint) -> Result<String, Stop> {
     Ok(found.unwrap_or_default())
 }
 
-fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
+fn bundle(book: &LedgerReader, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
     let mut bundle = Bundle::default();
     let first = tile.index * TILE_WIDTH;
-    book.each(first, first + u64::from(tile.width), |index, entry| {
+    book.each::<Stop>(first, first + u64::from(tile.width), |index, entry| {
         let at = usize::try_from(index - first).unwrap_or(usize::MAX);
         // What does not lead to the root is not given to strangers as if it did.
         if hashes.get(at) != Some(&Hash::of_leaf(entry)) || !bundle.push(entry) {
@@ -124,9 +125,9 @@ fn bundle(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, Stop> {
 }
 
 /// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
-fn blobs(book: &Book, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
+fn blobs(book: &LedgerReader, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
     let (mut named, mut let_go) = (BTreeSet::new(), LetGo::default());
-    book.each(0, size, |index, bytes| {
+    book.each::<Stop>(0, size, |index, bytes| {
         let entry = book.entry(index, bytes)?;
         named.extend(entry.names());
         let_go.hear(&entry);

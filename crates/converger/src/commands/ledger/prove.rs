@@ -5,19 +5,20 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, Proof, is_proof_of};
 use converger_core::failure::Code;
 use converger_ledger::{Hash, Proven, Receipt, Sheaf, inclusion};
+use converger_runtime::LedgerReader;
 
 use super::super::Stop;
-use super::{Book, Signed, broken};
+use super::{Signed, broken};
 
 /// What is proven, in a few words, and the receipt of it.
-pub(super) fn prove(book: &Book, signed: &Signed, what: &str) -> Result<(String, String), Stop> {
+pub(super) fn prove(book: &LedgerReader, signed: &Signed, what: &str) -> Result<(String, String), Stop> {
     match what.parse::<u64>() {
         Ok(index) => Ok((format!("entry {index}"), of_entry(book, signed, index)?)),
         Err(_) => of_operation(book, signed, what),
     }
 }
 
-fn of_entry(book: &Book, signed: &Signed, index: u64) -> Result<String, Stop> {
+fn of_entry(book: &LedgerReader, signed: &Signed, index: u64) -> Result<String, Stop> {
     let size = signed.checkpoint.size;
     if index >= size {
         return Err(Stop::input(format!("there is no entry {index}: the ledger has {size} that are durable")));
@@ -28,11 +29,11 @@ fn of_entry(book: &Book, signed: &Signed, index: u64) -> Result<String, Stop> {
     Ok(receipt.to_text())
 }
 
-fn proof(book: &Book, size: u64, index: u64) -> Result<Vec<Hash>, Stop> {
+fn proof(book: &LedgerReader, size: u64, index: u64) -> Result<Vec<Hash>, Stop> {
     inclusion(&mut book.hashes(size), index, size)?.ok_or_else(|| broken(format!("entry {index} cannot be proven")))
 }
 
-fn of_operation(book: &Book, signed: &Signed, what: &str) -> Result<(String, String), Stop> {
+fn of_operation(book: &LedgerReader, signed: &Signed, what: &str) -> Result<(String, String), Stop> {
     let unknown = || {
         let stop = Stop::input(format!("the ledger has no operation `{}`", what.escape_debug()));
         stop.help("`converger ops list ENVIRONMENT` shows operations, `converger ledger tail` entries")
@@ -66,10 +67,10 @@ struct Found {
 }
 
 impl Found {
-    fn of(book: &Book, size: u64, id: &OperationId, run: &RunId) -> Result<Self, Stop> {
+    fn of(book: &LedgerReader, size: u64, id: &OperationId, run: &RunId) -> Result<Self, Stop> {
         let (mut found, mut is_begun) = (Self::default(), false);
         let has = |bytes: &[u8], id: &str| bytes.windows(id.len()).any(|part| part == id.as_bytes());
-        book.each(0, size, |index, bytes| {
+        book.each::<Stop>(0, size, |index, bytes| {
             // Most entries are about others, and are not read.
             if !has(bytes, run.as_str()) && !has(bytes, id.as_str()) {
                 return Ok(());

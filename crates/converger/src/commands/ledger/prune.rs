@@ -10,16 +10,17 @@ use converger_core::artifact::Digest;
 use converger_core::evidence::{PRUNED_MAX, Replay};
 use converger_core::failure::Code;
 use converger_core::moment;
+use converger_runtime::state_dir::store_error;
+use converger_runtime::{LedgerLocation, LedgerReader, StateDirectory};
 use converger_store::{Batch, Refused, Store as _, StoreError, Write};
 use serde_json::json;
 
-use super::super::memory::{self, Memory};
 use super::super::{Stop, shown};
-use super::{Book, Shelf, broken, when};
+use super::{broken, when};
 use crate::cli::Pruning;
 use crate::exit::End;
 use crate::render::{self, counted, styled};
-use crate::{files, output, state};
+use crate::{files, host, output};
 
 /// What may be let go.
 struct Old {
@@ -32,16 +33,16 @@ struct Old {
 /// How often the ledger is walked through again where it grows meanwhile.
 const WALKS_MAX: usize = 4;
 
-pub(super) fn prune(pruning: &Pruning) -> Result<End, Stop> {
-    let before_ms = when::ms("--before", &pruning.before, state::now_ms())?;
-    let shelf = Shelf::of(pruning.place.config.as_deref())?;
+pub(super) async fn prune(pruning: &Pruning) -> Result<End, Stop> {
+    let before_ms = when::ms("--before", &pruning.before, host::now_ms())?;
+    let shelf = LedgerLocation::from_config(pruning.place.config.as_deref())?;
     let readings = if pruning.dry_run {
         shelf.read(|book| old(book, before_ms))?.readings
     } else {
         shelf.must_be_there()?;
-        let memory = memory::on(&shelf.directory, shelf.witness.as_deref())?;
-        let gone = let_go(&shelf, &memory, before_ms)?;
-        memory.attest()?;
+        let state = super::open_state(&shelf).await?;
+        let gone = let_go(&shelf, &state, before_ms).await?;
+        state.attest_ledger().await?;
         gone
     };
     let written = if pruning.json {
@@ -72,9 +73,9 @@ fn text(readings: &[(Digest, u64)], is_dry: bool, before_ms: u64, directory: &Pa
     format!("{} of decisions before {before} {word}, {kib} KiB{rest}\n", styled(render::BOLD, count))
 }
 
-fn old(book: &Book, before_ms: u64) -> Result<Old, Stop> {
+fn old(book: &LedgerReader, before_ms: u64) -> Result<Old, Stop> {
     let (mut readings, seen) = (Replay::default(), book.heads()?.all.size);
-    book.each(0, seen, |index, bytes| {
+    book.each::<Stop>(0, seen, |index, bytes| {
         let taken = readings.take(book.entry(index, bytes)?);
         taken.map_err(|misplaced| broken(format!("entry {index} cannot stand where it does: {misplaced}")))
     })?;
@@ -88,21 +89,21 @@ fn old(book: &Book, before_ms: u64) -> Result<Old, Stop> {
     Ok(old)
 }
 
-fn let_go(shelf: &Shelf, memory: &Memory, before_ms: u64) -> Result<Vec<(Digest, u64)>, Stop> {
+async fn let_go(shelf: &LedgerLocation, state: &StateDirectory, before_ms: u64) -> Result<Vec<(Digest, u64)>, Stop> {
     let mut gone = Vec::new();
     for _ in 0..WALKS_MAX {
         let old = shelf.read(|book| old(book, before_ms))?;
         let (mut seen, mut is_grown) = (old.seen, false);
         for some in old.readings.chunks(PRUNED_MAX) {
             let digests = some.iter().map(|(digest, _)| *digest).collect();
-            let write = Write::Prune { digests, seen, by: state::actor().into(), before_ms, at_ms: state::now_ms() };
-            match memory.wait(memory.store.commit(Batch::from(write))) {
+            let write = Write::Prune { digests, seen, by: host::actor().into(), before_ms, at_ms: host::now_ms() };
+            match state.store().commit(Batch::from(write)).await {
                 Ok(_) => gone.extend_from_slice(some),
                 Err(StoreError::Refused(Refused::LedgerGrown { .. })) => {
                     is_grown = true;
                     break;
                 }
-                Err(error) => return Err(memory::failed(&error)),
+                Err(error) => return Err(Stop::from(store_error(&error))),
             }
             seen += 1;
         }

@@ -4,14 +4,16 @@
 
 use converger_core::failure::Code;
 use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile, Verifier, root_at};
+use converger_runtime::LedgerReader;
+use converger_runtime::ledger_key::key_in;
 use converger_store::{Head, StoreError};
 
 use super::super::Stop;
-use super::super::ledger::{Book, broken, damaged, key_in};
+use super::super::ledger::{broken, damaged};
 use super::{Since, Whole, heard::Heard};
 use crate::{files, render};
 
-pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
+pub(super) fn verify(book: &LedgerReader, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (heard, root) = entries(book, since)?;
     let own = named(&heard)?;
     if let (Some(since), None) = (since, key) {
@@ -33,10 +35,10 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
 }
 
 /// Every entry, and every hash that is kept over them.
-fn entries<'s>(book: &Book, since: Option<&'s Since>) -> Result<(Heard<'s>, Hash), Stop> {
+fn entries<'s>(book: &LedgerReader, since: Option<&'s Since>) -> Result<(Heard<'s>, Hash), Stop> {
     let heads = book.heads()?;
     let (mut heard, mut growth, mut full, mut wrong) = (Heard::new(since), Growth::default(), Vec::new(), None);
-    let hashed = book.each(0, heads.all.size, |index, entry| {
+    let hashed = book.each::<Stop>(0, heads.all.size, |index, entry| {
         growth.append(Hash::of_leaf(entry), |tile, hashes, _| full.push((tile, hashes.to_vec())));
         if wrong.is_none() {
             wrong = heard.take(entry, |_| {}).err();
@@ -81,7 +83,7 @@ fn other_root(recorded: Head, root: Hash) -> Stop {
     .at(first)
 }
 
-fn is_kept(book: &Book, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
+fn is_kept(book: &LedgerReader, tile: Tile, hashes: &[Hash]) -> Result<(), Stop> {
     let place = |at: u64| (tile.index * TILE_WIDTH + at) << (8 * u32::from(tile.level));
     let Some(kept) = asked(book.looked().full_tile(tile))? else {
         let index = place(0);
@@ -104,7 +106,7 @@ fn named(heard: &Heard<'_>) -> Result<Option<Verifier>, Stop> {
 
 /// The key that the ledger names, held against the one that was given and the one that lies beside it. That may be missing: whoever copies a
 /// state directory to check it leaves the secret where it is.
-fn keys(book: &Book, named: Option<&Verifier>, given: Option<&Verifier>) -> Result<Vec<String>, Stop> {
+fn keys(book: &LedgerReader, named: Option<&Verifier>, given: Option<&Verifier>) -> Result<Vec<String>, Stop> {
     let Some(named) = named else {
         if given.is_some() {
             return Err(broken("the ledger names no key, and one was given"));
@@ -125,7 +127,7 @@ fn keys(book: &Book, named: Option<&Verifier>, given: Option<&Verifier>) -> Resu
 }
 
 /// Everything in the journal is in the ledger as it is there, and everything of the ledger in the journal.
-fn journal(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
+fn journal(book: &LedgerReader, heard: &Heard<'_>) -> Result<(), Stop> {
     let found = asked(book.looked().disagreement(heard.deep.replay(), &heard.told))?;
     found.map_or(Ok(()), |found| {
         let stop = Stop::broken(Code::UnloggedExecution, found.to_string());
@@ -134,7 +136,7 @@ fn journal(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
 }
 
 /// What is kept and no entry names: somebody was interrupted while writing it, or put it there. It proves nothing and harms nothing.
-fn unnamed(book: &Book, heard: &Heard<'_>) -> Result<Option<String>, Stop> {
+fn unnamed(book: &LedgerReader, heard: &Heard<'_>) -> Result<Option<String>, Stop> {
     let mut digests = asked(book.looked().digests())?;
     digests.retain(|digest| !heard.deep.is_named(digest));
     let first = digests.first().map(|first| {

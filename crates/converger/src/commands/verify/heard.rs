@@ -2,10 +2,11 @@
 
 use converger_core::evidence::{Deep, Entry};
 use converger_ledger::{Hash, Tree};
+use converger_runtime::witness;
 use converger_store::Told;
 
+use super::super::Stop;
 use super::super::ledger::broken;
-use super::super::{Stop, witness};
 use super::Since;
 
 /// A walk through the entries, with the log up to where it was seen before.

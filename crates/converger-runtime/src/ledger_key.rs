@@ -12,65 +12,74 @@ use converger_core::failure::Code;
 use converger_ledger::Signer;
 use converger_store::{Batch, KEY_FILE, Looked, Refused, Store as _, StoreError, Write};
 
-use super::super::Stop;
-use super::super::memory::{self, Memory};
-use super::book::entry;
-use super::{broken, damaged};
-use crate::{files, state};
+use crate::error::RuntimeError;
+use crate::ledger_reader::{broken, damaged, parse_entry_at};
+use crate::state_dir::{StateDirectory, store_error, unreadable_error};
+use crate::{files, host};
 
 /// A key is one line; more is none.
 const KEY_BYTES_MAX: u64 = 4096;
 
 /// The key of a ledger. Where there is none yet, it is made, and the ledger says so before anything is signed with it.
-pub(in super::super) fn signer(memory: &Memory) -> Result<Signer, Stop> {
-    if let Some(signer) = known(memory)? {
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn signer(state: &StateDirectory) -> Result<Signer, RuntimeError> {
+    if let Some(signer) = known(state)? {
         return Ok(signer);
     }
-    let signer = unnamed(memory)?;
-    let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: state::now_ms() };
-    match memory.wait(memory.store.commit(Batch::from(Write::decision(key)))) {
+    let signer = unnamed(state)?;
+    let key = Entry::Key { verifier: signer.verifier().to_string().into(), at_ms: host::now_ms() };
+    match state.wait(state.store().commit(Batch::from(Write::decision(key)))) {
         Ok(_) => Ok(signer),
         // Somebody else signed for the first time at the same moment and came first. The file is one, so that theirs is this one, or is told.
-        Err(StoreError::Refused(Refused::SecondKey)) => {
-            known(memory)?.ok_or_else(|| broken("the key that the ledger names comes and goes"))
-        }
-        Err(error) => Err(memory::failed(&error)),
+        Err(StoreError::Refused(Refused::SecondKey)) => known(state)?.ok_or_else(|| broken("the key that the ledger names comes and goes")),
+        Err(error) => Err(store_error(&error)),
     }
 }
 
 /// The key of a ledger that names none yet. One that is there was made by somebody who died before they could say so.
-pub(in super::super) fn unnamed(memory: &Memory) -> Result<Signer, Stop> {
-    let path = memory.directory.join(KEY_FILE);
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn unnamed(state: &StateDirectory) -> Result<Signer, RuntimeError> {
+    let path = state.path().join(KEY_FILE);
     read(&path)?.map_or_else(|| make(&path), Ok)
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
-fn known(memory: &Memory) -> Result<Option<Signer>, Stop> {
-    let path = memory.directory.join(KEY_FILE);
+fn known(state: &StateDirectory) -> Result<Option<Signer>, RuntimeError> {
+    let path = state.path().join(KEY_FILE);
     let shown = files::shown(&path);
-    match (named_in(memory)?, read(&path)?) {
+    match (named_in(state)?, read(&path)?) {
         (None, _) => Ok(None),
         (Some(named), Some(signer)) if named == signer.verifier().to_string() => Ok(Some(signer)),
         (Some(_), Some(_)) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
-            .help("put the right one back from a copy, and find out who wrote there")),
+            .with_help("put the right one back from a copy, and find out who wrote there")),
         (Some(_), None) => Err(broken(format!("the key of this ledger is not there: {shown}"))
-            .help("put it back from a copy; without it nothing new is signed, and what was signed stays so")),
+            .with_help("put it back from a copy; without it nothing new is signed, and what was signed stays so")),
     }
 }
 
 /// The key that the ledger in a directory names, for whoever only looks.
-pub(in super::super) fn named(directory: &Path) -> Result<Option<String>, Stop> {
-    let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(None) };
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn named(directory: &Path) -> Result<Option<String>, RuntimeError> {
+    let Some(store) = Looked::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
     first_named(|next| store.entries(next, PAGE))
 }
 
 /// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
-pub(in super::super) fn named_in(memory: &Memory) -> Result<Option<String>, Stop> {
-    first_named(|next| memory.wait(memory.store.entries(next, PAGE)))
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn named_in(state: &StateDirectory) -> Result<Option<String>, RuntimeError> {
+    first_named(|next| state.wait(state.store().entries(next, PAGE)))
 }
 
 /// The first key in entries that are read page by page. It stands at the beginning, where the first who signed put it.
-fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<String>, Stop> {
+fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<String>, RuntimeError> {
     let mut next = 0;
     loop {
         let page = read(next).map_err(|error| damaged(&error))?;
@@ -78,7 +87,7 @@ fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result
             return Ok(None);
         }
         for bytes in &page {
-            if let Entry::Key { verifier, .. } = entry(next, bytes)? {
+            if let Entry::Key { verifier, .. } = parse_entry_at(next, bytes)? {
                 return Ok(Some(verifier.into()));
             }
             next += 1;
@@ -90,12 +99,16 @@ fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result
 const PAGE: u32 = 16;
 
 /// The key in a state directory, whatever the ledger says of it.
-pub(in super::super) fn key_in(directory: &Path) -> Result<Option<Signer>, Stop> {
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn key_in(directory: &Path) -> Result<Option<Signer>, RuntimeError> {
     read(&directory.join(KEY_FILE))
 }
 
-fn read(path: &Path) -> Result<Option<Signer>, Stop> {
-    let unreadable = |error: io::Error| Stop::failed(format!("cannot read {}: {error}", files::shown(path))).code(Code::JournalUnreadable);
+fn read(path: &Path) -> Result<Option<Signer>, RuntimeError> {
+    let unreadable =
+        |error: io::Error| RuntimeError::failed(format!("cannot read {}: {error}", files::shown(path))).with_code(Code::JournalUnreadable);
     let file = match files::answers(path).and_then(|()| fs::File::open(path)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(unreadable)?,
@@ -103,7 +116,7 @@ fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     let mode = file.metadata().map_err(unreadable)?.permissions().mode();
     if mode & 0o077 != 0 {
         let text = format!("others may read or write {}, and whoever has it can sign (mode {:03o})", files::shown(path), mode & 0o777);
-        return Err(Stop::failed(text).help(format!("chmod 600 {}", files::shown(path))).code(Code::JournalUnreadable));
+        return Err(RuntimeError::failed(text).with_help(format!("chmod 600 {}", files::shown(path))).with_code(Code::JournalUnreadable));
     }
     let mut text = String::new();
     file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
@@ -111,12 +124,13 @@ fn read(path: &Path) -> Result<Option<Signer>, Stop> {
     Signer::parse(&text).map(Some).map_err(|error| broken(format!("{} is damaged: {error}", files::shown(path))))
 }
 
-fn make(path: &Path) -> Result<Signer, Stop> {
-    let failed = |what: &str| Stop::failed(format!("cannot make {}: {what}", files::shown(path))).code(Code::JournalUnwritable);
+fn make(path: &Path) -> Result<Signer, RuntimeError> {
+    let failed =
+        |what: &str| RuntimeError::failed(format!("cannot make {}: {what}", files::shown(path))).with_code(Code::JournalUnwritable);
     let mut secret = [0; 32];
     let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
     random(&mut secret).map_err(|error| failed(&error.to_string()))?;
-    let name = format!("converger-{:016x}", state::random().map_err(|error| failed(&error))?);
+    let name = format!("converger-{:016x}", host::random().map_err(|error| failed(&error))?);
     let signer = Signer::new(&name, &secret).map_err(|error| failed(&error.to_string()))?;
     match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret())) {
         // Somebody else made one meanwhile: that one counts.

@@ -12,14 +12,17 @@ use converger_core::failure::Code;
 use converger_ledger::{Hash, Hashes, Tile, TiledHashes, Tree};
 use converger_store::{Filter, Head, Heads, LIST_MAX, Looked, OpenError, StoreError};
 
-use super::super::{Stop, memory, spine};
-use crate::{config, files, state};
+use crate::error::RuntimeError;
+use crate::state_dir::{StateLocation, store_error, unreadable_error};
+use crate::{config, files};
 
 /// Where a ledger is.
-pub(in super::super) struct Shelf {
-    pub(in super::super) directory: PathBuf,
+#[derive(Debug)]
+pub struct LedgerLocation {
+    /// The state directory.
+    pub directory: PathBuf,
     /// The file on other storage that keeps the last checkpoint, where one is named.
-    pub(in super::super) witness: Option<PathBuf>,
+    pub witness: Option<PathBuf>,
     /// How another one is named, for whoever finds nothing in this one.
     another: &'static str,
 }
@@ -27,17 +30,21 @@ pub(in super::super) struct Shelf {
 /// How often it is looked again where somebody writes at the same time.
 const LOOKS_MAX: usize = 8;
 
-impl Shelf {
+impl LedgerLocation {
     /// The one that converger.toml leads to.
-    pub(in super::super) fn of(config: Option<&Path>) -> Result<Self, Stop> {
-        let survey = config::path(config).map(|_| config::survey(config).map_err(spine::misconfigured)).transpose()?;
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or says nothing about where the state is.
+    pub fn from_config(config: Option<&Path>) -> Result<Self, RuntimeError> {
+        let survey = config::path(config).map(|_| config::survey(config)).transpose()?;
         let (configured, witness) = survey.map_or((None, None), |survey| (survey.state, survey.witness));
-        let directory = state::directory(configured.as_deref()).map_err(|text| Stop::input(text).code(Code::ConfigInvalid))?;
+        let StateLocation { directory, witness } = StateLocation::from_parts(configured.as_deref(), witness.as_deref())?;
         Ok(Self { directory, witness, another: "--config names another state directory" })
     }
 
     /// A directory that was named.
-    pub(in super::super) fn at(directory: &Path) -> Self {
+    #[must_use]
+    pub fn from_directory(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
             witness: None,
@@ -46,72 +53,91 @@ impl Shelf {
     }
 
     /// There is a ledger. Whoever opens one for writing asks this first: none is made for whoever looks for one.
-    pub(in super::super) fn must_be_there(&self) -> Result<(), Stop> {
-        Book::open(&self.directory)?.map(drop).ok_or_else(|| self.nothing())
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn must_be_there(&self) -> Result<(), RuntimeError> {
+        LedgerReader::open(&self.directory)?.map(drop).ok_or_else(|| self.nothing())
     }
 
     /// What is told of the ledger, all of it of one moment: where somebody wrote to it meanwhile it is told again.
-    pub(in super::super) fn read<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<T, Stop> {
-        self.read_if_there(told)?.ok_or_else(|| self.nothing())
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn read<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<T, E> {
+        self.read_if_there(told)?.ok_or_else(|| self.nothing().into())
     }
 
     /// The same where there may be nothing at all.
-    pub(in super::super) fn read_if_there<T>(&self, told: impl Fn(&Book) -> Result<T, Stop>) -> Result<Option<T>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn read_if_there<T, E: From<RuntimeError>>(&self, told: impl Fn(&LedgerReader) -> Result<T, E>) -> Result<Option<T>, E> {
         for _ in 0..LOOKS_MAX {
-            let Some(book) = Book::open(&self.directory)? else { return Ok(None) };
+            let Some(book) = LedgerReader::open(&self.directory)? else { return Ok(None) };
             let told = told(&book);
             if book.looked.is_of_one_moment() {
                 return told.map(Some);
             }
         }
         let text = format!("{} is written to all the time", files::shown(&self.directory));
-        Err(Stop::failed(text).code(Code::JournalUnreadable).help("wait until whoever writes to it ends, or look at a copy of it"))
+        let error = RuntimeError::failed(text).with_code(Code::JournalUnreadable);
+        Err(error.with_help("wait until whoever writes to it ends, or look at a copy of it").into())
     }
 
-    fn nothing(&self) -> Stop {
+    fn nothing(&self) -> RuntimeError {
         let text = format!("there is no ledger in {}: nothing was decided there yet", files::shown(&self.directory));
-        Stop::input(text).help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.another))
+        RuntimeError::input(text).with_help(format!("`converger apply`, `hold` and `freeze` begin one; {}", self.another))
     }
 }
 
 /// The ledger and the journal as they were when they were opened.
-pub(in super::super) struct Book {
+#[derive(Debug)]
+pub struct LedgerReader {
     looked: Looked,
     directory: PathBuf,
 }
 
 /// What is kept is not what was recorded.
-pub(in super::super) fn broken(what: impl Into<String>) -> Stop {
-    Stop::broken(Code::IntegrityViolation, what)
+pub fn broken(what: impl Into<String>) -> RuntimeError {
+    RuntimeError::broken(Code::IntegrityViolation, what)
 }
 
-impl Book {
-    fn open(directory: &Path) -> Result<Option<Self>, Stop> {
+impl LedgerReader {
+    fn open(directory: &Path) -> Result<Option<Self>, RuntimeError> {
         let looked = Looked::open(directory).map_err(|error| unopened(&error))?;
         Ok(looked.map(|looked| Self { looked, directory: directory.to_owned() }))
     }
 
-    pub(in super::super) fn directory(&self) -> &Path {
+    /// The state directory.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// The journal and all else that is kept.
-    pub(in super::super) fn looked(&self) -> &Looked {
+    pub fn looked(&self) -> &Looked {
         &self.looked
     }
 
-    pub(in super::super) fn heads(&self) -> Result<Heads, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn heads(&self) -> Result<Heads, RuntimeError> {
         self.looked.heads().map_err(|error| damaged(&error))
     }
 
     /// What is told about each entry from this place on and before that: its place, and its bytes.
-    pub(in super::super) fn each(&self, from: u64, to: u64, mut told: impl FnMut(u64, &[u8]) -> Result<(), Stop>) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn each<E: From<RuntimeError>>(&self, from: u64, to: u64, mut told: impl FnMut(u64, &[u8]) -> Result<(), E>) -> Result<(), E> {
         let mut next = from;
         while next < to {
             let limit = u32::try_from(to - next).unwrap_or(LIST_MAX).min(LIST_MAX);
             let page = self.looked.entries(next, limit).map_err(|error| self.first_bad(next, to, &error))?;
             if page.is_empty() {
-                return Err(broken(format!("entry {next} is missing")).at(next));
+                return Err(broken(format!("entry {next} is missing")).at_entry(next).into());
             }
             for entry in page {
                 told(next, &entry)?;
@@ -122,11 +148,14 @@ impl Book {
     }
 
     /// Whether the entries lead to this root.
-    pub(in super::super) fn leads_to(&self, head: Head) -> Result<(), Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn leads_to(&self, head: Head) -> Result<(), RuntimeError> {
         let mut tree = Tree::default();
         self.each(0, head.size, |_, entry| {
             tree.append(Hash::of_leaf(entry), |_, _, _| {});
-            Ok(())
+            Ok::<_, RuntimeError>(())
         })?;
         if tree.root() == head.root {
             return Ok(());
@@ -140,16 +169,19 @@ impl Book {
     }
 
     /// Which of these entries cannot be read.
-    fn first_bad(&self, from: u64, to: u64, error: &StoreError) -> Stop {
+    fn first_bad(&self, from: u64, to: u64, error: &StoreError) -> RuntimeError {
         let found = (from..to).find_map(|index| self.looked.entries(index, 1).err().map(|error| (index, error)));
         match found {
-            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")).at(index),
+            Some((index, error @ StoreError::Malformed { .. })) => broken(format!("entry {index}: {error}")).at_entry(index),
             _ => damaged(error),
         }
     }
 
     /// One entry as it is kept.
-    pub(in super::super) fn one(&self, index: u64) -> Result<Vec<u8>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn one(&self, index: u64) -> Result<Vec<u8>, RuntimeError> {
         let size = self.heads()?.all.size;
         if index >= size {
             return Err(beyond(index, size));
@@ -157,28 +189,40 @@ impl Book {
         let mut found = Vec::new();
         self.each(index, index + 1, |_, entry| {
             found = entry.to_vec();
-            Ok(())
+            Ok::<_, RuntimeError>(())
         })?;
         Ok(found)
     }
 
     /// What an entry says.
-    pub(in super::super) fn entry(&self, index: u64, bytes: &[u8]) -> Result<Entry, Stop> {
-        entry(index, bytes)
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn entry(&self, index: u64, bytes: &[u8]) -> Result<Entry, RuntimeError> {
+        parse_entry_at(index, bytes)
     }
 
     /// What is kept under a digest.
-    pub(in super::super) fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, RuntimeError> {
         self.looked.blob(&digest).map_err(|error| damaged(&error))
     }
 
     /// An operation of the journal.
-    pub(in super::super) fn operation(&self, id: &OperationId) -> Result<Option<History>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn operation(&self, id: &OperationId) -> Result<Option<History>, RuntimeError> {
         self.looked.operation(id).map_err(|error| damaged(&error))
     }
 
     /// The operations of a run, in their order.
-    pub(in super::super) fn operations(&self, run: &RunId) -> Result<Vec<History>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn operations(&self, run: &RunId) -> Result<Vec<History>, RuntimeError> {
         let (mut all, mut before) = (Vec::new(), None);
         loop {
             let filter = Filter { run: Some(run.clone()), before: before.take(), ..Filter::default() };
@@ -192,30 +236,36 @@ impl Book {
     }
 
     /// The hashes of a tile.
-    pub(in super::super) fn tile(&self, tile: Tile) -> Result<Vec<Hash>, Stop> {
+    ///
+    /// # Errors
+    /// The ledger or the journal cannot be read, or is not as it was recorded.
+    pub fn tile(&self, tile: Tile) -> Result<Vec<Hash>, RuntimeError> {
         self.looked.hashes(tile).map_err(|error| damaged(&error))?.ok_or_else(|| broken(format!("{} is missing", tile.path())))
     }
 
     /// The roots of its subtrees, where it has this size.
-    pub(in super::super) fn hashes(&self, size: u64) -> impl Hashes<Error = Stop> {
+    pub fn hashes(&self, size: u64) -> impl Hashes<Error = RuntimeError> {
         TiledHashes::new(size, |tile| self.tile(tile))
     }
 }
 
 /// What an entry says.
-pub(super) fn entry(index: u64, bytes: &[u8]) -> Result<Entry, Stop> {
-    parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at(index))
+///
+/// # Errors
+/// The ledger or the journal cannot be read, or is not as it was recorded.
+pub fn parse_entry_at(index: u64, bytes: &[u8]) -> Result<Entry, RuntimeError> {
+    parse_entry(bytes).map_err(|error| broken(format!("entry {index} is none that this program writes: {error}")).at_entry(index))
 }
 
 /// The ledger is not so long.
-pub(super) fn beyond(index: u64, size: u64) -> Stop {
-    Stop::input(format!("there is no entry {index}: the ledger has {size}")).help("entries are counted from 0")
+pub fn beyond(index: u64, size: u64) -> RuntimeError {
+    RuntimeError::input(format!("there is no entry {index}: the ledger has {size}")).with_help("entries are counted from 0")
 }
 
-fn unopened(error: &OpenError) -> Stop {
+fn unopened(error: &OpenError) -> RuntimeError {
     match error {
         // It may be somebody else's, or what is left of ours: what to do is not the same, and neither is to be said of the other.
-        OpenError::NotOurs { place } => broken(format!("{} is not a database of this program", files::shown(place))).help(
+        OpenError::NotOurs { place } => broken(format!("{} is not a database of this program", files::shown(place))).with_help(
             "if this program kept its state there, somebody replaced or damaged the file: keep it as it is, and compare with an export or a \
              copy; if it never did, name another state directory",
         ),
@@ -225,14 +275,14 @@ fn unopened(error: &OpenError) -> Stop {
             let (place, remains) = (files::shown(place), files::shown(remains));
             broken(format!("{place} is missing or empty, but {remains} shows that it was in use"))
         }
-        _ => memory::unreadable(error),
+        _ => unreadable_error(error),
     }
 }
 
 /// A file that is there and cannot be read as ours is not what was recorded; one that the system does not give is something else.
-pub(in super::super) fn damaged(error: &StoreError) -> Stop {
+pub fn damaged(error: &StoreError) -> RuntimeError {
     match error {
         StoreError::Malformed { .. } => broken(error.to_string()),
-        _ => memory::failed(error),
+        _ => store_error(error),
     }
 }

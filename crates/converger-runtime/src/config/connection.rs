@@ -60,7 +60,7 @@ struct WrittenSecret {
 /// Who decides in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Mode {
+pub enum Mode {
     /// One person.
     Solo,
     /// Who asks and who approves are two.
@@ -70,7 +70,7 @@ pub(crate) enum Mode {
 /// What moves the time of an environment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Clock {
+pub enum Clock {
     /// It runs as it does.
     #[default]
     Real,
@@ -89,23 +89,23 @@ impl From<Mode> for converger_core::approve::Mode {
 
 /// How an environment is reached. The secret is still where it is.
 #[derive(Clone, Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     endpoints: Vec<Endpoint>,
     token: TokenId,
     secret: SecretSource,
     cluster: Option<String>,
     bounds: Bounds,
     /// The files that are read to reach it: authorities and the secret.
-    pub(crate) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
     /// Who decides; an apply needs to know.
-    pub(crate) mode: Option<Mode>,
+    pub mode: Option<Mode>,
     /// What an apply waits by.
-    pub(crate) clock: Clock,
+    pub clock: Clock,
 }
 
 impl Connection {
     /// What an answer may take.
-    pub(crate) fn answer_ms_max(&self) -> u64 {
+    pub fn answer_ms_max(&self) -> u64 {
         u64::try_from(self.bounds.deadline.as_millis()).unwrap_or(u64::MAX)
     }
 }
@@ -286,10 +286,10 @@ fn source(secret: &Spanned<WrittenSecret>, room: &Path) -> Result<SecretSource, 
 
 impl Connection {
     /// What to do where it cannot be opened.
-    pub(crate) const REMEDY: &str = "compare what `secret` and `ca` say in converger.toml with what is there";
+    pub const REMEDY: &str = "compare what `secret` and `ca` say in converger.toml with what is there";
 
     /// The environment, with its secret.
-    pub(crate) fn open(&self, name: &EnvironmentName) -> Result<Environment, String> {
+    pub fn open(&self, name: &EnvironmentName) -> Result<Environment, String> {
         for path in &self.files {
             // A pipe would be waited for without a word. What is not there is said where it is read.
             files::answers(path)
@@ -317,7 +317,7 @@ impl Connection {
 
 impl Connection {
     /// The file with the secret, if others on this machine may read or write it.
-    pub(crate) fn exposed_file(&self) -> Option<&Path> {
+    pub fn exposed_file(&self) -> Option<&Path> {
         let SecretSource::File(path) = &self.secret else { return None };
         let mode = std::fs::metadata(path).ok()?.permissions().mode();
         (mode & 0o077 != 0).then_some(path)
@@ -356,7 +356,7 @@ impl Connection {
 }
 
 /// What follows from one cluster with two names.
-pub(crate) const ONE_NAME: &str = "a hold, a freeze and an operation under way bind one name only";
+pub const ONE_NAME: &str = "a hold, a freeze and an operation under way bind one name only";
 
 /// Another environment whose secret is the same as that of `own`.
 ///

@@ -21,10 +21,10 @@ use toml::Spanned;
 use crate::files;
 
 use fault::Fault;
-pub(crate) use kept::understood;
+pub use kept::understood;
 
-pub(crate) use connection::{Clock, Connection, ONE_NAME};
-pub(crate) use fault::Unusable;
+pub use connection::{Clock, Connection, ONE_NAME};
+pub use fault::Unusable;
 
 /// The file that is read where none is named.
 const DEFAULT: &str = "converger.toml";
@@ -32,24 +32,27 @@ const DEFAULT: &str = "converger.toml";
 const CONFIG_BYTES_MAX: usize = 1 << 20;
 
 /// What a run is held to.
-pub(crate) struct Config {
+pub struct Config {
     /// Where the limits come from, for people.
-    pub(crate) origin: String,
-    pub(crate) rules: Rules,
-    pub(crate) limits: Limits,
+    pub origin: String,
+    /// The protection rules.
+    pub rules: Rules,
+    /// The limits of one run.
+    pub limits: Limits,
     /// How much is under way at once.
-    pub(crate) at_once: AtOnce,
+    pub at_once: AtOnce,
     /// How long is waited for what was begun.
-    pub(crate) patience: Patience,
-    pub(crate) circumstances: Circumstances,
+    pub patience: Patience,
+    /// The freeze that the file sets.
+    pub circumstances: Circumstances,
     /// How the environment is reached, where that is written.
-    pub(crate) connection: Option<Connection>,
+    pub connection: Option<Connection>,
     /// Where what must survive the program is kept, where that is written.
-    pub(crate) state: Option<PathBuf>,
+    pub state: Option<PathBuf>,
     /// The file on other storage that keeps the last checkpoint of the ledger, where that is written.
-    pub(crate) witness: Option<PathBuf>,
+    pub witness: Option<PathBuf>,
     /// All of it as it was understood, in JSON and without remarks: no secret stands in what is understood.
-    pub(crate) snapshot: Vec<u8>,
+    pub snapshot: Vec<u8>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -118,30 +121,31 @@ struct Freeze {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file.
-pub(crate) fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Unusable> {
+pub fn load(named: Option<&Path>, environment: &EnvironmentName) -> Result<Config, Unusable> {
     let Some(path) = path(named) else { return Ok(built_in()) };
     within(&path, |text| parse(text, environment, &path))
 }
 
 /// All environments of the file that can be reached, for whoever looks at them as such.
-pub(crate) struct Survey {
+pub struct Survey {
     /// Where it comes from, for people.
-    pub(crate) origin: String,
-    pub(crate) connections: BTreeMap<EnvironmentName, Connection>,
+    pub origin: String,
+    /// How each environment is reached.
+    pub connections: BTreeMap<EnvironmentName, Connection>,
     /// The state directory, where it is written.
-    pub(crate) state: Option<PathBuf>,
+    pub state: Option<PathBuf>,
     /// The witness of its ledger, where it is written.
-    pub(crate) witness: Option<PathBuf>,
+    pub witness: Option<PathBuf>,
 }
 
 impl Survey {
     /// Another environment with the same secret.
-    pub(crate) fn same_secret(&self, own: &EnvironmentName) -> Option<&EnvironmentName> {
+    pub fn same_secret(&self, own: &EnvironmentName) -> Option<&EnvironmentName> {
         connection::same_secret(own, &self.connections)
     }
 
     /// Another environment that is the same cluster, and what they share.
-    pub(crate) fn same_cluster(&self, own: &EnvironmentName) -> Option<(&EnvironmentName, String)> {
+    pub fn same_cluster(&self, own: &EnvironmentName) -> Option<(&EnvironmentName, String)> {
         connection::same_cluster(own, &self.connections)
     }
 }
@@ -150,7 +154,7 @@ impl Survey {
 ///
 /// # Errors
 /// A sentence that says what is wrong with the file, or that there is none.
-pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
+pub fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
     let none = || Unusable { code: Code::EnvironmentUnconfigured, text: "there is no converger.toml here; name one with --config".into() };
     let path = path(named).ok_or_else(none)?;
     within(&path, |text| {
@@ -163,15 +167,18 @@ pub(crate) fn survey(named: Option<&Path>) -> Result<Survey, Unusable> {
 
 /// Where the named file, or converger.toml, leads. One that cannot be understood leads nowhere, and ends the command later.
 #[derive(Default)]
-pub(crate) struct LeadsTo {
-    pub(crate) files: Vec<PathBuf>,
+pub struct LeadsTo {
+    /// Certificates and secrets.
+    pub files: Vec<PathBuf>,
     /// The state directory, where it is written.
-    pub(crate) state: Option<PathBuf>,
+    pub state: Option<PathBuf>,
     /// The witness, where one is named.
-    pub(crate) witness: Option<PathBuf>,
+    pub witness: Option<PathBuf>,
 }
 
-pub(crate) fn leads_to(named: Option<&Path>) -> LeadsTo {
+/// Reads where a configuration leads.
+#[must_use]
+pub fn leads_to(named: Option<&Path>) -> LeadsTo {
     let Ok(survey) = survey(named) else { return LeadsTo::default() };
     let files = survey.connections.into_values().flat_map(|connection| connection.files).collect();
     LeadsTo { files, state: survey.state, witness: survey.witness }
@@ -212,7 +219,7 @@ fn read(path: &Path) -> io::Result<String> {
 }
 
 /// The file that is read. A link that leads nowhere is not the same as no file: what it was to protect is not protected.
-pub(crate) fn path(named: Option<&Path>) -> Option<PathBuf> {
+pub fn path(named: Option<&Path>) -> Option<PathBuf> {
     named.map(PathBuf::from).or_else(|| Path::new(DEFAULT).symlink_metadata().is_ok().then(|| DEFAULT.into()))
 }
 

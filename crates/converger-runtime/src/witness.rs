@@ -20,10 +20,11 @@ use converger_core::moment;
 use converger_ledger::{Checkpoint, Hash, Hashes, Signer, Tile, TiledHashes, Tree, Verifier, root_at};
 use converger_store::{Batch, Head, Looked, Store as _, StoreError, Write};
 
-use super::Stop;
-use super::ledger::{broken, damaged, key_in, named, named_in, signer, unnamed};
-use super::memory::{self, Memory};
-use crate::{files, state};
+use crate::error::RuntimeError;
+use crate::ledger_key::{key_in, named, named_in, signer, unnamed};
+use crate::ledger_reader::{broken, damaged};
+use crate::state_dir::{StateDirectory, store_error, unreadable_error};
+use crate::{files, host};
 
 /// How a ledger stands to what a witness has seen of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +48,10 @@ fn standing(seen: &Checkpoint, own: Head, root: Option<Hash>) -> Standing {
 }
 
 /// Whether a state directory may be written to. Where no witness is named, nobody can tell.
-pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop> {
+///
+/// # Errors
+/// The witness has seen more of the ledger, or another one, or cannot be asked.
+pub fn check_ledger(directory: &Path, witness: Option<&Path>) -> Result<(), RuntimeError> {
     let Some(path) = witness else { return Ok(()) };
     is_apart(directory, path)?;
     let Some(seen) = read(path, |bytes| verifier(directory, named(directory)?, bytes))? else {
@@ -57,25 +61,28 @@ pub(super) fn guard(directory: &Path, witness: Option<&Path>) -> Result<(), Stop
 }
 
 /// Whether a ledger goes on from what the witness has seen of it.
-fn extends(standing: Standing, seen: &Checkpoint, directory: &Path) -> Result<(), Stop> {
+fn extends(standing: Standing, seen: &Checkpoint, directory: &Path) -> Result<(), RuntimeError> {
     let shown = files::shown(directory);
     let help = "find out who put it there; look with `converger ledger tail` and `verify`, and take it back into service with `converger ledger resync --reason \"...\"`";
     match standing {
         Standing::Extends => Ok(()),
         Standing::Shorter => {
             let text = format!("{shown} was put back from an older copy: the witness has seen {} entries of its ledger", seen.size);
-            Err(broken(text).help(help))
+            Err(broken(text).with_help(help))
         }
         Standing::Other => {
             let text =
                 format!("the ledger in {shown} is not the one that the witness has seen: they differ in the first {} entries", seen.size);
-            Err(broken(text).help(help))
+            Err(broken(text).with_help(help))
         }
     }
 }
 
 /// A witness that lies in the state directory is put back together with what it guards, or is one of its files.
-pub(super) fn is_apart(directory: &Path, path: &Path) -> Result<(), Stop> {
+///
+/// # Errors
+/// The witness cannot be used, or has seen another ledger.
+pub fn is_apart(directory: &Path, path: &Path) -> Result<(), RuntimeError> {
     let (Ok(state), Ok(room)) = (directory.canonicalize(), room(path).canonicalize()) else { return Ok(()) };
     if !room.starts_with(&state) && path.canonicalize().map_or(true, |path| !path.starts_with(&state)) {
         return Ok(());
@@ -83,31 +90,35 @@ pub(super) fn is_apart(directory: &Path, path: &Path) -> Result<(), Stop> {
     let text = format!("the witness {} lies in the state directory {}", files::shown(path), files::shown(directory));
     let help =
         "name a file on other storage with `witness` in `[ledger]`: whoever puts the state back from an older copy would put it back too";
-    Err(Stop::input(text).code(Code::ConfigInvalid).help(help))
+    Err(RuntimeError::input(text).with_code(Code::ConfigInvalid).with_help(help))
 }
 
 /// The file of the witness is not there, and the ledger was signed before: it may have been told, and its storage may not be mounted.
-fn forgotten(directory: &Path, path: &Path) -> Stop {
+fn forgotten(directory: &Path, path: &Path) -> RuntimeError {
     let text = format!("the witness {} is not there, and the ledger in {} was signed before", files::shown(path), files::shown(directory));
-    Stop::failed(text)
-        .help("mount its storage; a witness that is new is begun with `converger ledger resync --reason \"...\"`")
-        .code(Code::JournalUnreadable)
+    RuntimeError::failed(text)
+        .with_help("mount its storage; a witness that is new is begun with `converger ledger resync --reason \"...\"`")
+        .with_code(Code::JournalUnreadable)
 }
 
-fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, Stop> {
-    let Some(store) = Looked::open(directory).map_err(|error| memory::unreadable(&error))? else { return Ok(Standing::Shorter) };
-    let own = store.heads().map_err(|error| memory::failed(&error))?.all;
+fn found(directory: &Path, seen: &Checkpoint) -> Result<Standing, RuntimeError> {
+    let Some(store) = Looked::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(Standing::Shorter) };
+    let own = store.heads().map_err(|error| store_error(&error))?.all;
     standing_by(seen, own, |tile| store.hashes(tile))
 }
 
 /// The same of the store that is open.
-fn found_in(memory: &Memory, seen: &Checkpoint) -> Result<Standing, Stop> {
-    let own = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?.all;
-    standing_by(seen, own, |tile| memory.wait(memory.store.hashes(tile)))
+fn found_in(state: &StateDirectory, seen: &Checkpoint) -> Result<Standing, RuntimeError> {
+    let own = state.wait(state.store().heads()).map_err(|error| store_error(&error))?.all;
+    standing_by(seen, own, |tile| state.wait(state.store().hashes(tile)))
 }
 
 /// How a ledger stands to what was seen of it, by tiles that a function reads.
-fn standing_by(seen: &Checkpoint, own: Head, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>) -> Result<Standing, Stop> {
+fn standing_by(
+    seen: &Checkpoint,
+    own: Head,
+    tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>,
+) -> Result<Standing, RuntimeError> {
     if own.size < seen.size {
         return Ok(standing(seen, own, None));
     }
@@ -115,7 +126,7 @@ fn standing_by(seen: &Checkpoint, own: Head, tile: impl Fn(Tile) -> Result<Optio
 }
 
 /// The roots of subtrees of a ledger of this size.
-fn hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>) -> impl Hashes<Error = Stop> {
+fn hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError>) -> impl Hashes<Error = RuntimeError> {
     TiledHashes::new(size, move |wanted| {
         let found = tile(wanted).map_err(|error| damaged(&error))?;
         found.ok_or_else(|| broken(format!("{} is missing", wanted.path())))
@@ -126,7 +137,7 @@ fn hashes(size: u64, tile: impl Fn(Tile) -> Result<Option<Vec<Hash>>, StoreError
 const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
 
 /// What the witness has seen, if it has seen something. The checkpoint is believed under the key that is given for its bytes.
-fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, Stop>) -> Result<Option<Checkpoint>, Stop> {
+fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, RuntimeError>) -> Result<Option<Checkpoint>, RuntimeError> {
     let shown = files::shown(path);
     let bytes = match files::read_at_most(path, CHECKPOINT_BYTES_MAX).map(|text| text.bytes) {
         // The storage of the witness is there, and the file is not: it has seen nothing yet.
@@ -136,7 +147,7 @@ fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, Stop>) -> 
     let (verifier, other) = (verifier(&bytes)?, "keeps a checkpoint of another ledger, or one that was changed");
     Checkpoint::verify(&bytes, &verifier).map(Some).map_err(|error| {
         let what = if bytes.is_empty() { "is empty".to_owned() } else { format!("{other}: {error}") };
-        broken(format!("the witness {shown} {what}")).help(
+        broken(format!("the witness {shown} {what}")).with_help(
             "name the witness of this state directory in `[ledger]`, or find out who wrote there; once that is known, move the file away and \
              begin it anew with `converger ledger resync --reason \"...\"`",
         )
@@ -144,20 +155,21 @@ fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, Stop>) -> 
 }
 
 /// The key of the ledger here, which may name one. Where there is no ledger left, it is told as put back from a copy of before it began.
-fn verifier(directory: &Path, named: Option<String>, bytes: &[u8]) -> Result<Verifier, Stop> {
+fn verifier(directory: &Path, named: Option<String>, bytes: &[u8]) -> Result<Verifier, RuntimeError> {
     // A copy of before the first signature has the key, and no entry that names it.
     // Nothing is signed here, so that the secret may be elsewhere.
     let of_ledger = named.and_then(|named| Verifier::parse(&named).ok());
     let own = if of_ledger.is_some() { of_ledger } else { key_in(directory)?.map(|signer| signer.verifier()) };
     match own {
         Some(verifier) => Ok(verifier),
-        None if Checkpoint::unverified(bytes).is_err() => Err(broken("the file that is named as `witness` is no checkpoint")
-            .help("name a file of its own on other storage in `[ledger]`: where there is none, the next command that writes makes it")),
+        None if Checkpoint::unverified(bytes).is_err() => Err(broken("the file that is named as `witness` is no checkpoint").with_help(
+            "name a file of its own on other storage in `[ledger]`: where there is none, the next command that writes makes it",
+        )),
         None => {
             let size = Checkpoint::unverified(bytes).map_or(0, |checkpoint| checkpoint.size);
             let shown = files::shown(directory);
             Err(broken(format!("{shown} has no ledger that was signed, and its witness has seen one of {size} entries"))
-                .help("put the state directory back, or name another witness in `[ledger]`"))
+                .with_help("put the state directory back, or name another witness in `[ledger]`"))
         }
     }
 }
@@ -167,21 +179,16 @@ fn room(path: &Path) -> &Path {
 }
 
 /// Whether a path is the witness, or the file that those who tell it take turns by.
-pub(super) fn keeps(witness: &Path, path: &Path) -> bool {
+pub fn keeps(witness: &Path, path: &Path) -> bool {
     let is_named = |own: &Path| files::are_one(path, own) || path == own;
     is_named(witness) || is_named(&lock_of(witness))
 }
 
 /// Who cannot be asked has not agreed.
-fn unasked(path: &Path, error: &io::Error) -> Stop {
-    Stop::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
-        .help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
-        .code(Code::JournalUnreadable)
-}
-
-/// Tells the witness how long the ledger is now, as far as it is durable.
-pub(super) fn attest(memory: &Memory, witness: Option<&Path>) -> Result<(), Stop> {
-    witness.map_or(Ok(()), |path| tell(memory, path))
+fn unasked(path: &Path, error: &io::Error) -> RuntimeError {
+    RuntimeError::failed(format!("the witness {} cannot be asked: {error}", files::shown(path)))
+        .with_help("nothing is written without it: make its storage reachable, or take `witness` out of `[ledger]`")
+        .with_code(Code::JournalUnreadable)
 }
 
 /// How long somebody else may have their turn: telling takes no longer than reading and writing one small file on slow storage.
@@ -198,7 +205,7 @@ fn lock_of(path: &Path) -> PathBuf {
 /// reading, because a pipe that is opened for writing alone waits for somebody who reads.
 ///
 /// Whoever hangs with their turn, or a server that lost who had it, would otherwise keep everybody waiting for ever.
-fn turn(path: &Path, patience: Duration) -> Result<fs::File, Stop> {
+fn turn(path: &Path, patience: Duration) -> Result<fs::File, RuntimeError> {
     let name = lock_of(path);
     let opened = fs::File::options().create(true).read(true).write(true).truncate(false).mode(0o600).open(&name);
     let file = opened.map_err(|error| unasked(path, &error))?;
@@ -224,11 +231,11 @@ fn waited(file: fs::File, patience: Duration) -> io::Result<Option<fs::File>> {
     receiver.recv_timeout(patience).ok().transpose()
 }
 
-fn kept_waiting(path: &Path, lock: &Path, patience: Duration) -> Stop {
+fn kept_waiting(path: &Path, lock: &Path, patience: Duration) -> RuntimeError {
     let (witness, lock, secs) = (files::shown(path), files::shown(lock), patience.as_secs());
-    Stop::failed(format!("the witness {witness} is being told by somebody else, who has had {lock} for {secs} s"))
-        .help("find out who has that file open, and whether they hang; what is recorded stays so, and the next command that writes tells the witness")
-        .code(Code::FileUnwritable)
+    RuntimeError::failed(format!("the witness {witness} is being told by somebody else, who has had {lock} for {secs} s"))
+        .with_help("find out who has that file open, and whether they hang; what is recorded stays so, and the next command that writes tells the witness")
+        .with_code(Code::FileUnwritable)
 }
 
 /// What becomes of what the witness has seen.
@@ -242,20 +249,20 @@ enum Telling {
 
 /// Whoever looked earlier may come later, also with another copy of the directory. They take turns by a file beside the witness: it is what all
 /// of them have.
-fn tell(memory: &Memory, path: &Path) -> Result<(), Stop> {
-    begin(memory, path)?;
-    let signer = signer(memory)?;
+pub(crate) fn attest(state: &StateDirectory, path: &Path) -> Result<(), RuntimeError> {
+    begin(state, path)?;
+    let signer = signer(state)?;
     let _turn = turn(path, TURN_MAX)?;
-    tell_in_turn(memory, &signer, path, Telling::On)
+    tell_in_turn(state, &signer, path, Telling::On)
 }
 
 /// A witness that is new is told that there is a ledger before that names its key: whoever dies in between would leave a ledger that was signed and a
 /// witness that is not there, which is what a witness looks like whose storage is gone.
-fn begin(memory: &Memory, path: &Path) -> Result<(), Stop> {
-    if named_in(memory)?.is_some() {
+fn begin(state: &StateDirectory, path: &Path) -> Result<(), RuntimeError> {
+    if named_in(state)?.is_some() {
         return Ok(());
     }
-    let signer = unnamed(memory)?;
+    let signer = unnamed(state)?;
     let _turn = turn(path, TURN_MAX)?;
     if read(path, |_| Ok(signer.verifier()))?.is_some() {
         return Ok(());
@@ -264,18 +271,18 @@ fn begin(memory: &Memory, path: &Path) -> Result<(), Stop> {
     write(path, &nothing.sign(&signer))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Stop> {
+fn write(path: &Path, text: &str) -> Result<(), RuntimeError> {
     files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
-        Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
-            .help("what was done stays done and is recorded; the witness is told by the next command that writes")
-            .code(Code::FileUnwritable)
+        RuntimeError::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
+            .with_help("what was done stays done and is recorded; the witness is told by the next command that writes")
+            .with_code(Code::FileUnwritable)
     })
 }
 
-fn tell_in_turn(memory: &Memory, signer: &Signer, path: &Path, telling: Telling) -> Result<(), Stop> {
-    let heads = memory.wait(memory.store.heads()).map_err(|error| memory::failed(&error))?;
+fn tell_in_turn(state: &StateDirectory, signer: &Signer, path: &Path, telling: Telling) -> Result<(), RuntimeError> {
+    let heads = state.wait(state.store().heads()).map_err(|error| store_error(&error))?;
     let head = heads.durable;
-    let mut hashes = hashes(heads.all.size, |tile| memory.wait(memory.store.hashes(tile)));
+    let mut hashes = hashes(heads.all.size, |tile| state.wait(state.store().hashes(tile)));
     if root_at(&mut hashes, head.size)? != head.root {
         return Err(broken(format!(
             "the hashes over the first {} entries do not lead to the recorded root: the witness is not told",
@@ -288,7 +295,7 @@ fn tell_in_turn(memory: &Memory, signer: &Signer, path: &Path, telling: Telling)
     {
         // Another copy of the directory may have told it meanwhile.
         let root = if seen.size > heads.all.size { None } else { Some(root_at(&mut hashes, seen.size)?) };
-        extends(standing(&seen, heads.all, root), &seen, &memory.directory)?;
+        extends(standing(&seen, heads.all, root), &seen, state.path())?;
         if seen.size > head.size {
             return Ok(());
         }
@@ -298,27 +305,30 @@ fn tell_in_turn(memory: &Memory, signer: &Signer, path: &Path, telling: Telling)
 
 /// A person takes a state directory back into service. From the first look to the last word it is their turn: what another copy told the witness in
 /// between would be neither weighed nor named.
-pub(super) fn resync(memory: &Memory, witness: &Path, reason: &str) -> Result<u64, Stop> {
+///
+/// # Errors
+/// The witness cannot be used, or has seen another ledger.
+pub fn resync(state: &StateDirectory, witness: &Path, reason: &str) -> Result<u64, RuntimeError> {
     let _turn = turn(witness, TURN_MAX)?;
-    let seen = read(witness, |bytes| verifier(&memory.directory, named_in(memory)?, bytes))?;
+    let seen = read(witness, |bytes| verifier(state.path(), named_in(state)?, bytes))?;
     let (size, root) = seen.as_ref().map_or((0, None), |seen| (seen.size, Some(seen.root.to_string().into())));
     // A witness that is new, or whose file is gone, is begun anew by a person too.
     let is_needed = match &seen {
-        Some(seen) => found_in(memory, seen)? != Standing::Extends,
-        None => named_in(memory)?.is_some(),
+        Some(seen) => found_in(state, seen)? != Standing::Extends,
+        None => named_in(state)?.is_some(),
     };
     if !is_needed {
-        return Err(Stop::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
+        return Err(RuntimeError::input("the ledger here extends what the witness has seen: there is nothing to take back into service"));
     }
-    let entry = Entry::Resync { by: state::actor().into(), reason: reason.into(), size, root, at_ms: state::now_ms() };
-    let _ = memory.commit(Batch::from(Write::decision(entry)))?;
-    tell_in_turn(memory, &signer(memory)?, witness, Telling::Anew)?;
+    let entry = Entry::Resync { by: host::actor().into(), reason: reason.into(), size, root, at_ms: host::now_ms() };
+    state.wait(state.commit(Batch::from(Write::decision(entry))))?;
+    tell_in_turn(state, &signer(state)?, witness, Telling::Anew)?;
     Ok(size)
 }
 
 /// What an entry says of what somebody had seen: that a person took an older copy back into service in its place. Then the same key signs both, and
 /// whoever holds the one that was given up is to learn who did that, when and why.
-pub(super) fn given_up(index: u64, entry: &Entry, seen: &Checkpoint) -> Option<String> {
+pub fn given_up(index: u64, entry: &Entry, seen: &Checkpoint) -> Option<String> {
     let Entry::Resync { by, reason, size, root: Some(root), at_ms } = entry else { return None };
     if *size != seen.size || **root != seen.root.to_string() {
         return None;
@@ -340,9 +350,9 @@ mod tests {
     fn a_turn_is_waited_for_as_long_as_there_is_patience() {
         let room = tempfile::tempdir().expect("a directory");
         let witness = room.path().join("witness");
-        let theirs = turn(&witness, Duration::ZERO).unwrap_or_else(|stop| panic!("{}", stop.sentence()));
+        let theirs = turn(&witness, Duration::ZERO).unwrap_or_else(|stop| panic!("{}", stop.to_string()));
         let stop = turn(&witness, Duration::from_millis(1)).map(drop).expect_err("it is theirs");
-        let told = stop.sentence();
+        let told = stop.to_string();
         assert!(told.contains("is being told by somebody else") && told.contains("witness.lock"), "{told}");
         drop(theirs);
         // Whoever lost patience may get it for a moment, and gives it back.
@@ -356,7 +366,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(room.path().join("witness.lock")).status();
         assert!(made.expect("mkfifo runs").success());
         let stop = turn(&room.path().join("witness"), TURN_MAX).map(drop).expect_err("it is no lock");
-        assert!(stop.sentence().contains("is not a regular file"), "{}", stop.sentence());
+        assert!(stop.to_string().contains("is not a regular file"), "{}", stop.to_string());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::files;
 use crate::render::{self, styled};
 
 /// What would be said yes to, and how.
-pub(super) struct Way {
+pub(super) struct NextSteps {
     digest: Digest,
     has_steps: bool,
     help: String,
@@ -26,7 +26,7 @@ pub(super) struct Way {
 /// Of a digest that was given and is not this plan's.
 const OTHER: &str = "--confirm gave the digest of another plan: something changed since it was read, or other guests were chosen";
 
-impl Way {
+impl NextSteps {
     pub(super) fn of(arguments: &Apply, safe: &SafePlan, mode: Mode) -> Result<Self, Stop> {
         let plan = safe.plan();
         let digest = write_body(&mut io::sink(), plan).map_err(|error| Stop::failed(format!("the plan cannot be written: {error}")))?;
@@ -50,7 +50,7 @@ impl Way {
     }
 
     /// How to get on, if it is a word that is missing.
-    pub(super) fn on(&self, refusals: &[Refusal]) -> String {
+    pub(super) fn after(&self, refusals: &[Refusal]) -> String {
         let is_missing = refusals.iter().any(|refusal| refusal.code() == Code::ApprovalMissing);
         if is_missing { render::help(&self.help) } else { String::new() }
     }

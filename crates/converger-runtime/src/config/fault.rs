@@ -4,6 +4,8 @@ use converger_core::document::Place;
 use converger_core::failure::Code;
 use toml::Spanned;
 
+use crate::error::RuntimeError;
+
 /// Whether the key that a message quotes is a plain word.
 fn is_word(found: &str) -> bool {
     let key = found.split('`').nth(1).unwrap_or_default();
@@ -12,9 +14,21 @@ fn is_word(found: &str) -> bool {
 
 /// Why there is nothing to go by, in a sentence for people.
 #[derive(Debug)]
-pub(crate) struct Unusable {
-    pub(crate) code: Code,
-    pub(crate) text: String,
+pub struct Unusable {
+    /// Its code.
+    pub code: Code,
+    /// What is wrong.
+    pub text: String,
+}
+
+impl From<Unusable> for RuntimeError {
+    fn from(unusable: Unusable) -> Self {
+        let help = match unusable.code {
+            Code::FileUnreadable => "check the path, or who may read it with `ls -l`",
+            _ => "mend it there; nothing was read and nothing was done",
+        };
+        Self::input(unusable.text).with_code(unusable.code).with_help(help)
+    }
 }
 
 /// A fault of the file.

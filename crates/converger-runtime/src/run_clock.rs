@@ -1,6 +1,6 @@
-//! What an apply waits by: the clock of this machine, or, on a lab whose time is moved by requests only, nothing at all.
+//! The clock of a run: that of this machine or, on a lab whose time advances with requests only, one that does not wait at all.
 //!
-//! What never enters: how long anything is waited for. That is the engine's.
+//! How long anything waits is decided by the engine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,28 +12,36 @@ use tokio::time::Instant;
 
 use crate::config;
 
-/// A clock of the engine.
+/// The clock of one environment. Clones share what has passed.
 #[derive(Clone, Debug)]
-pub(super) struct Pace {
+pub struct RunClock {
     clock: config::Clock,
-    /// When the walk began.
+    /// When it was made.
     began: Instant,
-    /// What was waited in all, where nobody really waits.
+    /// The sum of all waits on a lab's clock, where none really waits.
     passed_ms: Arc<watch::Sender<u64>>,
 }
 
-impl Pace {
-    pub(super) fn new(clock: config::Clock) -> Self {
+impl RunClock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn new(clock: config::Clock) -> Self {
         Self { clock, began: Instant::now(), passed_ms: Arc::new(watch::Sender::new(0)) }
     }
 
-    /// Comes back so many seconds after the walk began, as this clock counts them.
-    pub(super) async fn after(&self, seconds: u64) {
+    /// Whether waits take real time.
+    #[must_use]
+    pub fn is_real(&self) -> bool {
+        self.clock == config::Clock::Real
+    }
+
+    /// Returns once this many seconds have passed since the clock was made.
+    pub async fn after(&self, seconds: u64) {
         match self.clock {
             config::Clock::Real => tokio::time::sleep_until(self.began + Duration::from_secs(seconds)).await,
             config::Clock::Requests => {
                 let is_over = |passed_ms: &u64| *passed_ms >= seconds.saturating_mul(1000);
-                // Whoever could move it is gone: then it is never.
+                // Nothing can advance the clock any more.
                 if self.passed_ms.subscribe().wait_for(is_over).await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -42,7 +50,7 @@ impl Pace {
     }
 }
 
-impl Clock for Pace {
+impl Clock for RunClock {
     fn now_ms(&self) -> u64 {
         SystemClock.now_ms()
     }

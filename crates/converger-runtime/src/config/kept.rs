@@ -63,7 +63,7 @@ struct FreezeRow {
 ///
 /// # Errors
 /// It is no configuration, or one of several environments.
-pub(crate) fn understood(bytes: &[u8]) -> Result<InForce, String> {
+pub fn understood(bytes: &[u8]) -> Result<InForce, String> {
     // A list would be read as the members of a row, in their order.
     let members: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     let ConfigRow { mut environments, limits, freeze } = serde_json::from_value(members.into()).map_err(|error| error.to_string())?;

@@ -4,24 +4,30 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
-use signal_hook::consts::SIGXFSZ;
 
 /// A text that was read, with the name to show it under.
-pub(crate) struct Text {
-    pub(crate) name: String,
-    pub(crate) bytes: Vec<u8>,
+pub struct Text {
+    /// The name, fit to be shown.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
 }
 
 /// Reads a file of at most the size that is accepted.
-pub(crate) fn read(path: &Path) -> io::Result<Text> {
+///
+/// # Errors
+/// What the system says.
+pub fn read(path: &Path) -> io::Result<Text> {
     read_at_most(path, TEXT_BYTES_MAX)
 }
 
 /// Reads a file, and one byte more than `most` at the most: enough to know that it is too large.
-pub(crate) fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
+///
+/// # Errors
+/// What the system says.
+pub fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
     let mut bytes = Vec::new();
     answers(path)?;
     File::open(path)?.take(most as u64 + 1).read_to_end(&mut bytes)?;
@@ -31,7 +37,10 @@ pub(crate) fn read_at_most(path: &Path, most: usize) -> io::Result<Text> {
 /// Whether a file can be read without waiting for somebody who may never write: pipes, sockets and devices are refused.
 ///
 /// Standard input and what a shell lays under `/dev/fd` are read, because somebody is at the other end of them.
-pub(crate) fn answers(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says.
+pub fn answers(path: &Path) -> io::Result<()> {
     let kind = fs::metadata(path)?.file_type();
     let is_endless = kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device();
     if !is_endless || path == Path::new("/dev/null") || is_descriptor(path) {
@@ -47,33 +56,26 @@ fn is_descriptor(path: &Path) -> bool {
     path == Path::new("/dev/stdin") || own.is_some() && own == room
 }
 
-/// A file that grows beyond what this process may write is an error with words: left to itself, the signal that comes with it would end
-/// the program, and leave half a file behind.
-pub(crate) fn bear_limits() {
-    // Listening is enough: the write fails then. Where nobody can listen, nothing is lost but the words.
-    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-}
-
 /// A path for people: nothing in a name must act on a terminal or be overlooked.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     plain(&path.display().to_string())
 }
 
 /// A path as it is typed in a command line: a shell takes it for one word.
-pub(crate) fn argument(path: &Path) -> String {
+pub fn argument(path: &Path) -> String {
     let shown = shown(path);
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "-_./@:+,=".contains(character);
     if !shown.is_empty() && shown.chars().all(is_plain) { shown } else { format!("'{}'", shown.replace('\'', r"'\''")) }
 }
 
 /// The same for any text that somebody else wrote.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let escaped = |character: char| if is_hidden(character) { character.escape_default().collect() } else { vec![character] };
     text.chars().flat_map(escaped).collect()
 }
 
 /// The notation of a file by its ending; whatever is not `.json` is YAML.
-pub(crate) fn notation(path: &Path) -> Notation {
+pub fn notation(path: &Path) -> Notation {
     match path.extension() {
         Some(ending) if ending.eq_ignore_ascii_case("json") => Notation::Json,
         _ => Notation::Yaml,
@@ -83,12 +85,18 @@ pub(crate) fn notation(path: &Path) -> Notation {
 /// Writes a file whole: beside it first, then in its place, so that a crash or a full disk leaves the old one.
 ///
 /// A device, a pipe or a directory is not replaced, and what a link leads to is written, not the link.
-pub(crate) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+///
+/// # Errors
+/// What the system says.
+pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     replace_as(path, Readers::Usual, write)
 }
 
 /// The same for what nobody else may read.
-pub(crate) fn replace_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+///
+/// # Errors
+/// What the system says.
+pub fn replace_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     replace_as(path, Readers::Owner, write)
 }
 
@@ -108,7 +116,10 @@ fn replace_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) ->
 /// Replaces a file by `text` if it still is what was read. Of two who do so at once one is refused.
 ///
 /// Whoever does not know about the lock, such as an editor, is seen until the moment at which the new file takes its place.
-pub(crate) fn exchange(path: &Path, read: &[u8], text: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says.
+pub fn exchange(path: &Path, read: &[u8], text: &[u8]) -> io::Result<()> {
     exchange_once(path, read, |file| file.write_all(text))
 }
 
@@ -129,7 +140,10 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
 
 /// Whether a file can take this place: one is made beside it, as it would be, and taken away again. What is there tells too little: in some
 /// places, such as below `/proc`, files are regular and no other can be made.
-pub(crate) fn is_replaceable(path: &Path) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says.
+pub fn is_replaceable(path: &Path) -> io::Result<()> {
     let beside = beside(&target(path)?);
     File::options().write(true).create_new(true).mode(0o600).open(&beside)?;
     fs::remove_file(&beside)
@@ -196,12 +210,18 @@ fn resemble(file: &File, there: &fs::Metadata) -> io::Result<()> {
 }
 
 /// Writes a file that is not there yet, whole: its name is there once it is, and whoever takes it meanwhile is not written over.
-pub(crate) fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+///
+/// # Errors
+/// What the system says.
+pub fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     whole(path, Readers::Usual, write, |beside| take_name(beside, path))
 }
 
 /// The same for what nobody else may read.
-pub(crate) fn create_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+///
+/// # Errors
+/// What the system says.
+pub fn create_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     whole(path, Readers::Owner, write, |beside| take_name(beside, path))
 }
 
@@ -229,7 +249,10 @@ fn beside(path: &Path) -> PathBuf {
 
 /// Removes what writers that are no longer there left beside files in a directory and those below it, so many deep: they were killed between
 /// writing a file and putting it into its place.
-pub(crate) fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
+///
+/// # Errors
+/// What the system says.
+pub fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries?,
@@ -248,7 +271,7 @@ pub(crate) fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
 
 /// Whether a file has a name that [`beside`] gives, and no process has that number. One that has it by now may be another: then the file
 /// stays, and is only untidy.
-pub(crate) fn is_left(name: &std::ffi::OsStr) -> bool {
+pub fn is_left(name: &std::ffi::OsStr) -> bool {
     let number = name.to_str().and_then(|name| name.strip_suffix(".tmp")?.rsplit_once('.')).map(|(_, number)| number);
     number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists())
 }
@@ -256,7 +279,7 @@ pub(crate) fn is_left(name: &std::ffi::OsStr) -> bool {
 /// Whether two paths are one file.
 ///
 /// Standard input (`-`) is the file that it was redirected from, where it was.
-pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
+pub fn are_one(left: &Path, right: &Path) -> bool {
     let right = if right == Path::new("-") { Path::new("/dev/stdin") } else { right };
     match (fs::canonicalize(left), fs::canonicalize(right)) {
         (Ok(left), Ok(right)) => left == right,
@@ -265,7 +288,7 @@ pub(crate) fn are_one(left: &Path, right: &Path) -> bool {
 }
 
 /// Whether a file is, or would be, somewhere in a directory.
-pub(crate) fn is_under(path: &Path, directory: &Path) -> bool {
+pub fn is_under(path: &Path, directory: &Path) -> bool {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let meant = fs::canonicalize(path).or_else(|_| fs::canonicalize(room));
     matches!((meant, fs::canonicalize(directory)), (Ok(meant), Ok(directory)) if meant.starts_with(&directory))

@@ -7,7 +7,7 @@ use std::pin::pin;
 use futures_util::future::{Either, pending, select};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::{Stop, spine};
+use super::{Stop, inputs};
 
 /// The signals that ask for an end.
 pub(super) struct Endings {
@@ -20,7 +20,7 @@ pub(super) struct Endings {
 impl Endings {
     /// Listens from here on. Inside of a runtime only.
     pub(super) fn listen() -> Result<Self, Stop> {
-        let deaf = |error| spine::limited(format!("cannot listen for signals: {error}"), "look at the limits of this process");
+        let deaf = |error| inputs::limited(format!("cannot listen for signals: {error}"), "look at the limits of this process");
         let listen = |kind| signal(kind).map_err(deaf);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         let hang_up = if ignores_hang_up(&status) { None } else { Some(listen(SignalKind::hangup())?) };
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_terminal_is_closed_once_however_often_that_is_said() {
-        let runtime = spine::runtime().map_err(|_| "no runtime").expect("one");
+        let runtime = super::super::runtime().map_err(|_| "no runtime").expect("one");
         runtime.block_on(async {
             // Whoever runs this test may have it ignored.
             let listen = |kind| signal(kind).expect("listens");

@@ -1,0 +1,144 @@
+//! The errors of this crate. A refusal is not one of them: it is a decision, and is returned as data.
+//!
+//! Each error says what happened, carries the code under which `converger explain` has more, and says what to do next. The exit status and the
+//! HTTP status follow from the code (`core::status`) and from nothing else.
+
+use converger_adapters::ObserveError;
+use converger_core::evidence::Wrong;
+use converger_core::failure::Code;
+use thiserror::Error;
+
+/// What happened, its code, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuntimeFault {
+    message: String,
+    code: Option<Code>,
+    help: Option<String>,
+}
+
+impl RuntimeFault {
+    /// A fault with this message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), code: None, help: None }
+    }
+
+    /// The same with a code.
+    #[must_use]
+    pub fn with_code(self, code: Code) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    /// The same with what to do about it.
+    #[must_use]
+    pub fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+
+    /// What happened, and to what.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The code of the failure, if it has one.
+    #[must_use]
+    pub fn code(&self) -> Option<Code> {
+        self.code
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn help(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
+}
+
+/// Why something was not done although no rule refused it.
+#[derive(Debug, Error)]
+pub enum RuntimeError {
+    /// The configuration or an argument cannot be used. Nothing was read or sent.
+    #[error("{}", .0.message)]
+    Input(RuntimeFault),
+    /// It was tried and could not be done.
+    #[error("{}", .0.message)]
+    Failed(RuntimeFault),
+    /// The recorded evidence contradicts itself, or the program does not keep its contract. Nothing is sent in this state.
+    #[error("{}", fault.message)]
+    Broken {
+        /// What contradicts what.
+        fault: RuntimeFault,
+        /// The entry of the ledger at which it was found.
+        entry: Option<u64>,
+    },
+    /// The environment or the recording gave no observation.
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+}
+
+impl RuntimeError {
+    /// The configuration or an argument cannot be used.
+    pub fn input(message: impl Into<String>) -> Self {
+        Self::Input(RuntimeFault::new(message))
+    }
+
+    /// It could not be done.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(RuntimeFault::new(message))
+    }
+
+    /// An error in the evidence, with the remedy that its code has.
+    pub fn broken(code: Code, message: impl Into<String>) -> Self {
+        let fault = RuntimeFault::new(message).with_code(code).with_help(code.entry().remedy);
+        Self::Broken { fault, entry: None }
+    }
+
+    /// The same with a code.
+    #[must_use]
+    pub fn with_code(mut self, code: Code) -> Self {
+        match &mut self {
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => fault.code = Some(code),
+            Self::Observe(_) => {}
+        }
+        self
+    }
+
+    /// The same with another remedy.
+    #[must_use]
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
+        match &mut self {
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => fault.help = Some(help.into()),
+            Self::Observe(_) => {}
+        }
+        self
+    }
+
+    /// The same, found at an entry of the ledger.
+    #[must_use]
+    pub fn at_entry(mut self, index: u64) -> Self {
+        if let Self::Broken { entry, .. } = &mut self {
+            *entry = Some(index);
+        }
+        self
+    }
+
+    /// The message, code and remedy, where it is not an observation that failed.
+    #[must_use]
+    pub fn fault(&self) -> Option<&RuntimeFault> {
+        match self {
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => Some(fault),
+            Self::Observe(_) => None,
+        }
+    }
+
+    /// Whether the evidence is broken.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        matches!(self, Self::Broken { .. })
+    }
+}
+
+impl From<Wrong> for RuntimeError {
+    fn from(Wrong { code, index, what }: Wrong) -> Self {
+        Self::broken(code, what).at_entry(index)
+    }
+}

@@ -1,0 +1,97 @@
+//! A plan that a person saved and read. It is evidence and not permission: what is planned now, on a fresh observation, must have the same steps on the
+//! same guests.
+//!
+//! Nothing is applied from the document itself. What counts as the same is decided in core (`artifact::RecordedPlan`).
+
+use converger_core::artifact::{Digest, Narrowed, PLAN_SCHEMA, RecordedPlan, is_bound};
+use converger_core::document::{Diagnostics, keys_once};
+use converger_core::plan::Plan;
+use converger_core::refusal::Refusal;
+use serde_json::Value as Json;
+
+use crate::error::RuntimeError;
+
+/// A saved plan that is intact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpectedPlan {
+    body: Json,
+}
+
+/// Why a document is not a plan that can be expected.
+#[derive(Debug)]
+pub enum ExpectedPlanError {
+    /// It is not a plan, or was edited.
+    Invalid {
+        /// What is wrong with it.
+        why: String,
+        /// What to do about it.
+        help: &'static str,
+    },
+    /// A key is given twice: the digest could cover the one and the comparison use the other.
+    RepeatedKeys(Diagnostics),
+    /// It was made from a recording, which is never applied (G7).
+    Recorded(Refusal),
+}
+
+impl ExpectedPlan {
+    /// Parses a saved plan.
+    ///
+    /// # Errors
+    /// It is not a plan of a live observation as the program wrote it.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ExpectedPlanError> {
+        let invalid = |why: &str, help| ExpectedPlanError::Invalid { why: why.to_owned(), help };
+        let save = "`converger plan --out FILE` saves one";
+        let mut plan: Json = serde_json::from_slice(bytes).map_err(|error| invalid(&error.to_string(), save))?;
+        keys_once(bytes).map_err(ExpectedPlanError::RepeatedKeys)?;
+        if plan["schema"] != PLAN_SCHEMA {
+            return Err(invalid(&format!("its `schema` is not {PLAN_SCHEMA}"), save));
+        }
+        let digest = plan["digest"].as_str().and_then(Digest::parse);
+        if !digest.is_some_and(|digest| is_bound(&String::from_utf8_lossy(bytes), &digest)) {
+            let why = "its digest is not that of its body as it is written there, so that it was edited, cut or laid out anew";
+            return Err(invalid(why, "save it again, and read that"));
+        }
+        if plan["provenance"] != "live" {
+            return Err(ExpectedPlanError::Recorded(Refusal::replay_not_appliable()));
+        }
+        Ok(Self { body: plan["body"].take() })
+    }
+
+    /// A refusal that names the differences guest by guest, if the plan of now has other steps.
+    ///
+    /// # Errors
+    /// The plan cannot be written.
+    pub fn find_difference(&self, plan: &Plan, narrowed: Narrowed) -> Result<Option<Refusal>, RuntimeError> {
+        let now = RecordedPlan::of(plan).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))?;
+        Ok(RecordedPlan::read(&self.body).stale(&now, narrowed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(vmid: u32, steps: &Json) -> Json {
+        json!({ "vmid": vmid, "kind": "qemu", "name": "web", "verdict": "steps", "steps": steps,
+            "precondition": { "identity": { "uuid": "a" }, "tags": [] } })
+    }
+
+    fn body(guests: &[Json]) -> Json {
+        json!({ "environment": "lab", "guests": guests })
+    }
+
+    /// The digest covers the first of two bodies, and a parsed tree has the last.
+    #[test]
+    fn refuses_a_plan_with_a_repeated_key() {
+        let start = json!([{ "change": "start" }]);
+        let (one, other) = (body(&[row(100, &start)]), body(&[row(101, &start)]));
+        let digest = Digest::of_bytes(one.to_string().as_bytes());
+        let whole = format!(r#"{{"body":{one},"digest":"{digest}","judgement":{{}},"provenance":"live","schema":"{PLAN_SCHEMA}"}}"#);
+        let parse = |text: &str| ExpectedPlan::parse(text.as_bytes());
+        assert!(parse(&whole).is_ok_and(|plan| plan.body == one));
+        let forged = whole.strip_suffix('}').map(|whole| format!(r#"{whole},"body":{other}}}"#)).expect("an object");
+        assert!(matches!(parse(&forged), Err(ExpectedPlanError::RepeatedKeys(_))));
+        assert!(parse(&whole.replace(r#""vmid":100"#, r#""vmid":100,"vmid":101"#)).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! One run from intent to evidence, as a library: open an environment, recover, observe, plan, judge, record, admit, apply, report.
+//!
+//! The command line, and later the daemon, the agent and MCP, call this and render what it returns. It never prints, reads a terminal, parses
+//! arguments, handles signals or ends the process; `cargo xtask tidy` proves that. What a caller needs to show progress arrives as [`RunEvent`]s.
+//!
+//! | module | purpose | must not reach |
+//! |---|---|---|
+//! | [`config`] | Parses converger.toml into a validated `Config`; reads no secret before it is needed. | network, store |
+//! | [`files`] | Reads inputs and writes artifacts: bounded, and whole or not at all. | network, store |
+//! | [`host`] | Wall clock, run ids, the acting user. Nothing else here reads them. | network, store |
+//! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
+//! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
+//! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
+//! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
+//! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, store writer |
+//! | [`environment`] | `Environment`: one locked environment; recovers and starts runs. | terminal |
+//! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
+//! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
+//! | [`executor`] | Connects the engine to an environment; has the only `impl Hand`. | config, planning, witness |
+//! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
+//! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
+
+pub mod config;
+pub mod environment;
+pub mod error;
+pub mod event;
+pub mod executor;
+pub mod expected_plan;
+pub mod files;
+pub mod host;
+pub mod ledger_key;
+pub mod ledger_reader;
+pub mod machine;
+pub mod reader;
+pub mod record;
+mod recovery_timeout;
+pub mod report;
+pub mod run;
+pub mod run_clock;
+mod slow_response;
+pub mod state_dir;
+pub mod witness;
+
+pub use config::{Config, Unusable};
+pub use environment::{Environment, Opened};
+pub use error::{RuntimeError, RuntimeFault};
+pub use event::{EventBus, EventSink, EventStream, RunEvent};
+pub use expected_plan::ExpectedPlan;
+pub use ledger_reader::{LedgerLocation, LedgerReader};
+pub use reader::{EnvironmentReader, ObservationSource, Observed, Planned};
+pub use report::RunReport;
+pub use run::{ApprovedRun, Question, Run, RunAdmission, RunRequest};
+pub use state_dir::{StateDirectory, StateLocation};

@@ -1,0 +1,221 @@
+//! Read access to one environment: observes and plans, and has neither lock, store writer nor actuator, so that it cannot change anything (G5).
+//!
+//! Every command that plans takes this path; `apply` continues it in [`crate::environment`].
+
+use std::sync::Arc;
+
+use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::{Proxmox, Report};
+use converger_adapters::replay::Replay;
+use converger_adapters::{ObserveError, Observer as _};
+use converger_core::apply::History;
+use converger_core::approve::Mode;
+use converger_core::artifact::Provenance;
+use converger_core::desired::{Desired, Scope};
+use converger_core::failure::Code;
+use converger_core::guest::EnvironmentName;
+use converger_core::observe::Scoped;
+use converger_core::plan;
+use converger_core::policy::{Grip, GripBy};
+use converger_core::safety::{self, Judged};
+use converger_store::Remembered;
+
+use crate::config::{Config, Connection};
+use crate::error::RuntimeError;
+use crate::event::{EventSink, RunEvent};
+use crate::{machine, state_dir};
+
+/// Where an observation comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ObservationSource {
+    /// The environment itself.
+    Live,
+    /// A recorded observation.
+    Recording(Replay),
+}
+
+/// An observation in scope, and where it is from.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The observation.
+    pub observation: Scoped,
+    /// Live or recorded.
+    pub provenance: Provenance,
+}
+
+/// A judged plan.
+#[derive(Debug)]
+pub struct Planned {
+    /// The plan with its judgement.
+    pub judged: Judged,
+    /// Where the limits come from, for people.
+    pub origin: String,
+    /// Where the observation comes from.
+    pub provenance: Provenance,
+}
+
+/// One environment for reading. Cheap to clone.
+#[derive(Clone)]
+pub struct EnvironmentReader {
+    name: EnvironmentName,
+    config: Arc<Config>,
+    events: Arc<dyn EventSink>,
+}
+
+impl EnvironmentReader {
+    /// A reader of this environment under this configuration. Nothing is read yet.
+    #[must_use]
+    pub fn new(name: EnvironmentName, config: Arc<Config>, events: Arc<dyn EventSink>) -> Self {
+        Self { name, config, events }
+    }
+
+    /// The environment.
+    #[must_use]
+    pub fn name(&self) -> &EnvironmentName {
+        &self.name
+    }
+
+    /// The configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn events(&self) -> &Arc<dyn EventSink> {
+        &self.events
+    }
+
+    /// Who approves plans here.
+    ///
+    /// # Errors
+    /// converger.toml does not say so. It is never guessed.
+    pub fn approval_mode(&self) -> Result<Mode, RuntimeError> {
+        let name = &self.name;
+        let mode = self.connection()?.mode;
+        mode.map(Into::into).ok_or_else(|| {
+            RuntimeError::input(format!("environment `{name}` has no approval mode")).with_code(Code::ConfigInvalid).with_help(format!(
+                "set `mode = \"solo\"` (you approve your own plans) or `mode = \"shared\"` (someone else approves) in \
+                 `[environments.{name}]` of converger.toml"
+            ))
+        })
+    }
+
+    pub(crate) fn connection(&self) -> Result<&Connection, RuntimeError> {
+        self.config.connection.as_ref().ok_or_else(|| unconfigured_error(&self.name))
+    }
+
+    /// Reads the guests in scope once (G4). A guest that cannot be read is unknown with a cause, which is not an error (G1, G2).
+    ///
+    /// A recording holds what it holds, whatever is needed.
+    ///
+    /// # Errors
+    /// There is no observation at all.
+    pub async fn observe(&self, scope: &Scope, needs: Needs, source: &ObservationSource) -> Result<Observed, RuntimeError> {
+        match source {
+            ObservationSource::Live => {
+                let report = self.observe_live(&self.connect()?.with_needs(needs), scope).await?;
+                Ok(Observed { observation: report.reading.clone(), provenance: Provenance::Live })
+            }
+            ObservationSource::Recording(replay) => {
+                let observation = replay.observe(&self.name, scope).await?;
+                Ok(Observed { observation, provenance: Provenance::Replay })
+            }
+        }
+    }
+
+    /// The observer of the environment. No request is sent yet.
+    ///
+    /// # Errors
+    /// The environment is not configured, or its secret or certificate cannot be read.
+    pub fn connect(&self) -> Result<Proxmox, RuntimeError> {
+        let settings = self.connection()?.open(&self.name).map_err(|fault| {
+            let help = format!("{} (`converger explain {}` says more)", Connection::REMEDY, Code::ClientSetup.word());
+            RuntimeError::input(fault).with_code(Code::ClientSetup).with_help(help)
+        })?;
+        Ok(Proxmox::new(settings).map_err(|error| ObserveError::Proxmox(Box::new(error)))?)
+    }
+
+    pub(crate) async fn observe_live(&self, proxmox: &Proxmox, scope: &Scope) -> Result<Arc<Report>, RuntimeError> {
+        let endpoints = proxmox.places().into_iter().map(str::to_owned).collect();
+        self.events.publish(RunEvent::ObservationStarted { environment: self.name.clone(), endpoints });
+        match proxmox.report(scope).await {
+            Ok(report) => {
+                let report = Arc::new(report);
+                self.events.publish(RunEvent::ObservationTaken(Arc::clone(&report)));
+                Ok(report)
+            }
+            Err(error) => {
+                self.events.publish(RunEvent::ObservationFailed);
+                Err(ObserveError::Proxmox(Box::new(error)).into())
+            }
+        }
+    }
+
+    /// Plans and judges without recording anything.
+    ///
+    /// # Errors
+    /// There is no observation at all, or nobody knows what is held and frozen.
+    pub async fn plan(&self, desired: Desired, source: &ObservationSource) -> Result<Planned, RuntimeError> {
+        let mut conditions = match source {
+            ObservationSource::Live => state_dir::peek_conditions(&self.config, &self.name)?,
+            // A recording gives the same plan on every machine, whatever the state directory of this one holds (G7).
+            ObservationSource::Recording(_) => Remembered::default(),
+        };
+        // An apply settles open operations before it plans. The plan shown here is the one that it would make then.
+        let open: Vec<History> = conditions.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
+        if !open.is_empty() {
+            self.events.publish(RunEvent::OperationsOpen(open.into()));
+        }
+        let needs = Needs::of(&desired).afresh(&conditions.changed);
+        let observed = self.observe(&desired.scope(), needs, source).await?;
+        Ok(self.judge(desired, observed, &conditions))
+    }
+
+    /// Plans on an observation and judges the plan. Pure apart from the identity of this machine.
+    #[must_use]
+    pub fn judge(&self, desired: Desired, observed: Observed, conditions: &Remembered) -> Planned {
+        let config = &*self.config;
+        let mut circumstances = config.circumstances.clone();
+        if let Some(freeze) = &conditions.freeze {
+            circumstances.freeze = Some(format!("{} (by {})", freeze.reason, freeze.by));
+        }
+        let rules = config.rules.clone();
+        let rules = match observed.provenance {
+            Provenance::Live => rules.with_host(machine::own()).with_grips(guest_blocks(conditions)),
+            Provenance::Replay => rules,
+        };
+        let plan = plan::plan(Arc::new(desired), Arc::new(observed.observation), Arc::new(rules));
+        let judged = safety::judge(plan, config.limits, circumstances);
+        Planned { judged, origin: config.origin.clone(), provenance: observed.provenance }
+    }
+}
+
+/// Guests that get no step: a person holds them, or an operation on them is in flight or unresolved.
+fn guest_blocks(conditions: &Remembered) -> Vec<Grip> {
+    let held = conditions.holds.iter().map(|hold| {
+        let by = GripBy::Person { by: hold.by.to_string(), reason: hold.reason.to_string() };
+        Grip { vmid: hold.vmid, by }
+    });
+    let unsettled = conditions.unsettled.iter().map(|history| {
+        let operation = &history.operation;
+        Grip { vmid: operation.guest.vmid, by: GripBy::Operation(operation.id.as_str().to_owned()) }
+    });
+    held.chain(unsettled).collect()
+}
+
+/// How an environment is configured, as help for people who have not done so.
+#[must_use]
+pub fn configuration_example(environment: &str) -> String {
+    format!(
+        "put it into converger.toml:\n  [environments.{environment}]\n  url = \"https://pve1.example:8006\"\n  \
+         token = \"converger@pve!main\"\n  secret = {{ env = \"PVE_SECRET\" }}"
+    )
+}
+
+/// An environment that converger.toml does not connect to.
+#[must_use]
+pub fn unconfigured_error(environment: &EnvironmentName) -> RuntimeError {
+    RuntimeError::input(format!("nothing says how the environment `{environment}` is reached"))
+        .with_code(Code::EnvironmentUnconfigured)
+        .with_help(configuration_example(environment.as_str()))
+}

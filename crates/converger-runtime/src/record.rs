@@ -1,0 +1,186 @@
+//! What a run decided, written to the ledger together with everything that it rests on, before the caller learns of it (G10).
+//!
+//! A run starts here once there is something to decide on, and ends here where nothing is applied; the engine records what is applied. Nothing is decided
+//! here, and no secret is written: the configuration is kept as it was understood, without comments.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use converger_core::apply::{End, OperationId, Run, RunId, Word};
+use converger_core::approve::{Admission, Confirmation};
+use converger_core::artifact::Digest;
+use converger_core::evidence::{Answer, Bundle, Decision, Entry, Kept, admissible, keep};
+use converger_core::failure::Code;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::plan::Verdict;
+use converger_core::refusal::{self, Reach, Refusal};
+use converger_core::safety::Judged;
+use converger_engine::clock::{Clock as _, SystemClock};
+use converger_store::{Batch, Write};
+
+use crate::error::RuntimeError;
+use crate::state_dir::StateDirectory;
+use crate::{config, host};
+
+/// A run that the ledger has.
+#[derive(Debug)]
+pub struct RunRecord {
+    state: StateDirectory,
+    run: RunId,
+    decision: Decision,
+    /// Codes that the plan or its judgement refused the whole run for.
+    refused: BTreeSet<refusal::Code>,
+    /// Everything that was refused so far: for a guest, or for the whole run.
+    refusals: Vec<(Option<Vmid>, Refusal)>,
+    /// What the decision rests on, by digest.
+    blobs: BTreeMap<Digest, Vec<u8>>,
+}
+
+/// Records that operations of an earlier run are settled before anything else.
+///
+/// # Errors
+/// The journal cannot be written.
+pub(crate) async fn record_recovery(
+    state: &StateDirectory,
+    environment: &EnvironmentName,
+    operations: &[OperationId],
+) -> Result<(), RuntimeError> {
+    let entry = |some: &[OperationId]| {
+        Write::decision(Entry::Recovery { environment: environment.clone(), operations: some.into(), at_ms: host::now_ms() })
+    };
+    state.commit(Batch::new(operations.chunks(OPERATIONS_MAX).map(entry).collect())).await
+}
+
+/// As many ids fit into one entry, whatever they are.
+const OPERATIONS_MAX: usize = 256;
+
+/// Everything that a judged plan refuses: for the whole run, for a guest, and by its judgement.
+fn plan_refusals(judged: &Judged) -> impl Iterator<Item = (Option<Vmid>, &Refusal)> {
+    let plan = judged.plan();
+    let whole = plan.refusals().iter().chain(judged.judgement().refusals()).map(|refusal| (None, refusal));
+    let guests = plan.guests().filter_map(|(guest, verdict)| match verdict {
+        Verdict::Refused(refusals) => Some(refusals.iter().map(|refusal| (Some(guest.vmid), refusal))),
+        _ => None,
+    });
+    whole.chain(guests.flatten())
+}
+
+impl RunRecord {
+    /// Records that a run starts, what it rests on, its plan, and everything that is refused in it.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub(crate) async fn start(state: &StateDirectory, judged: &Judged, config: Vec<u8>, run: RunId) -> Result<Self, RuntimeError> {
+        let failed = |error: std::io::Error| RuntimeError::failed(format!("what the run rests on cannot be written: {error}"));
+        let Kept { inputs, plan, judgement, blobs } = keep(judged, env!("CARGO_PKG_VERSION"), config).map_err(failed)?;
+        let (environment, at_ms) = (judged.plan().desired().environment().clone(), host::now_ms());
+        let boot = SystemClock.uptime().map(|uptime| uptime.boot);
+        let started = Run { id: run.clone(), environment, plan, by: host::actor().into(), at_ms, boot };
+        let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
+        writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
+        writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
+        let blobs = blobs.into_iter().map(|bytes| (Digest::of_bytes(&bytes), bytes)).collect();
+        let refused = plan_refusals(judged).filter(|(guest, _)| guest.is_none()).map(|(_, refusal)| refusal.code()).collect();
+        let decision = Decision { inputs, plan, judgement };
+        let mut record = Self { state: state.clone(), run, decision, refused, refusals: Vec::new(), blobs };
+        writes.extend(plan_refusals(judged).map(|(guest, refusal)| record.note_refusal(guest, refusal, at_ms)));
+        record.write(writes).await?;
+        Ok(record)
+    }
+
+    /// The run.
+    #[must_use]
+    pub fn run(&self) -> &RunId {
+        &self.run
+    }
+
+    /// The digest of its plan.
+    #[must_use]
+    pub fn plan(&self) -> Digest {
+        self.decision.plan
+    }
+
+    /// Everything that was refused in it.
+    #[must_use]
+    pub fn refusals(&self) -> &[(Option<Vmid>, Refusal)] {
+        &self.refusals
+    }
+
+    /// Records what else refuses it.
+    ///
+    /// # Errors
+    /// The journal cannot be written.
+    pub(crate) async fn write_refusals(&mut self, refusals: &[Refusal]) -> Result<(), RuntimeError> {
+        let at_ms = host::now_ms();
+        let writes = refusals.iter().map(|refusal| self.note_refusal(None, refusal, at_ms)).collect();
+        self.write(writes).await
+    }
+
+    /// Derives the admission again from its evidence alone, and records it with who agreed and what refuses it.
+    ///
+    /// The first decision is not believed here: where the evidence gives another answer, nothing is applied (G6, G15). What was refused with the plan or
+    /// for its guests is recorded already.
+    ///
+    /// # Errors
+    /// The journal cannot be written, or the evidence gives another answer.
+    pub(crate) async fn write_admission(&mut self, admission: &Admission, causes: &[Refusal]) -> Result<(), RuntimeError> {
+        let failed = |error: std::io::Error| RuntimeError::failed(format!("the evidence cannot be written: {error}"));
+        let bundle = Bundle::new(&host::actor(), self.decision.clone(), admission.clone(), causes).write().map_err(failed)?;
+        let answer = admissible(&bundle, |digest| self.blobs.get(&digest).cloned(), config::understood);
+        let (run, plan, at_ms) = (self.run.clone(), self.decision.plan, admission.now_ms);
+        let mut writes: Vec<Write> = self.approval(&admission.confirmation, at_ms).into_iter().collect();
+        let is_new = |refusal: &&Refusal| refusal.code().entry().reach == Reach::Run && !self.refused.contains(&refusal.code());
+        let new: Vec<&Refusal> = causes.iter().filter(is_new).collect();
+        writes.extend(new.into_iter().map(|refusal| self.note_refusal(None, refusal, at_ms)));
+        let (digest, word) = (Digest::of_bytes(&bundle), word(answer.word()));
+        writes.extend([Write::blob(bundle), Write::decision(Entry::Admitted { run, plan, bundle: digest, answer: word, at_ms })]);
+        self.write(writes).await?;
+        match answer {
+            Answer::Admissible if causes.is_empty() => Ok(()),
+            Answer::Inadmissible(_) if !causes.is_empty() => Ok(()),
+            Answer::Broken(broken) => Err(RuntimeError::broken(broken.code, broken.what)),
+            Answer::Admissible | Answer::Inadmissible(_) | Answer::Untold(_) => {
+                let text = "the evidence of this plan gives another answer than its admission gave";
+                Err(RuntimeError::broken(Code::DeterminismBreach, text))
+            }
+        }
+    }
+
+    /// Who agreed to it, if somebody did.
+    fn approval(&self, confirmation: &Confirmation, at_ms: u64) -> Option<Write> {
+        let (by, how, plan, names) = match confirmation {
+            Confirmation::None | Confirmation::Declined { .. } => return None,
+            Confirmation::Typed { by, names } => (by, "typed", self.decision.plan, names.as_slice()),
+            // The admission decides whether that is the digest of this plan.
+            Confirmation::FullDigest { by, digest } => (by, "digest", *digest, [].as_slice()),
+        };
+        let (run, by, how, names) = (self.run.clone(), by.clone(), word(how), names.into());
+        Some(Write::decision(Entry::Approved { run, plan, by, how, names, at_ms }))
+    }
+
+    /// Records that the run ends without sending anything. A run whose end cannot be recorded has ended all the same.
+    pub(crate) async fn end_without_sending(&self, end: End) {
+        let ended = Write::RunEnded { id: self.run.clone(), end, at_ms: host::now_ms() };
+        let _ = self.state.commit(Batch::from(ended)).await;
+    }
+
+    fn note_refusal(&mut self, guest: Option<Vmid>, refusal: &Refusal, at_ms: u64) -> Write {
+        self.refusals.push((guest, refusal.clone()));
+        Write::decision(Entry::refused(self.run.clone(), guest, refusal, at_ms))
+    }
+
+    /// In as few transactions as possible; earlier writes become durable first.
+    async fn write(&self, mut writes: Vec<Write>) -> Result<(), RuntimeError> {
+        while !writes.is_empty() {
+            let rest = writes.split_off(writes.len().min(Batch::WRITES_MAX));
+            self.state.commit(Batch::new(writes)).await?;
+            writes = rest;
+        }
+        Ok(())
+    }
+}
+
+/// A word of our own tables.
+fn word(text: &str) -> Word {
+    // INVARIANT: the words of our own tables are words; `every_code_is_a_word` and the table of stages prove it.
+    Word::new(text).unwrap_or_else(|| unreachable!("`{text}` is no word"))
+}

@@ -1,0 +1,124 @@
+//! What became of a run, and the `converger.result/1` document about it. Pure: nothing is read or written here.
+
+use std::sync::Arc;
+
+use converger_core::apply::{End, RunId, write_outcome};
+use converger_core::artifact::Digest;
+use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::moment;
+use converger_core::refusal::Refusal;
+use converger_engine::driver::{Report, Reported, worst};
+use converger_engine::schedule::Limits;
+use serde_json::{Value as Json, json};
+
+use crate::environment::Environment;
+use crate::error::RuntimeError;
+use crate::record::RunRecord;
+
+/// The schema id of the document.
+pub const RESULT_SCHEMA: &str = "converger.result/1";
+
+/// What became of a run.
+#[derive(Debug)]
+pub struct RunReport {
+    /// The environment.
+    pub environment: EnvironmentName,
+    /// The run.
+    pub run: RunId,
+    /// The digest of its plan.
+    pub plan: Digest,
+    /// How many operations may be in flight at once.
+    pub at_once: Limits,
+    /// Operations that an earlier process left in flight, as recovery settled them.
+    pub recovered: Arc<Report>,
+    /// Everything that was refused: for a guest, or for the whole run.
+    pub refusals: Vec<(Option<Vmid>, Refusal)>,
+    /// The operations of the plan.
+    pub operations: Report,
+    /// How many refused guests were left out.
+    pub left_out: u64,
+    /// Whether a declared guest has an operation of an earlier run without a known outcome.
+    pub has_held: bool,
+    /// Why nothing was sent, where the admission refused it.
+    pub causes: Vec<Refusal>,
+    /// Why nothing was sent, where it could not be.
+    pub error: Option<RuntimeError>,
+    end: End,
+}
+
+impl RunReport {
+    pub(crate) fn applied(
+        environment: &Environment,
+        record: &RunRecord,
+        recovered: &Arc<Report>,
+        has_held: bool,
+        operations: Report,
+        left_out: u64,
+    ) -> Self {
+        let end = operations.end();
+        Self { operations, left_out, ..Self::not_sent(environment, record, recovered, has_held, end, Vec::new(), None) }
+    }
+
+    pub(crate) fn not_sent(
+        environment: &Environment,
+        record: &RunRecord,
+        recovered: &Arc<Report>,
+        has_held: bool,
+        end: End,
+        causes: Vec<Refusal>,
+        error: Option<RuntimeError>,
+    ) -> Self {
+        Self {
+            environment: environment.reader().name().clone(),
+            run: record.run().clone(),
+            plan: record.plan(),
+            at_once: environment.reader().config().at_once,
+            recovered: Arc::clone(recovered),
+            refusals: record.refusals().to_vec(),
+            operations: Report::default(),
+            left_out: 0,
+            has_held,
+            causes,
+            error,
+            end,
+        }
+    }
+
+    /// How the run itself ended.
+    #[must_use]
+    pub fn run_end(&self) -> End {
+        self.end
+    }
+
+    /// The worst of how the run ended and of what is still held: failed, held, refused, not run, done.
+    #[must_use]
+    pub fn end(&self) -> End {
+        let held = if self.has_held { End::Held } else { End::Done };
+        worst([self.end, held].into_iter())
+    }
+
+    /// The document, as `result.json` has it.
+    #[must_use]
+    pub fn document(&self) -> Json {
+        let refusal = |(guest, refusal): &(Option<Vmid>, Refusal)| json!({ "guest": guest, "refusal": refusal });
+        json!({
+            "schema": RESULT_SCHEMA, "environment": self.environment, "plan": self.plan.to_string(), "run": self.run.as_str(),
+            "recovered": self.recovered.operations().iter().map(operation_row).collect::<Vec<_>>(),
+            "refused": self.refusals.iter().map(refusal).collect::<Vec<_>>(),
+            "steps": self.operations.operations().iter().map(operation_row).collect::<Vec<_>>(),
+            "end": self.end.word(), "left_out": self.left_out,
+            "at_once": { "overall": self.at_once.overall, "per_node": self.at_once.per_node },
+        })
+    }
+}
+
+fn operation_row(reported: &Reported) -> Json {
+    let operation = &reported.operation;
+    let time = |at_ms: Option<u64>| at_ms.map(|at_ms| moment::written(at_ms / 1000));
+    let outcome = write_outcome(&reported.outcome).ok().and_then(|bytes| serde_json::from_slice::<Json>(&bytes).ok());
+    json!({
+        "operation": operation.id.as_str(), "vmid": operation.guest.vmid, "kind": operation.guest.kind, "name": operation.guest.name,
+        "change": operation.step.change.word(), "outcome": outcome, "task": reported.task.as_ref().map(|task| task.as_str()),
+        "began": time(reported.began_ms), "ended": time(reported.ended_ms), "recorded": reported.is_recorded,
+    })
+}

@@ -1,0 +1,272 @@
+//! One run: a recorded and judged plan that waits for a confirmation, then one that is applied.
+//!
+//! Confirmation is a value and not a callback: the caller asks a person where [`Run::question`] says so, for as long as that takes, and hands in the answer.
+
+use std::sync::Arc;
+
+use converger_adapters::proxmox::client::Client;
+use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
+use converger_core::apply::{End, OperationId};
+use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, going_down, objections};
+use converger_core::artifact::Narrowed;
+use converger_core::desired::Desired;
+use converger_core::guest::Vmid;
+use converger_core::plan::Verdict;
+use converger_core::refusal::Refusal;
+use converger_core::safety::{Judged, SafePlan};
+use converger_engine::driver::{EngineError, Report};
+use converger_engine::schedule::OnFailure;
+
+use crate::environment::Environment;
+use crate::error::RuntimeError;
+use crate::event::RunEvent;
+use crate::executor;
+use crate::expected_plan::ExpectedPlan;
+use crate::host;
+use crate::reader::Planned;
+use crate::record::RunRecord;
+use crate::report::RunReport;
+use crate::state_dir::store_error;
+
+/// What to do, and how.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// The declared state, narrowed to what is meant.
+    pub desired: Desired,
+    /// A plan that was saved before: the same steps must come out now.
+    pub expected: Option<ExpectedPlan>,
+    /// Whether the declared state was narrowed.
+    pub narrowed: Narrowed,
+    /// What a refused guest means for the others.
+    pub refused: Refused,
+    /// What a failed operation means for the others.
+    pub on_failure: OnFailure,
+}
+
+/// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
+pub struct Run {
+    environment: Environment,
+    hand: Arc<ProxmoxHand<Client>>,
+    record: RunRecord,
+    planned: Planned,
+    recovered: Arc<Report>,
+    has_held: bool,
+    staleness: Option<Refusal>,
+    refused: Refused,
+    on_failure: OnFailure,
+}
+
+/// What has to be confirmed, and by whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The plan has no steps.
+    NotNeeded,
+    /// It is refused whatever anybody says.
+    Refused,
+    /// Somebody other than the caller has to approve it.
+    AnotherPerson,
+    /// The caller confirms it.
+    Confirm {
+        /// Guests that go down and stay down; the name of each is typed.
+        going_down: Vec<GoingDown>,
+        /// Refused guests that are left out.
+        left_out: Vec<Vmid>,
+    },
+}
+
+/// A guest that goes down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GoingDown {
+    /// The guest.
+    pub vmid: Vmid,
+    /// Its name, which is typed.
+    pub name: Box<str>,
+}
+
+/// The result of an admission.
+#[allow(clippy::large_enum_variant)]
+pub enum RunAdmission {
+    /// It may be applied.
+    Approved(ApprovedRun),
+    /// Nothing is applied; the report says why.
+    Ended(RunReport),
+}
+
+/// An approved run. Dropping it is safe: nothing was sent.
+pub struct ApprovedRun {
+    environment: Environment,
+    hand: Arc<ProxmoxHand<Client>>,
+    record: RunRecord,
+    plan: ApprovedPlan,
+    recovered: Arc<Report>,
+    has_held: bool,
+    on_failure: OnFailure,
+}
+
+impl Run {
+    #[allow(clippy::too_many_arguments)]
+    pub(crate) fn new(
+        environment: Environment,
+        hand: Arc<ProxmoxHand<Client>>,
+        record: RunRecord,
+        planned: Planned,
+        recovered: Arc<Report>,
+        has_held: bool,
+        staleness: Option<Refusal>,
+        refused: Refused,
+        on_failure: OnFailure,
+    ) -> Self {
+        Self { environment, hand, record, planned, recovered, has_held, staleness, refused, on_failure }
+    }
+
+    /// The judged plan.
+    #[must_use]
+    pub fn planned(&self) -> &Planned {
+        &self.planned
+    }
+
+    /// How the plan differs from the one that was expected. Then it is not applied whatever anybody says.
+    #[must_use]
+    pub fn staleness(&self) -> Option<&Refusal> {
+        self.staleness.as_ref()
+    }
+
+    /// Who approves plans here.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.environment.mode()
+    }
+
+    /// Whether a declared guest has an operation without a known outcome.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        self.has_held
+    }
+
+    /// The guests that the plan refuses.
+    #[must_use]
+    pub fn refused_guests(&self) -> Vec<Vmid> {
+        let refused = self.planned.judged.plan().guests().filter(|(_, verdict)| matches!(verdict, Verdict::Refused(_)));
+        refused.map(|(guest, _)| guest.vmid).collect()
+    }
+
+    /// What has to be confirmed, and by whom.
+    #[must_use]
+    pub fn question(&self) -> Question {
+        let Judged::Safe(safe) = &self.planned.judged else { return Question::Refused };
+        if self.staleness.is_some() || !objections(safe, &self.admission(Confirmation::None)).is_empty() {
+            return Question::Refused;
+        }
+        let plan = safe.plan();
+        if !plan.verdicts().iter().any(|verdict| matches!(verdict, Verdict::Steps(_))) {
+            return Question::NotNeeded;
+        }
+        if self.mode() == Mode::Shared {
+            return Question::AnotherPerson;
+        }
+        let named = |guest: &converger_core::desired::DesiredGuest| Some(GoingDown { vmid: guest.vmid, name: plan.name_of(guest)?.into() });
+        Question::Confirm { going_down: going_down(plan).filter_map(named).collect(), left_out: self.refused_guests() }
+    }
+
+    fn admission(&self, confirmation: Confirmation) -> Admission {
+        Admission {
+            mode: self.mode(),
+            provenance: self.planned.provenance,
+            confirmation,
+            refused: self.refused,
+            // Read now: the confirmation may have taken an hour, and the observation may be too old.
+            now_ms: host::now_ms(),
+            age_secs_max: Admission::AGE_SECS_MAX,
+        }
+    }
+
+    /// Decides whether the plan may be applied, and records that with its evidence.
+    pub async fn admit(mut self, confirmation: Confirmation) -> RunAdmission {
+        let admission = self.admission(confirmation);
+        let end = if matches!(admission.confirmation, Confirmation::Declined { .. }) { End::NotRun } else { End::Refused };
+        let (admitted, recorded) = match (self.staleness.take(), self.planned.judged) {
+            (Some(stale), _) => {
+                let recorded = self.record.write_refusals(std::slice::from_ref(&stale)).await;
+                (Admitted::Refused(vec![stale]), recorded)
+            }
+            (None, Judged::Refused(plan)) => {
+                let judged = Judged::Refused(plan);
+                let causes: Vec<Refusal> = judged.judgement().refusals().iter().chain(judged.plan().refusals()).cloned().collect();
+                let recorded = self.record.write_admission(&admission, &causes).await;
+                (Admitted::Refused(causes), recorded)
+            }
+            (None, Judged::Safe(safe)) => match admit_safe(safe, &admission) {
+                Ok(Admitted::Approved(plan)) => {
+                    let recorded = self.record.write_admission(&admission, &[]).await;
+                    (Admitted::Approved(plan), recorded)
+                }
+                Ok(Admitted::Refused(causes)) => {
+                    let recorded = self.record.write_admission(&admission, &causes).await;
+                    (Admitted::Refused(causes), recorded)
+                }
+                Err(error) => (Admitted::Refused(Vec::new()), Err(error)),
+            },
+        };
+        let Self { environment, hand, record, recovered, has_held, on_failure, .. } = self;
+        match (admitted, recorded) {
+            (Admitted::Approved(plan), Ok(())) => {
+                RunAdmission::Approved(ApprovedRun { environment, hand, record, plan, recovered, has_held, on_failure })
+            }
+            (Admitted::Refused(causes), Ok(())) => {
+                record.end_without_sending(end).await;
+                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, has_held, end, causes, None))
+            }
+            (_, Err(error)) => {
+                record.end_without_sending(End::Failed).await;
+                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error)))
+            }
+        }
+    }
+}
+
+fn admit_safe(safe: SafePlan, admission: &Admission) -> Result<Admitted, RuntimeError> {
+    admit(safe, admission).map_err(|error| RuntimeError::failed(format!("the plan cannot be written: {error}")))
+}
+
+impl ApprovedRun {
+    /// Applies the plan, once, and reports every operation.
+    pub async fn apply(self) -> RunReport {
+        let Self { environment, hand, record, plan, recovered, has_held, on_failure } = self;
+        // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
+        if let Err(error) = environment.attest_ledger().await {
+            record.end_without_sending(End::Failed).await;
+            return RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error));
+        }
+        let left_out = count_refused(&plan);
+        let events = Arc::clone(environment.reader().events());
+        events.publish(RunEvent::ApplyStarted { steps: count_steps(&plan) });
+        let engine = environment.apply_engine(&hand, on_failure);
+        let run = record.run().clone();
+        let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
+        let publish = |notice: converger_engine::driver::Notice<'_>| executor::publish_progress(&*events, &notice, false);
+        // INVARIANT: the plan is moved, so it cannot be applied twice (G13).
+        let applied = engine.apply(plan, run.clone(), ids, Vec::new(), environment.stop_receiver(), publish).await;
+        events.publish(RunEvent::ApplyEnded);
+        match applied {
+            Ok(report) => RunReport::applied(&environment, &record, &recovered, has_held, report, left_out),
+            Err(error) => {
+                let error = match error {
+                    EngineError::Store(error) => store_error(&error),
+                    EngineError::NoIds | EngineError::OtherRun(_) => RuntimeError::failed(error.to_string()),
+                };
+                RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error))
+            }
+        }
+    }
+}
+
+/// How many guests are refused and left out.
+fn count_refused(approved: &ApprovedPlan) -> u64 {
+    let refused = approved.plan().verdicts().iter().filter(|verdict| matches!(verdict, Verdict::Refused(_)));
+    u64::try_from(refused.count()).unwrap_or(u64::MAX)
+}
+
+fn count_steps(approved: &ApprovedPlan) -> usize {
+    let steps = approved.plan().verdicts().iter().map(|verdict| if let Verdict::Steps(steps) = verdict { steps.len() } else { 0 });
+    steps.sum()
+}

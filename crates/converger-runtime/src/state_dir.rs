@@ -1,0 +1,302 @@
+//! The state directory: where it is, the store in it opened for writing, and the witness that is asked before and told after.
+//!
+//! Opening is not locking: a hold or a freeze must reach an apply that runs in another process. Only a run takes the environment's lock.
+
+use std::error::Error as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use converger_core::apply::Illegal;
+use converger_core::failure::Code;
+use converger_core::guest::EnvironmentName;
+use converger_core::moment;
+use converger_core::refusal::Refusal;
+use converger_store::{
+    Batch, EnvironmentLock, Fatal, LockError, OpenError, Receipt, Refused, Remembered, Settings, SqliteStore, Store as _, StoreError,
+};
+use rustix::io::Errno;
+use tokio::runtime::Handle;
+
+use crate::config::Config;
+use crate::error::{RuntimeError, RuntimeFault};
+use crate::{files, host, witness};
+
+/// How long a change may be missing from the cluster's list of guests.
+use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
+
+/// Where a state directory is, and the file on other storage that keeps its last checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StateLocation {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The witness, where converger.toml names one.
+    pub witness: Option<PathBuf>,
+}
+
+impl StateLocation {
+    /// The location that a configuration leads to.
+    ///
+    /// # Errors
+    /// Neither the configuration nor the environment of the process says where the state is kept.
+    pub fn from_config(config: &Config) -> Result<Self, RuntimeError> {
+        Self::from_parts(config.state.as_deref(), config.witness.as_deref())
+    }
+
+    /// The same from its two parts.
+    ///
+    /// # Errors
+    /// Neither the configuration nor the environment of the process says where the state is kept.
+    pub fn from_parts(directory: Option<&Path>, witness: Option<&Path>) -> Result<Self, RuntimeError> {
+        let invalid = |text| RuntimeError::Input(RuntimeFault::new(text).with_code(Code::ConfigInvalid));
+        let directory = locate_directory(directory).map_err(invalid)?;
+        Ok(Self { directory, witness: witness.map(Path::to_owned) })
+    }
+}
+
+/// The state directory: as configured, or where the system keeps such things for this user.
+///
+/// # Errors
+/// Nothing says where it is.
+pub fn locate_directory(configured: Option<&Path>) -> Result<PathBuf, String> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    // The XDG specification says to ignore a relative path there. A service may have several state directories.
+    let home = || set("XDG_STATE_HOME").filter(|home| home.is_absolute());
+    if configured.is_none() && set("STATE_DIRECTORY").is_some_and(|several| several.as_os_str().as_encoded_bytes().contains(&b':')) {
+        return Err("STATE_DIRECTORY names several directories; write `[store]` with `directory = \"...\"` into converger.toml".to_owned());
+    }
+    let own = || home().or_else(|| set("HOME").map(|home| home.join(".local/state"))).map(|home| home.join("converger"));
+    configured.map(Path::to_owned).or_else(|| set("STATE_DIRECTORY")).or_else(own).ok_or_else(|| {
+        "nothing says where the state is kept; write `[store]` with `directory = \"...\"` into converger.toml, or set HOME".to_owned()
+    })
+}
+
+/// Called when the disk may have lost an acknowledged write: it must end the process (G11).
+pub type OnFatal = Box<dyn FnMut(&Fatal) + Send>;
+
+/// Journal, ledger, holds and freezes of all environments that share one directory, open for writing. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct StateDirectory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: SqliteStore,
+    directory: PathBuf,
+    witness: Option<PathBuf>,
+}
+
+/// The result of taking an environment's lock.
+#[derive(Debug)]
+pub enum LockOutcome {
+    /// This process drives the environment now.
+    Taken(EnvironmentLock),
+    /// Another process does.
+    Refused(Refusal),
+}
+
+/// The result of a write that the store's rules may refuse.
+#[derive(Debug)]
+pub enum WriteOutcome {
+    /// It is durable.
+    Written(Receipt),
+    /// A rule refused it; nothing was written.
+    Refused(Refusal),
+}
+
+impl StateDirectory {
+    /// Asks the witness whether the directory may be written to, then opens the store in it.
+    ///
+    /// # Errors
+    /// The witness has seen more of the ledger or another one, or the store cannot be used.
+    pub async fn open(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        if location.witness.is_some() {
+            let location = location.clone();
+            run_blocking(move || witness::check_ledger(&location.directory, location.witness.as_deref())).await?;
+        }
+        Self::open_unwitnessed(location, on_fatal)
+    }
+
+    /// Opens the store without asking the witness: for the command that takes a restored directory back into service.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    pub fn open_unwitnessed(location: &StateLocation, on_fatal: OnFatal) -> Result<Self, RuntimeError> {
+        let StateLocation { directory, witness } = location.clone();
+        if let Some(parent) = directory.parent() {
+            // The store makes the last part itself, with its own permissions; the path to it is made here.
+            let _ = std::fs::create_dir_all(parent);
+        }
+        let store = SqliteStore::open(&directory, Settings::new(on_fatal)).map_err(|error| open_error(&error))?;
+        Ok(Self { inner: Arc::new(Inner { store, directory, witness }) })
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &SqliteStore {
+        &self.inner.store
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.directory
+    }
+
+    /// Makes a batch durable, or says which rule refuses it.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub async fn write(&self, batch: Batch) -> Result<WriteOutcome, RuntimeError> {
+        match self.inner.store.commit(batch).await {
+            Ok(acknowledged) => Ok(WriteOutcome::Written(acknowledged)),
+            Err(StoreError::Refused(refused)) => match coded_refusal(&refused) {
+                Some(refusal) => Ok(WriteOutcome::Refused(refusal)),
+                None => Err(store_error(&StoreError::Refused(refused))),
+            },
+            Err(error) => Err(store_error(&error)),
+        }
+    }
+
+    /// Makes a batch durable that no rule can refuse.
+    ///
+    /// # Errors
+    /// The store cannot be written to.
+    pub async fn commit(&self, batch: Batch) -> Result<(), RuntimeError> {
+        self.inner.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
+    }
+
+    /// Holds, a freeze, unsettled operations and recently changed guests of an environment.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
+        self.inner.store.remembered(environment.clone(), recent_since_ms()).await.map_err(|error| store_error(&error))
+    }
+
+    /// Takes the lock by which one process drives an environment. It never waits.
+    ///
+    /// # Errors
+    /// The lock file cannot be used.
+    pub fn lock_environment(&self, environment: &EnvironmentName) -> Result<LockOutcome, RuntimeError> {
+        match EnvironmentLock::take(self.path(), environment, &host::actor(), host::now_ms()) {
+            Ok(lock) => {
+                self.inner.store.rely_on(&lock);
+                Ok(LockOutcome::Taken(lock))
+            }
+            Err(LockError::Busy { holder: Some(holder), .. }) => {
+                let since = moment::written(holder.since_ms / 1000);
+                Ok(LockOutcome::Refused(Refusal::environment_busy(&holder.name, holder.pid, &since)))
+            }
+            Err(LockError::Busy { holder: None, .. }) => Ok(LockOutcome::Refused(Refusal::environment_busy_just_now())),
+            Err(error @ (LockError::NameUnfit | LockError::Unusable { .. })) => Err(lock_error(&error)),
+        }
+    }
+
+    /// Tells the witness, where one is named, how far the ledger is durable now.
+    ///
+    /// # Errors
+    /// The witness cannot be told, or has seen another ledger.
+    pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
+        let Some(witness) = self.inner.witness.clone() else { return Ok(()) };
+        let state = self.clone();
+        run_blocking(move || witness::attest(&state, &witness)).await
+    }
+
+    /// Waits for a future of the store. For blocking threads only ([`run_blocking`]): on a thread of the runtime it would panic.
+    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        Handle::current().block_on(future)
+    }
+}
+
+/// Runs work that blocks (files on slow storage, a lock that others hold) on a thread of its own, so that the runtime goes on.
+///
+/// # Errors
+/// Those of the work.
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static) -> Result<T, RuntimeError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        // A panic there is a panic here: it is a defect, and the journal makes stopping safe.
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// Conditions of an environment read from the files alone, without touching anything (G5). Without a store there are none; a store that cannot be
+/// read makes planning fail, because nobody knows what it holds (G17).
+///
+/// # Errors
+/// There is a store and it cannot be read.
+pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
+    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Remembered::default()) };
+    converger_store::glance(&directory, environment, recent_since_ms()).map_err(|error| {
+        let (said, help) = describe(&error);
+        let fault =
+            RuntimeFault::new(format!("whether something is frozen or held is not known: {said}")).with_code(Code::JournalUnreadable);
+        RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
+    })
+}
+
+/// The time since which a change may not be in the cluster's list yet.
+fn recent_since_ms() -> u64 {
+    host::now_ms().saturating_sub(LIST_AGE_MS_MAX)
+}
+
+fn lock_error(error: &LockError) -> RuntimeError {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    let fault = RuntimeFault::new(format!("{error}{cause}")).with_code(Code::JournalUnwritable);
+    let full = "its disk is full, and nothing was sent: make room and try again";
+    RuntimeError::Failed(if error.is_full() { fault.with_help(full) } else { fault })
+}
+
+/// A store that cannot be read.
+#[must_use]
+pub fn unreadable_error(error: &OpenError) -> RuntimeError {
+    open_error_with(error, Code::JournalUnreadable)
+}
+
+fn open_error(error: &OpenError) -> RuntimeError {
+    // Nothing can read what a later program wrote, whatever it is opened for.
+    let is_newer = matches!(error, OpenError::Newer { .. });
+    open_error_with(error, if is_newer { Code::JournalUnreadable } else { Code::JournalUnwritable })
+}
+
+fn open_error_with(error: &OpenError, code: Code) -> RuntimeError {
+    let (said, help) = describe(error);
+    RuntimeError::Failed(help.into_iter().fold(RuntimeFault::new(said).with_code(code), RuntimeFault::with_help))
+}
+
+/// What is wrong with a store, and what to do where the sentence itself does not say so.
+fn describe(error: &OpenError) -> (String, Option<&'static str>) {
+    let is_out_of_files =
+        |source: &std::io::Error| [Errno::MFILE, Errno::NFILE].iter().any(|own| source.raw_os_error() == Some(own.raw_os_error()));
+    match error {
+        OpenError::Unusable { what, place, source, .. } if is_out_of_files(source) => {
+            let help = "this process may have too few files open at once: look at its limits (`ulimit -n`), not at the disk";
+            (format!("cannot {what} {}: {source}", files::shown(place)), Some(help))
+        }
+        OpenError::Unusable { what, place, help, source } => (format!("cannot {what} {}: {source}", files::shown(place)), Some(help)),
+        OpenError::Failed { .. } => (error.to_string(), Some("look at the disk of the state directory: is there room, and is it whole")),
+        _ => (error.to_string(), None),
+    }
+}
+
+/// A store that cannot do what it was asked.
+#[must_use]
+pub fn store_error(error: &StoreError) -> RuntimeError {
+    RuntimeError::Failed(RuntimeFault::new(error.to_string()).with_code(Code::JournalUnwritable))
+}
+
+/// Converts a store refusal to its coded form; `None` if no command can cause it.
+fn coded_refusal(refused: &Refused) -> Option<Refusal> {
+    match refused {
+        Refused::AlreadyHeld(hold) | Refused::GuestHeld(hold) => Some(Refusal::guest_held_by(&hold.by, &hold.reason)),
+        Refused::GuestTaken { by, .. } => Some(Refusal::guest_taken_by(by.as_str())),
+        Refused::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
+        Refused::Frozen { reason, .. } => Some(Refusal::frozen(reason)),
+        Refused::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
+        Refused::Record { id, illegal: illegal @ (Illegal::NotHeld | Illegal::AlreadyResolved(_)) } => {
+            Some(Refusal::operation_not_held(id.as_str(), &illegal.to_string()))
+        }
+        _ => None,
+    }
+}

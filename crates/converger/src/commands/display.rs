@@ -1,0 +1,113 @@
+//! Shows the events of a run on standard error: a spinner while an environment is read, notes about the observation, and the board of operations.
+//!
+//! Events are shown in place and in order. Operations are shown by the board's own thread, so that a run never waits for a screen.
+
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use converger_runtime::{EventSink, RunEvent};
+
+use super::apply::{Board, Subject, mention, recovered_text};
+use crate::progress::{self, Spinner};
+use crate::{render, screen};
+
+/// Said once while a response is late.
+const SLOW_RESPONSE: &str = "no answer for 2 s: it is waited for, and nothing is sent twice";
+
+/// What is on the screen now.
+#[derive(Default)]
+pub(super) struct Display {
+    shown: Mutex<Shown>,
+}
+
+#[derive(Default)]
+struct Shown {
+    spinner: Option<Spinner>,
+    board: Option<Board>,
+    /// Called once, when the first observation is there: from then on signals ask for an orderly end.
+    on_observed: Option<Box<dyn FnOnce() + Send>>,
+    /// Whether recovered operations are printed on standard output.
+    prints_recovered: bool,
+    is_applying: bool,
+}
+
+impl Display {
+    /// A display for commands that read.
+    pub(super) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// A display for `apply`, which says what recovery found unless standard output is for JSON.
+    pub(super) fn for_apply(json: bool) -> Arc<Self> {
+        let display = Self::new();
+        display.lock().prints_recovered = !json;
+        display
+    }
+
+    /// Has this called when the first observation is there.
+    pub(super) fn on_observed(&self, call: impl FnOnce() + Send + 'static) {
+        self.lock().on_observed = Some(Box::new(call));
+    }
+
+    /// Whether changes may have been sent.
+    pub(super) fn is_applying(&self) -> bool {
+        self.lock().is_applying
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl EventSink for Display {
+    fn publish(&self, event: RunEvent) {
+        let mut shown = self.lock();
+        match event {
+            RunEvent::OperationsOpen(histories) | RunEvent::OperationsHeld(histories) => {
+                let text: String = histories.iter().map(render::unsettled).collect();
+                let _ = write!(anstream::stderr(), "{}", screen::err(&text));
+            }
+            RunEvent::ObservationStarted { environment, endpoints } => {
+                let waited_for = format!(": answers of {} are waited for", endpoints.join(", "));
+                shown.spinner = Some(progress::patient_spinner(&format!("reading {environment}"), waited_for));
+            }
+            RunEvent::ObservationTaken(report) => {
+                shown.spinner = None;
+                let _ = write!(anstream::stderr(), "{}", screen::err(&render::reading(&report)));
+                let call = shown.on_observed.take();
+                drop(shown);
+                if let Some(call) = call {
+                    call();
+                }
+            }
+            RunEvent::ObservationFailed => shown.spinner = None,
+            RunEvent::RecoveryStarted { operations } => {
+                let count = render::counted(u64::try_from(operations).unwrap_or(u64::MAX), "operation");
+                let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
+                shown.board = Some(Board::new(Subject::Past, operations));
+            }
+            RunEvent::RecoveryEnded(report) => {
+                shown.board = None;
+                if shown.prints_recovered {
+                    let text = recovered_text(&report);
+                    let _ = write!(anstream::stdout(), "{}", screen::out(&text));
+                }
+            }
+            RunEvent::ApplyStarted { steps } => {
+                shown.is_applying = true;
+                shown.board = Some(Board::new(Subject::Steps, steps));
+            }
+            RunEvent::OperationAdvanced(progress) => {
+                if let Some(board) = &shown.board {
+                    board.show_progress(&progress);
+                }
+            }
+            RunEvent::ApplyEnded => shown.board = None,
+            RunEvent::ResponseSlow => {
+                drop(shown);
+                drop(mention(SLOW_RESPONSE));
+            }
+            RunEvent::PlanRecorded { .. } | RunEvent::Skipped { .. } => {}
+        }
+    }
+}
