@@ -125,6 +125,10 @@ async fn run(arguments: &Apply, environment: &Environment, request: RunRequest) 
     match run.admit(confirmation).await {
         RunAdmission::Approved(run) => finish(arguments, run.apply().await, refused),
         RunAdmission::Ended(report) => {
+            if report.error.is_none() && declined.is_none() {
+                let text: String = report.causes.iter().map(render::refusal).collect();
+                let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", steps.after(&report.causes))));
+            }
             result::write_not_sent(arguments, &report)?;
             if let Some(error) = report.error {
                 return Err(Stop::from(error).beside(refused));
@@ -132,8 +136,6 @@ async fn run(arguments: &Apply, environment: &Environment, request: RunRequest) 
             if let Some(stop) = declined {
                 return Err(stop.beside(refused));
             }
-            let text: String = report.causes.iter().map(render::refusal).collect();
-            let _ = write!(anstream::stderr(), "\n{}", screen::err(&format!("{text}{}", steps.after(&report.causes))));
             Ok(refused)
         }
     }
