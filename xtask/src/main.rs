@@ -30,6 +30,8 @@ usage: cargo xtask <task>
   ci                 all that has to pass before a commit, missing tools installed first
   ci <stage>         one stage of it, on what the stages before it have built
   tidy               the rules of the house: who may use whom, words, lengths, tests of guarantees
+  tidy --report      print the figures on names and wording, their limits and the worst offenders
+  tidy --tighten     lower the limits in xtask/ratchets.toml to today's figures
   gen-docs           write the pages that are generated from the code
   gen-docs --check   only compare them with what is committed
   bench              the targets of speed, measured; the report is target/bench.json
@@ -60,6 +62,8 @@ enum Task {
     Ci,
     Stage(&'static str),
     Tidy,
+    ReportFigures,
+    TightenLimits,
     WriteDocs,
     CheckDocs,
     Bench(bench::Wish),
@@ -74,6 +78,8 @@ fn task(arguments: &[&str]) -> Option<Task> {
         ["ci"] => Some(Task::Ci),
         ["ci", name] => ci::stage(name).map(Task::Stage),
         ["tidy"] => Some(Task::Tidy),
+        ["tidy", "--report"] => Some(Task::ReportFigures),
+        ["tidy", "--tighten"] => Some(Task::TightenLimits),
         ["gen-docs"] => Some(Task::WriteDocs),
         ["gen-docs", "--check"] => Some(Task::CheckDocs),
         ["bench", wishes @ ..] => bench_wish(wishes).map(Task::Bench),
@@ -105,6 +111,8 @@ fn perform(task: Task) -> Outcome {
         Task::Ci => ci::run(),
         Task::Stage(name) => ci::run_only(name),
         Task::Tidy => tidy::check(),
+        Task::ReportFigures => tidy::report_figures(),
+        Task::TightenLimits => tidy::tighten_limits(),
         Task::WriteDocs => docs::write(),
         Task::CheckDocs => docs::check(),
         Task::Bench(wish) => bench::run(wish),
@@ -154,6 +162,8 @@ mod tests {
         assert_eq!(task(&["ci"]), Some(Task::Ci));
         assert_eq!(task(&["ci", "tidy"]), Some(Task::Stage("tidy")));
         assert_eq!(task(&["tidy"]), Some(Task::Tidy));
+        assert_eq!(task(&["tidy", "--report"]), Some(Task::ReportFigures));
+        assert_eq!(task(&["tidy", "--tighten"]), Some(Task::TightenLimits));
         assert_eq!(task(&["gen-docs"]), Some(Task::WriteDocs));
         assert_eq!(task(&["gen-docs", "--check"]), Some(Task::CheckDocs));
         let all = bench::Wish { json: false, callgrind: false, only: None };

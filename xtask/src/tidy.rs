@@ -6,13 +6,17 @@
 //! in review, not in this walk.
 
 mod arrows;
+mod definitions;
 mod functions;
 mod graph;
 mod guarantees;
 mod lengths;
 mod manifests;
 mod mutation;
+mod names;
+mod participles;
 mod purity;
+mod run_library;
 mod rust;
 mod silent_tests;
 mod strangers;
@@ -59,10 +63,23 @@ pub(crate) fn check() -> Outcome {
     report(violations(&files, &graph))
 }
 
+/// Print the figures that have a limit, with their worst offenders.
+pub(crate) fn report_figures() -> Outcome {
+    let files = tracked()?;
+    println!("{}", names::report(&files, &sources(&files)));
+    Ok(())
+}
+
+/// Write today's figures where they are lower than their limits.
+pub(crate) fn tighten_limits() -> Outcome {
+    let files = tracked()?;
+    names::tighten(&files, &sources(&files))
+}
+
 /// Every test that is named after a guarantee, for the contract that the program prints.
 pub(crate) fn tests_of_guarantees() -> Result<Vec<(u32, String, String)>, Failure> {
     let files = tracked()?;
-    let sources: Vec<Source> = files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect();
+    let sources = sources(&files);
     Ok(guarantees::named_tests(&sources))
 }
 
@@ -78,12 +95,13 @@ fn report(mut violations: Vec<Violation>) -> Outcome {
 }
 
 fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
-    let sources: Vec<Source> = files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect();
+    let sources = sources(files);
     [
         arrows::violations(graph, files),
         manifests::violations(graph, files),
         guarantees::violations(files, &sources),
         lengths::violations(&sources),
+        names::violations(files, &sources),
         files.iter().flat_map(strangers::violations).collect(),
         sources.iter().flat_map(of_source).collect(),
     ]
@@ -91,7 +109,18 @@ fn violations(files: &[File], graph: &Graph) -> Vec<Violation> {
 }
 
 fn of_source(source: &Source) -> Vec<Violation> {
-    [words::violations(source), purity::violations(source), mutation::violations(source), silent_tests::violations(source)].concat()
+    [
+        words::violations(source),
+        purity::violations(source),
+        run_library::violations(source),
+        mutation::violations(source),
+        silent_tests::violations(source),
+    ]
+    .concat()
+}
+
+fn sources(files: &[File]) -> Vec<Source> {
+    files.iter().filter(|file| is_rust(&file.path)).map(Source::new).collect()
 }
 
 fn is_rust(path: &str) -> bool {

@@ -40,6 +40,34 @@ struct Room {
 /// No I/O, clock, randomness, async, logging.
 const IMPURE: &[&str] = &["tokio", "reqwest", "rand", "getrandom", "tracing", "log", "chrono", "jiff", "rusqlite", "axum", "clap"];
 
+/// What prints for a person, reads a command line, or serves HTTP: the program does that, and the run library is used without it.
+const OF_A_PROGRAM: &[&str] = &[
+    "clap",
+    "anstream",
+    "indicatif",
+    "annotate-snippets",
+    "axum",
+    "tonic",
+    "warp",
+    "actix",
+    "actix-http",
+    "actix-server",
+    "actix-web",
+    "rocket",
+    "poem",
+    "salvo",
+    "tiny_http",
+    "tide",
+];
+
+/// Crates that also serve HTTP if a feature is on. Cargo unifies features over the workspace, so that
+/// what counts is which package asks for the feature.
+const SERVING: &[(&str, &str)] =
+    &[("hyper", "server"), ("hyper-util", "server"), ("hyper-util", "server-auto"), ("hyper-util", "server-graceful")];
+
+/// Rows for crates that do not exist yet; the row applies from the commit that adds the crate.
+const PLANNED: &[&str] = &["converger-runtime"];
+
 const ROOMS: &[Room] = &[
     Room {
         name: "converger-core",
@@ -77,6 +105,13 @@ const ROOMS: &[Room] = &[
         unreachable: &["reqwest"],
         has_binary: false,
     },
+    Room {
+        name: "converger-runtime",
+        ours: Allowed::Only(&["converger-core", "converger-ledger", "converger-store", "converger-engine", "converger-adapters"]),
+        others: Allowed::Any,
+        unreachable: OF_A_PROGRAM,
+        has_binary: false,
+    },
     Room { name: "converger-lab", ours: Allowed::Only(&[]), others: Allowed::Any, unreachable: &["reqwest"], has_binary: false },
     Room {
         name: "converger",
@@ -86,6 +121,7 @@ const ROOMS: &[Room] = &[
             "converger-engine",
             "converger-lab",
             "converger-ledger",
+            "converger-runtime",
             "converger-store",
         ]),
         others: Allowed::Any,
@@ -130,7 +166,8 @@ fn of_member(graph: &Graph, package: &Package, rooms: &[Room]) -> Vec<Broken> {
     };
     let direct = direct(graph, package, room);
     let reached = room.unreachable.iter().filter_map(|banned| reached(graph, package, banned));
-    direct.into_iter().chain(reached).chain(binary(package, room)).collect()
+    let serving = (room.unreachable == OF_A_PROGRAM).then(|| served(graph, package)).flatten();
+    direct.into_iter().chain(reached).chain(serving).chain(binary(package, room)).collect()
 }
 
 fn direct(graph: &Graph, package: &Package, room: &Room) -> Vec<Broken> {
@@ -147,19 +184,32 @@ fn not_allowed(room: &Room, used: &str) -> String {
     format!("`{room}` may not use `{used}`; move the code that needs it, or change {TABLE}")
 }
 
-/// The shortest way from `package` to a package called `banned`. Build-dependencies of others run
-/// on the machine that compiles and never enter the program, so only normal arrows are walked.
 fn reached(graph: &Graph, package: &Package, banned: &str) -> Option<Broken> {
+    shortest_path(graph, package, |last| last.name == banned).map(|path| unreachable_reached(&path))
+}
+
+/// The shortest path to a package that asks for a server.
+fn served(graph: &Graph, package: &Package) -> Option<Broken> {
+    let asks = |last: &Package| last.asks.iter().any(|(name, feature)| SERVING.contains(&(name.as_str(), feature.as_str())));
+    let path = shortest_path(graph, package, asks)?;
+    let names: Vec<&str> = path.iter().map(|package| package.name.as_str()).collect();
+    let sentence = format!("no HTTP server may be reachable, and the last of these asks for one: {}; drop the feature", names.join(" -> "));
+    Some(Broken::new(names.get(1).or(names.first()).unwrap_or(&""), sentence))
+}
+
+/// The shortest path from `package` to one that `is_target`. Build-dependencies of others run on the
+/// machine that compiles and never enter the program, so only normal arrows are followed.
+fn shortest_path<'a>(graph: &'a Graph, package: &'a Package, is_target: impl Fn(&Package) -> bool) -> Option<Vec<&'a Package>> {
     let mut queue = VecDeque::from([vec![package]]);
     let mut seen = BTreeSet::new();
-    while let Some(way) = queue.pop_front() {
-        let last = *way.last()?;
-        if last.name == banned {
-            return Some(unreachable_reached(&way));
+    while let Some(path) = queue.pop_front() {
+        let last = *path.last()?;
+        if is_target(last) {
+            return Some(path);
         }
         for next in graph.used(last, &[Kind::Normal]) {
             if seen.insert(std::ptr::from_ref(next)) {
-                queue.push_back([way.as_slice(), &[next]].concat());
+                queue.push_back([path.as_slice(), &[next]].concat());
             }
         }
     }
@@ -180,7 +230,7 @@ fn binary(package: &Package, room: &Room) -> Option<Broken> {
 
 fn stale_rooms(graph: &Graph, rooms: &[Room]) -> Vec<Violation> {
     let members: BTreeSet<&str> = graph.members().map(|(package, _)| package.name.as_str()).collect();
-    let stale = rooms.iter().filter(|room| !members.contains(room.name));
+    let stale = rooms.iter().filter(|room| !members.contains(room.name) && !PLANNED.contains(&room.name));
     stale.map(|room| Violation::new(TABLE, 1, format!("the table names `{}`, which is no crate of ours; remove it", room.name))).collect()
 }
 
@@ -222,6 +272,7 @@ mod tests {
             manifest: ours.then(|| format!("{name}/Cargo.toml")),
             has_binary: false,
             features: Vec::new(),
+            asks: Vec::new(),
             uses: uses.iter().map(arrow).collect(),
         }
     }
@@ -302,6 +353,53 @@ mod tests {
         let all = || ROOMS.iter().map(|room| package(room.name, &[]));
         assert_eq!(stale_rooms(&graph(all().skip(1)), ROOMS).len(), 1);
         assert!(stale_rooms(&graph(all()), ROOMS).is_empty());
+    }
+
+    #[test]
+    fn the_run_library_uses_our_libraries_but_neither_the_lab_nor_the_program() {
+        let libraries = ["converger-core", "converger-ledger", "converger-store", "converger-engine", "converger-adapters"];
+        let uses = libraries.map(|name| (name, Kind::Normal));
+        assert!(sentences(package("converger-runtime", &uses), &libraries).is_empty());
+        for used in ["converger-lab", "converger", "xtask"] {
+            assert_eq!(sentences(package("converger-runtime", &[(used, Kind::Normal)]), &[used]).len(), 1, "{used}");
+        }
+        assert!(sentences(package("converger", &[("converger-runtime", Kind::Normal)]), &["converger-runtime"]).is_empty());
+        assert_eq!(sentences(package("converger-engine", &[("converger-runtime", Kind::Normal)]), &["converger-runtime"]).len(), 1);
+    }
+
+    #[test]
+    fn the_run_library_reaches_nothing_that_prints_parses_arguments_or_serves() {
+        for banned in OF_A_PROGRAM {
+            let graph = graph([
+                package("converger-runtime", &[("converger-adapters", Kind::Normal)]),
+                package("converger-adapters", &[(*banned, Kind::Normal)]),
+                package(banned, &[]),
+            ]);
+            let found = of_member(&graph, &graph.packages["converger-runtime"], ROOMS);
+            assert_eq!(found.len(), 1, "{banned}");
+            assert!(found[0].sentence.contains(&format!("converger-runtime -> converger-adapters -> {banned};")), "{}", found[0].sentence);
+        }
+    }
+
+    #[test]
+    fn the_run_library_reaches_the_client_of_hyper_but_not_its_server() {
+        let with = |feature: &str| {
+            let asks = vec![("hyper".to_owned(), feature.to_owned())];
+            let graph = graph([
+                package("converger-runtime", &[("middle", Kind::Normal)]),
+                Package { asks, ..package("middle", &[("hyper", Kind::Normal)]) },
+                package("hyper", &[]),
+            ]);
+            of_member(&graph, &graph.packages["converger-runtime"], ROOMS).into_iter().map(|broken| broken.sentence).collect::<Vec<_>>()
+        };
+        assert!(with("client").is_empty());
+        assert!(with("server")[0].contains("converger-runtime -> middle;"), "{:?}", with("server"));
+    }
+
+    #[test]
+    fn a_planned_crate_may_be_missing() {
+        let without = ROOMS.iter().filter(|room| !PLANNED.contains(&room.name)).map(|room| package(room.name, &[]));
+        assert!(stale_rooms(&graph(without), ROOMS).is_empty());
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn functions(source: &Source) -> Vec<Function<'_>> {
 
 fn function(code: &str, offset: usize) -> Option<Function<'_>> {
     let rest = &code[offset..];
-    let name = name(rest)?;
+    let name = name_after(rest, "fn")?;
     let start = body_start(rest)?;
     let body = &rest[start..start + block_length(&rest[start..])];
     Some(Function {
@@ -32,13 +32,13 @@ fn function(code: &str, offset: usize) -> Option<Function<'_>> {
         line: line_at(code, offset),
         lines: rest[..start + body.len()].lines().count(),
         body,
-        is_test: is_test(&code[..offset]),
+        is_test: attributes_make_a_test(&code[..offset]),
     })
 }
 
-/// The name after `fn`; the type `fn(u8)` has none.
-fn name(rest: &str) -> Option<&str> {
-    let after = rest.strip_prefix("fn")?.trim_start();
+/// The name after a keyword such as `fn`; the type `fn(u8)` has none.
+pub(super) fn name_after<'a>(rest: &'a str, keyword: &str) -> Option<&'a str> {
+    let after = rest.strip_prefix(keyword)?.trim_start();
     let length = after.find(|character| !is_name_character(character))?;
     Some(&after[..length]).filter(|name| !name.is_empty())
 }
@@ -74,7 +74,7 @@ fn block_length(block: &str) -> usize {
 }
 
 /// The attributes stand between the end of whatever came before and the word `fn`.
-fn is_test(before: &str) -> bool {
+pub(super) fn attributes_make_a_test(before: &str) -> bool {
     let attributes = &before[before.rfind(['{', '}', ';']).unwrap_or(0)..];
     ["#[test]", "::test]", "::test("].iter().any(|mark| attributes.contains(mark))
 }

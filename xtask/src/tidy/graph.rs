@@ -21,6 +21,8 @@ pub(super) struct Package {
     pub(super) manifest: Option<String>,
     pub(super) has_binary: bool,
     pub(super) features: Vec<String>,
+    /// The features that it asks for by name in its normal dependencies: package and feature.
+    pub(super) asks: Vec<(String, String)>,
     pub(super) uses: Vec<Use>,
 }
 
@@ -81,6 +83,7 @@ fn parse_package(package: &Value, node: &Value, root: Option<&Path>) -> Option<P
         manifest: root.and_then(|root| manifest(package, root)),
         has_binary: items(package.get("targets")?)?.iter().any(is_binary),
         features: texts(node.get("features")?)?,
+        asks: items(package.get("dependencies")?)?.iter().map(parse_asks).collect::<Option<Vec<_>>>()?.concat(),
         uses: items(node.get("deps")?)?.iter().map(parse_use).collect::<Option<_>>()?,
     })
 }
@@ -92,6 +95,13 @@ fn manifest(package: &Value, root: &Path) -> Option<String> {
 
 fn is_binary(target: &Value) -> bool {
     target.get("kind").and_then(texts).is_some_and(|kinds| kinds.iter().any(|kind| kind == "bin"))
+}
+
+fn parse_asks(dependency: &Value) -> Option<Vec<(String, String)>> {
+    let name = dependency.get("name")?.as_str()?;
+    let features = texts(dependency.get("features")?)?.into_iter();
+    let is_normal = dependency.get("kind")?.is_null();
+    Some(features.filter(|_| is_normal).map(|feature| (name.to_owned(), feature)).collect())
 }
 
 fn parse_use(dependency: &Value) -> Option<Use> {
@@ -130,9 +140,11 @@ mod tests {
         json!({
             "workspace_root": "/r", "workspace_members": ["core#1"],
             "packages": [
-                { "id": "core#1", "name": "core", "targets": [{ "kind": ["lib"] }],
+                { "id": "core#1", "name": "core", "targets": [{ "kind": ["lib"] }], "dependencies": [
+                    { "name": "json", "kind": null, "features": ["std", "raw"] },
+                    { "name": "hyper", "kind": "dev", "features": ["server"] } ],
                   "manifest_path": "/r/crates/core/Cargo.toml" },
-                { "id": "json#1", "name": "json", "targets": [{ "kind": ["bin"] }],
+                { "id": "json#1", "name": "json", "targets": [{ "kind": ["bin"] }], "dependencies": [],
                   "manifest_path": "/elsewhere/json/Cargo.toml" },
             ],
             "resolve": { "nodes": [
@@ -163,5 +175,6 @@ mod tests {
         assert_eq!(core.uses[0].kinds, [Kind::Normal, Kind::Dev]);
         assert_eq!(json.uses[0].kinds, [Kind::Build]);
         assert_eq!(json.features, ["std"]);
+        assert_eq!(core.asks, [("json".to_owned(), "std".to_owned()), ("json".to_owned(), "raw".to_owned())]);
     }
 }
