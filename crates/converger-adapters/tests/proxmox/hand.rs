@@ -365,7 +365,7 @@ fn how_tasks_end() {
     };
     assert_eq!(ends(TaskTwist::Warnings(3), None), TaskState::Ended { warnings: 3, age_secs: None });
     let failed = ends(TaskTwist::Fail("start failed: QEMU exited with code 1".into()), None);
-    assert!(matches!(&failed, TaskState::Failed(cause) if cause.text.contains("QEMU exited")), "{failed:?}");
+    assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.text.contains("QEMU exited")), "{failed:?}");
     let killed = ends(TaskTwist::Hang, Some(Act::KillTask(100)));
     assert!(matches!(&killed, TaskState::Lost(_)), "{killed:?}");
 }
@@ -378,7 +378,7 @@ fn a_locked_guest_fails_in_its_task_and_is_told_as_locked() {
         assert_eq!(lab.live(&web()).lock.as_deref(), Some("backup"));
         assert_eq!(lab.config(&web()).lock.as_deref(), Some("backup"));
         let failed = lab.carry_out(&web(), Change::Start);
-        assert!(matches!(&failed, TaskState::Failed(cause) if cause.trouble == Trouble::Locked), "{flavour:?} {failed:?}");
+        assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.trouble == Trouble::Locked), "{flavour:?} {failed:?}");
         assert!(!lab.runs(&web()));
     }
 }
