@@ -116,7 +116,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let engine = engine(live, memory, arguments, &ground.config, pace.clone());
     let (signal, began) = signals(memory, arguments.timeout, pace)?;
     // What became of what was under way is found out before anything new is planned.
-    let recovered = recover(&back, memory, &environment, &signal)?;
+    let recovered = recover(&back, memory, &environment, &signal, !arguments.json)?;
     if !arguments.json {
         result::tell_recovered(&environment, &recovered)?;
     }
@@ -309,7 +309,13 @@ const SAYING: Duration = Duration::from_millis(300);
 /// How long whoever leaves may take to say what is known.
 const LEAVING: Duration = Duration::from_secs(2);
 
-fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, signal: &watch::Receiver<Signal>) -> Result<Report, Stop> {
+fn recover(
+    engine: &Driver,
+    memory: &Memory,
+    environment: &EnvironmentName,
+    signal: &watch::Receiver<Signal>,
+    is_reported_later: bool,
+) -> Result<Report, Stop> {
     let unsettled = memory.wait(engine.unsettled(environment)).map_err(|error| memory::failed(&error))?;
     if unsettled.is_empty() {
         return Ok(Report::default());
@@ -317,7 +323,7 @@ fn recover(engine: &Driver, memory: &Memory, environment: &EnvironmentName, sign
     record::recovery(memory, environment, unsettled.iter().map(|history| history.id().clone()).collect())?;
     let count = render::counted(u64::try_from(unsettled.len()).unwrap_or(u64::MAX), "operation");
     let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
-    let board = Board::new(Subject::Past, unsettled.len());
+    let board = Board::new(Subject::Past { is_reported_later }, unsettled.len());
     Ok(memory.wait(engine.recover(unsettled, signal.clone(), |notice| board.notice(&notice))))
 }
 

@@ -154,7 +154,7 @@ fn row(reported: &Reported) -> Json {
 
 /// How one operation ended, and where that is not well, why, what to do, and where there is more.
 fn line(environment: &EnvironmentName, reported: &Reported) -> String {
-    let mut text = format!("{}: {}\n", board::title(&reported.operation), board::ended(&reported.outcome));
+    let mut text = format!("{}: {}\n", board::title(&reported.operation), board::ended(&reported.operation, &reported.outcome));
     if reported.outcome.end() == Fate::Done {
         return text;
     }
