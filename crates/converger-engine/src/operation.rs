@@ -27,8 +27,8 @@ mod settling;
 
 use converger_core::apply::check;
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, Fact, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution, Revision,
-    Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
+    Answer, Ask, Cause, End, Evidence, Fact, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution,
+    Revision, Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
 };
 use converger_core::failure::Code;
 use converger_core::guest::NodeName;

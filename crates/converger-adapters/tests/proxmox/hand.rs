@@ -193,11 +193,15 @@ fn the_start_that_failed_after_a_reboot_is_found_with_what_it_said() {
         assert_eq!(lab.carry_out(&web(), Change::Reboot { timeout_secs: 30 }), OK);
         lab.pass(5_000);
         assert!(!lab.runs(&web()), "{flavour:?}");
-        let Answer::Tasks(mut seen) = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, age_secs_max: 60 }) else { panic!("a list") };
+        let Answer::Tasks(mut seen) = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, age_secs_max: 60 }) else {
+            panic!("a list")
+        };
         seen.retain(|seen| !seen.is_ours);
         let [start] = &seen[..] else { panic!("{flavour:?}: {seen:?}") };
         assert!(start.ended_age_secs.is_some_and(|age_secs| age_secs <= 6), "{flavour:?}: {start:?}");
-        let Answer::Task(TaskState::Failed { cause, .. }) = lab.ask(&Ask::Task(start.task.clone())) else { panic!("{flavour:?}: it failed") };
+        let Answer::Task(TaskState::Failed { cause, .. }) = lab.ask(&Ask::Task(start.task.clone())) else {
+            panic!("{flavour:?}: it failed")
+        };
         assert_eq!(&*cause.text, "MAX 8 vcpus allowed per VM on this node");
     }
 }

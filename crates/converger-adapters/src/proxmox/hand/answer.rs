@@ -205,9 +205,7 @@ fn task_state(state: codec::TaskState, age_secs: Option<u64>) -> TaskState {
         codec::TaskState::Failed { cause: codec::Cause::TaskKilled, text } => {
             TaskState::Lost(Cause::new(Trouble::Other, codec::Cause::TaskKilled.word(), &text))
         }
-        codec::TaskState::Failed { cause, text } => {
-            TaskState::Failed { cause: Cause::new(trouble(cause), cause.word(), &text), age_secs }
-        }
+        codec::TaskState::Failed { cause, text } => TaskState::Failed { cause: Cause::new(trouble(cause), cause.word(), &text), age_secs },
     }
 }
 

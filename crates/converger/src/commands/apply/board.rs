@@ -193,7 +193,12 @@ pub(super) fn ended(operation: &Operation, outcome: &Outcome) -> String {
         Outcome::Done(_) => render::GREEN,
         _ => render::RED,
     };
-    let code = outcome.code().map(|code| code.as_str()).or_else(|| render::nothing_sent(operation, outcome)).map(|code| format!(" ({code})")).unwrap_or_default();
+    let code = outcome
+        .code()
+        .map(|code| code.as_str())
+        .or_else(|| render::nothing_sent(operation, outcome))
+        .map(|code| format!(" ({code})"))
+        .unwrap_or_default();
     format!("{}{code}", styled(style, word(outcome)))
 }
 
