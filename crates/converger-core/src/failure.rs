@@ -80,6 +80,8 @@ pub enum Code {
     TaskFailed,
     /// It was carried out, and the guest is not as promised.
     PromiseBroken,
+    /// The guest was taken down for a restart, and was not started again.
+    GuestLeftDown,
     /// The answer was lost, and there is no trace of the change.
     NotCarriedOut,
     /// The guest did not go down in the time that it was given.

@@ -95,6 +95,7 @@ pub fn of_failure(code: Failure) -> Status {
         | Failure::ChangeRejected
         | Failure::TaskFailed
         | Failure::PromiseBroken
+        | Failure::GuestLeftDown
         | Failure::NotCarriedOut => (FAILED, 502),
         Failure::ClusterDown | Failure::QueueFull => (FAILED, 503),
         Failure::AnswerTooSlow | Failure::ReadingTooSlow | Failure::ShutdownTimeout => (FAILED, 504),

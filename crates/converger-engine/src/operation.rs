@@ -27,8 +27,8 @@ mod settling;
 
 use converger_core::apply::check;
 use converger_core::apply::{
-    Answer, Ask, Cause, End, Evidence, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution, Revision,
-    Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
+    Answer, Ask, Cause, End, Evidence, Fact, Findings, History, Operation, OperationId, Outcome, Place, Record, Release, Resolution,
+    Revision, Sent, TaskId, TaskSeen, Terms, Trouble, Uptime,
 };
 use converger_core::failure::Code;
 use converger_core::guest::NodeName;
@@ -142,6 +142,8 @@ pub struct State {
     checks: u32,
     task: Option<TaskId>,
     uptime_before_secs: Option<u64>,
+    /// The same as an earlier run recorded it.
+    recorded_uptime_secs: Option<u64>,
     /// What was waited since the guest was checked.
     passed_ms: u64,
     /// What is known of whether it was sent.
@@ -210,7 +212,9 @@ impl State {
         };
         let patience = if origin == Origin::Held { patience.for_held() } else { patience.for_recovery() };
         let sending = Sending::found(&history, uptime);
+        let recorded_uptime_secs = history.ended.as_ref().and_then(|(outcome, _)| recorded_uptime(outcome));
         let mut state = Self::with(history.operation, None, patience, origin, history.at_ms, sending);
+        state.recorded_uptime_secs = recorded_uptime_secs;
         state.task = history.task.map(|(task, _)| task);
         Some(state)
     }
@@ -233,6 +237,7 @@ impl State {
             checks: 0,
             task,
             uptime_before_secs,
+            recorded_uptime_secs: None,
             passed_ms: 0,
             sending,
             evidence,
@@ -493,6 +498,14 @@ impl State {
     fn close(&mut self, outcome: Outcome, is_recorded: bool) -> Option<Command> {
         self.stage = Stage::Ended { outcome, is_recorded };
         None
+    }
+}
+
+/// The uptime of a guest before its reboot, as the held end of an earlier run has it.
+fn recorded_uptime(outcome: &Outcome) -> Option<u64> {
+    match outcome.findings().observed.get("uptime_before_secs") {
+        Some(Fact::Number(secs)) => Some(*secs),
+        _ => None,
     }
 }
 

@@ -106,8 +106,8 @@ Examples:
 
 Each step is recorded before it is sent, checked on a fresh reading, and proven by another one. Being \
 killed at any moment loses nothing and repeats nothing: the next apply finds out what became of what was \
-under way. It keeps a guest back whose change was just being sent, for a minute at most, because that may \
-still arrive; a restart that was cut off may need a person's word (`converger ops resolve`). Ctrl-C, \
+under way. It keeps a guest back whose change was just being sent, for 131 seconds at most (longer by as \
+much as `timeout` is above 60 seconds), because that may still arrive; a restart that was cut off may need a person's word (`converger ops resolve`). Ctrl-C, \
 SIGTERM and a terminal that is closed begin nothing new and wait for what is under way; a second signal \
 leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
 carried out.

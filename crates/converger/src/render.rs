@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use anstyle::{AnsiColor, Style};
 use converger_adapters::proxmox::Report;
 use converger_core::action::{Change, Class, FieldChange, Impact, Risk};
-use converger_core::apply::{Evidence, Fact, Findings, History, Outcome, Word};
+use converger_core::apply::{Evidence, Fact, Findings, History, Operation, Outcome, Word, check};
 use converger_core::audit::{self, Conclusion, Summary};
 use converger_core::desired::{DesiredGuest, Restart};
 use converger_core::failure;
+use converger_core::guest::RunState;
 use converger_core::normalize::{Effect, Value};
 use converger_core::observe::{Observation, Pending, Status};
 use converger_core::plan::{Plan, Step, Verdict};
@@ -291,6 +292,20 @@ pub(crate) fn caused(word: &str, evidence: &Evidence, more: impl Iterator<Item =
     let facts: Vec<String> = worded.chain(more).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join("; ")) };
     format!("{}: {title}{facts}\n  {} {remedy}\n", styled(RED.bold(), word), styled(CYAN, "remedy:"))
+}
+
+/// Why an operation is done although it sent nothing; none where it sent its change.
+pub(crate) fn nothing_sent(operation: &Operation, outcome: &Outcome) -> Option<&'static str> {
+    let evidence = &outcome.findings().evidence;
+    if evidence.get("not_needed").is_some() {
+        return Some("not needed any more; nothing sent");
+    }
+    let is_found = matches!(evidence.get("found_so"), Some(Fact::Text(text)) if &**text == check::FOUND_BEFORE_SENDING);
+    is_found.then(|| match operation.step.change.leads_to() {
+        Some(RunState::Running) => "already running; nothing sent",
+        Some(RunState::Stopped) => "already stopped; nothing sent",
+        None => "already as declared; nothing sent",
+    })
 }
 
 /// Facts of an operation, in words.

@@ -507,3 +507,14 @@ fn faults_in_one_long_line_are_shown_without_reading_it_again_and_again() {
     let output = command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs");
     check_stop(&output, 2, &["100 faults in desired.json; there may be more"]);
 }
+
+/// The bound in the help is the one that the engine counts with.
+#[test]
+fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
+    let help = stdout(&run(&room(), &["apply", "--help"]));
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let patience = converger_engine::operation::Patience::default();
+    let bound = format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_ms.div_ceil(1000));
+    assert!(words.contains(&bound), "{bound}: {help}");
+    assert_eq!(patience.with_answers_of(61_000).late_ms, patience.late_ms + 1_000);
+}

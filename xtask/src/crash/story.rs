@@ -275,7 +275,7 @@ impl Stage {
         Ok(text.lines().map(|line| entry(line).ok_or_else(|| format!("no operation: {line}"))).collect())
     }
 
-    /// What was about to be sent keeps its guest for a minute after a crash, because it may still come. A person need not wait for that:
+    /// What was about to be sent keeps its guest for two minutes after a crash, because it may still come. A person need not wait for that:
     /// they look whether it arrived, and say so where it did not.
     fn look_after(&self, lab: &Lab) -> Result<(), Failure> {
         let list = self.converger(&["ops", "list", "lab", "--held", "--json"]);

@@ -24,6 +24,7 @@ guests:
   - { vmid: 101, kind: lxc, node: pve2, name: dns, state: stopped, config: { cores: 2 } }
   - { vmid: 102, kind: qemu, node: pve1, name: owned, state: stopped }
   - { vmid: 103, kind: qemu, node: pve2, name: far, state: stopped }
+  - { vmid: 104, kind: qemu, node: pve2, name: deaf, state: running, uptime_s: 1000, deaf: true }
 ha: { 'vm:102': { state: stopped } }
 ";
 
@@ -166,6 +167,42 @@ fn a_task_that_ended_is_as_old_as_it_is_on_its_own_node() {
             let Answer::Task(TaskState::Ended { age_secs: Some(age_secs), .. }) = lab.ask(&Ask::Task(task)) else { panic!("it has ended") };
             assert!((100..=115).contains(&age_secs), "{flavour:?} {off_s}: {age_secs} s");
         }
+    }
+}
+
+/// Also one that failed: a reboot that timed out is told from one that came later by that.
+#[test]
+fn a_reboot_that_failed_is_as_old_as_it_is_on_its_own_node() {
+    for flavour in FLAVOURS {
+        let mut lab = Lab::new(flavour);
+        let place = at("pve2", Kind::Qemu, 104);
+        let Sent::Task(task) = lab.send(&place, Change::Reboot { timeout_secs: 5 }) else { panic!("a task") };
+        lab.pass(60_000);
+        let Answer::Task(TaskState::Failed { cause, age_secs }) = lab.ask(&Ask::Task(task)) else { panic!("it failed") };
+        assert_eq!((cause.trouble, age_secs), (Trouble::ShutdownTimeout, Some(60)), "{flavour:?}");
+    }
+}
+
+/// The node starts a rebooted guest itself: that task is found although it is not ours, and says why the guest is down.
+#[test]
+fn the_start_that_failed_after_a_reboot_is_found_with_what_it_said() {
+    for flavour in FLAVOURS {
+        let mut lab = Lab::new(flavour);
+        assert_eq!(lab.carry_out(&web(), Change::Start), OK);
+        assert_eq!(lab.send(&web(), cores(9)), Sent::Done, "nobody counts processors at a write");
+        assert_eq!(lab.carry_out(&web(), Change::Reboot { timeout_secs: 30 }), OK);
+        lab.pass(5_000);
+        assert!(!lab.runs(&web()), "{flavour:?}");
+        let Answer::Tasks(mut seen) = lab.ask(&Ask::Tasks { place: web(), change: Change::Start, age_secs_max: 60 }) else {
+            panic!("a list")
+        };
+        seen.retain(|seen| !seen.is_ours);
+        let [start] = &seen[..] else { panic!("{flavour:?}: {seen:?}") };
+        assert!(start.ended_age_secs.is_some_and(|age_secs| age_secs <= 6), "{flavour:?}: {start:?}");
+        let Answer::Task(TaskState::Failed { cause, .. }) = lab.ask(&Ask::Task(start.task.clone())) else {
+            panic!("{flavour:?}: it failed")
+        };
+        assert_eq!(&*cause.text, "MAX 8 vcpus allowed per VM on this node");
     }
 }
 
@@ -365,7 +402,7 @@ fn how_tasks_end() {
     };
     assert_eq!(ends(TaskTwist::Warnings(3), None), TaskState::Ended { warnings: 3, age_secs: None });
     let failed = ends(TaskTwist::Fail("start failed: QEMU exited with code 1".into()), None);
-    assert!(matches!(&failed, TaskState::Failed(cause) if cause.text.contains("QEMU exited")), "{failed:?}");
+    assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.text.contains("QEMU exited")), "{failed:?}");
     let killed = ends(TaskTwist::Hang, Some(Act::KillTask(100)));
     assert!(matches!(&killed, TaskState::Lost(_)), "{killed:?}");
 }
@@ -378,7 +415,7 @@ fn a_locked_guest_fails_in_its_task_and_is_told_as_locked() {
         assert_eq!(lab.live(&web()).lock.as_deref(), Some("backup"));
         assert_eq!(lab.config(&web()).lock.as_deref(), Some("backup"));
         let failed = lab.carry_out(&web(), Change::Start);
-        assert!(matches!(&failed, TaskState::Failed(cause) if cause.trouble == Trouble::Locked), "{flavour:?} {failed:?}");
+        assert!(matches!(&failed, TaskState::Failed { cause, .. } if cause.trouble == Trouble::Locked), "{flavour:?} {failed:?}");
         assert!(!lab.runs(&web()));
     }
 }

@@ -201,7 +201,12 @@ pub enum TaskState {
         age_secs: Option<u64>,
     },
     /// It ended with an error.
-    Failed(Cause),
+    Failed {
+        /// What it said.
+        cause: Cause,
+        /// As where it ended well.
+        age_secs: Option<u64>,
+    },
     /// How it ended is not known: killed, its node went down, or nobody remembers it.
     Lost(Cause),
 }

@@ -79,6 +79,9 @@ impl Terms {
     }
 }
 
+/// What `found_so` says where the guest was as wanted before anything was sent.
+pub const FOUND_BEFORE_SENDING: &str = "before anything was sent";
+
 /// Whether a change may be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ready {

@@ -40,8 +40,21 @@ pub struct After<'r> {
     pub uptime_before_secs: Option<u64>,
     /// At least so many seconds have gone by since that was read.
     pub passed_secs: u64,
-    /// Its own task ended well, and was begun so many seconds ago, by the clock of the node that it ran on.
-    pub task_age_secs: Option<u64>,
+    /// Its uptime before the change as an earlier run recorded it. How long ago that was is not known.
+    pub recorded_uptime_secs: Option<u64>,
+    /// How its own task ended, where it has.
+    pub task: Option<TaskEnd>,
+}
+
+/// How the task of a change ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskEnd {
+    /// Whether it ended with an error.
+    pub is_failed: bool,
+    /// How many seconds ago it was begun, by the clock of the node that it ran on; none where that clock was not read.
+    pub age_secs: Option<u64>,
+    /// Whether the guest is on another node than it was: moved while it ran, it has a new process, and its uptime shows no restart.
+    pub is_moved: bool,
 }
 
 /// What must be read to tell whether a promise is kept.
@@ -103,7 +116,7 @@ fn of_change(kind: Kind, change: &Change, after: After<'_>) -> Kept {
         (Change::Start | Change::Shutdown { .. } | Change::Stop, Some(live), _) => runs_as(live, change.leads_to()),
         (Change::Reboot { .. }, Some(live), _) => runs_as(live, Some(RunState::Running)).and(|| match after.uptime_before_secs {
             Some(_) => fresh(live, after.uptime_before_secs, after.passed_secs),
-            None => started_since(live, after.task_age_secs),
+            None => compare_uptimes(live, after.recorded_uptime_secs, after.task),
         }),
         _ => Kept::Unclear(Evidence::default().with("unread", change.word())),
     }
@@ -148,7 +161,7 @@ fn runs_as(live: &Live, wanted: Option<RunState>) -> Kept {
 /// A guest that was not restarted has been up for at least as long as before and the time since.
 fn fresh(live: &Live, before_secs: Option<u64>, passed_secs: u64) -> Kept {
     let (Some(now), Some(before)) = (live.uptime_secs, before_secs) else {
-        return Kept::Unclear(Evidence::default().with("unread", "uptime"));
+        return Kept::Unclear(Evidence::default().with("unread", "uptime of the guest"));
     };
     let seen = Evidence::default().with("uptime_before_secs", before).with("uptime_secs", now);
     // One second is lost to rounding on each side.
@@ -156,14 +169,24 @@ fn fresh(live: &Live, before_secs: Option<u64>, passed_secs: u64) -> Kept {
     if is_fresh { Kept::Yes(seen) } else { Kept::No(seen) }
 }
 
-/// A guest that has been up for less time than its task is old was started after the task began. The other way round nothing is shown:
-/// clocks of nodes differ.
-fn started_since(live: &Live, task_age_secs: Option<u64>) -> Kept {
-    let (Some(now), Some(age)) = (live.uptime_secs, task_age_secs) else {
-        return Kept::Unclear(Evidence::default().with("unread", "uptime"));
-    };
-    let seen = Evidence::default().with("task_age_secs", age).with("uptime_secs", now);
-    if now < age { Kept::Yes(seen) } else { Kept::Unclear(seen) }
+/// Whether a guest was restarted since its reboot was begun, for a process that did not read its uptime before.
+///
+/// It was where it has been up for less time than an earlier run recorded, or than the reboot's task is old. It was not where it has been up
+/// for longer than both, or longer than a task that failed is old. Longer than a task that ended well is a contradiction: the node's clock was set.
+fn compare_uptimes(live: &Live, recorded_secs: Option<u64>, task: Option<TaskEnd>) -> Kept {
+    let Some(now) = live.uptime_secs else { return Kept::Unclear(Evidence::default().with("unread", "uptime of the guest")) };
+    let seen = Evidence::default().with("uptime_secs", now);
+    let seen = recorded_secs.into_iter().fold(seen, |seen, secs| seen.with("uptime_before_secs", secs));
+    let Some(task) = task else { return Kept::Unclear(seen.with("missing", "a task that rebooted it")) };
+    let seen = task.age_secs.into_iter().fold(seen, |seen, secs| seen.with("task_age_secs", secs));
+    match task.age_secs {
+        _ if task.is_failed && task.is_moved => Kept::Unclear(seen.with("moved", "to another node, which gives a guest a new uptime")),
+        _ if recorded_secs.is_some_and(|before| now < before) => Kept::Yes(seen),
+        None => Kept::Unclear(seen.with("unread", "age of the task: the clock of its node")),
+        Some(age) if now < age => Kept::Yes(seen),
+        Some(_) if task.is_failed || recorded_secs.is_some() => Kept::No(seen),
+        Some(_) => Kept::Unclear(seen),
+    }
 }
 
 /// What the restart was for is in effect: nothing of it still waits, and it was not taken back either.

@@ -25,7 +25,7 @@ const fn entry(code: Code, word: &'static str, title: &'static str, meaning: &'s
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 57] = [
+pub static TABLE: [Entry; 58] = [
     entry(
         Code::UsageWrong,
         "usage-wrong",
@@ -262,7 +262,7 @@ pub static TABLE: [Entry; 57] = [
         "task-failed",
         "the task that was to do it ended with an error",
         "Proxmox took the change on, its task ended with an error, and the guest is not as wanted.",
-        "Read the task's words in the evidence and its log on the node, then apply again.",
+        "Read what the task said in the evidence and its log on the node, correct that, then apply again.",
     ),
     entry(
         Code::PromiseBroken,
@@ -270,6 +270,13 @@ pub static TABLE: [Entry; 57] = [
         "the guest is not as it should be after the change",
         "The change was carried out as far as Proxmox says, but what was read afterwards is not what was promised.",
         "Compare what was observed with what was wanted; something else may change the guest at the same time.",
+    ),
+    entry(
+        Code::GuestLeftDown,
+        "guest-left-down",
+        "the guest is down: it went down for a restart and did not start again",
+        "The guest was shut down for a restart, and its start failed, or nothing started it in time. After a reboot the node starts the guest by a task of its own, which the evidence names as `start_task`; without it no start was seen, which also takes the privilege Sys.Audit on the node.",
+        "Correct what the start task said (for `vcpus allowed`: `cores` times `sockets` must not exceed the CPUs of the node), then start the guest: by `apply` where `state: running` is declared, otherwise with `qm start` or `pct start` on its node.",
     ),
     entry(
         Code::NotCarriedOut,

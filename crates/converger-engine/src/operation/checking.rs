@@ -120,7 +120,7 @@ impl State {
         match check::ready(&self.operation, terms, live, config) {
             Ready::Go => self.mark(Box::new(Clearing { uptime_secs: live.uptime_secs, revision: config.revision.clone() })),
             Ready::Refused(refusal) => self.refuse(&refusal, now_ms),
-            Ready::AsWanted => self.nothing_to_send(live, "found_so", "before anything was sent", now_ms),
+            Ready::AsWanted => self.nothing_to_send(live, "found_so", check::FOUND_BEFORE_SENDING, now_ms),
             Ready::NotNeeded => self.nothing_to_send(live, "not_needed", "what the restart is for is in effect", now_ms),
         }
     }

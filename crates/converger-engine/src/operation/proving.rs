@@ -7,12 +7,18 @@
 //!
 //! What never enters: sending. There is no way from here back to the change.
 
-use converger_core::apply::promise::{self, After, Kept};
+use std::cmp::Reverse;
+
+use converger_core::action::Change;
+use converger_core::apply::promise::{self, After, Kept, TaskEnd};
 use converger_core::apply::{
-    Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskId, TaskSeen, Trouble,
+    Answer, Ask, Cause, ConfigRead, Evidence, Fact, Findings, Live, Outcome, Place, Release, TaskId, TaskSeen, TaskState, Trouble,
 };
 use converger_core::failure::Code;
+use converger_core::guest::RunState;
 use converger_core::moment;
+use converger_core::observe::Status;
+use converger_core::plan::Reason;
 
 use super::patience::next_ms;
 use super::{Command, Stage, State, cause_of};
@@ -20,6 +26,8 @@ use super::{Command, Stage, State, cause_of};
 /// How much older than our intent a task that has ended may look and still be taken for ours: its node's clock and ours are read one after the
 /// other, and both may be mended meanwhile. One that is still at work is ours, whenever it says that it began.
 const SKEW_SECS: u64 = 10;
+/// A guest that is down so long after its reboot was not started again at once: its start is looked for.
+const START_MS: u64 = 2_000;
 /// How often a guest is followed to another node.
 const MOVES_MAX: u32 = 3;
 
@@ -30,8 +38,8 @@ pub(super) enum Why {
     Sent,
     /// Its task ended well; it was begun so long ago.
     TaskEnded { warnings: u32, age_secs: Option<u64> },
-    /// Its task ended with an error.
-    TaskFailed(Cause),
+    /// Its task ended with an error; it was begun so long ago.
+    TaskFailed { cause: Cause, age_secs: Option<u64> },
     /// Nobody knows how its task ended.
     TaskLost(Cause),
     /// Nobody knows whether it arrived.
@@ -45,6 +53,8 @@ pub(super) struct Proving {
     read: Read,
     live: Option<Box<Live>>,
     others: Others,
+    /// A guest that is down after its reboot, while its start task is looked for.
+    down: Option<Box<Down>>,
     waited_ms: u64,
     /// What was waited because nothing could be read.
     unread_ms: u64,
@@ -64,23 +74,45 @@ enum Others {
     Ended(Vec<Box<str>>),
 }
 
+/// What was read of a guest that is down after its reboot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Down {
+    observed: Evidence,
+    /// The last task that was to start it, once it was found.
+    start: Option<TaskId>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Tasks,
     Status,
     Config,
     Where,
+    /// The start tasks of a guest that is down after its reboot.
+    Starts,
+    /// How the last of them ended.
+    Start,
 }
 
 impl Proving {
-    /// How old the task is that ended well: as old as when that was read, and what was waited since. A guest that comes up meanwhile has
+    /// How old the task is that ended: as old as when that was read, and what was waited since. A guest that comes up meanwhile has
     /// been up for less than that.
     fn task_age_secs(&self) -> Option<u64> {
         let since_secs = self.waited_ms.saturating_add(self.unread_ms) / 1000;
         match self.why {
-            Why::TaskEnded { age_secs, .. } => age_secs.map(|secs| secs.saturating_add(since_secs)),
-            Why::Sent | Why::TaskFailed(_) | Why::TaskLost(_) | Why::Unknown { .. } => None,
+            Why::TaskEnded { age_secs, .. } | Why::TaskFailed { age_secs, .. } => age_secs.map(|secs| secs.saturating_add(since_secs)),
+            Why::Sent | Why::TaskLost(_) | Why::Unknown { .. } => None,
         }
+    }
+
+    /// How the task ended, for a promise that it is part of.
+    fn task_end(&self, is_moved: bool) -> Option<TaskEnd> {
+        let is_failed = match self.why {
+            Why::TaskEnded { .. } => false,
+            Why::TaskFailed { .. } => true,
+            Why::Sent | Why::TaskLost(_) | Why::Unknown { .. } => return None,
+        };
+        Some(TaskEnd { is_failed, age_secs: self.task_age_secs(), is_moved })
     }
 
     pub(super) fn is_waiting(&self) -> bool {
@@ -91,7 +123,7 @@ impl Proving {
 impl State {
     pub(super) fn prove(&mut self, why: Why) -> Option<Command> {
         let (read, live, others, waiting) = (Read::Status, None, Others::None, true);
-        self.prove_again(Proving { why, read, live, others, waited_ms: 0, unread_ms: 0, asked_ms: 0, waiting })
+        self.prove_again(Proving { why, read, live, others, down: None, waited_ms: 0, unread_ms: 0, asked_ms: 0, waiting })
     }
 
     /// From the first reading on: what was read before a wait is old.
@@ -101,7 +133,7 @@ impl State {
             Why::Unknown { .. } if has_tasks => Read::Tasks,
             _ => self.first_reading(),
         };
-        self.look(Proving { read, live: None, waiting: false, ..proving })
+        self.look(Proving { read, live: None, down: None, waiting: false, ..proving })
     }
 
     fn first_reading(&self) -> Read {
@@ -125,6 +157,14 @@ impl State {
             Read::Status => Ask::Status(self.place.clone()),
             Read::Config => Ask::Config(self.place.clone()),
             Read::Where => Ask::Where(self.place.vmid),
+            Read::Starts => {
+                Ask::Tasks { place: self.place.clone(), change: Change::Start, age_secs_max: self.start_age_secs_max(&proving) }
+            }
+            Read::Start => match proving.down.as_ref().and_then(|down| down.start.clone()) {
+                Some(start) => Ask::Task(start),
+                // INVARIANT: the start is read only once it was found; without it the guest is read again.
+                None => Ask::Status(self.place.clone()),
+            },
         };
         self.stage = Stage::Proving(proving);
         Some(Command::Ask(ask))
@@ -142,6 +182,14 @@ impl State {
             }
             (Read::Config, Answer::Config(config)) => self.weigh(proving, Some(&config), now_ms),
             (Read::Status | Read::Config, Answer::NotThere(_)) => self.look(Proving { read: Read::Where, ..proving }),
+            (Read::Starts, Answer::Tasks(tasks)) => self.find_start(proving, &tasks, now_ms),
+            (Read::Start, Answer::Task(TaskState::Failed { cause, .. })) => self.left_down(proving, &cause, now_ms),
+            (Read::Starts | Read::Start, Answer::Unread(_)) => {
+                let asked_ms = proving.asked_ms.saturating_add(self.asked_ms.max(1));
+                self.still_down(Proving { asked_ms, ..proving }, now_ms)
+            }
+            // A start that is at work or ended well explains nothing: the guest is read again.
+            (Read::Starts | Read::Start, _) => self.still_down(proving, now_ms),
             (Read::Where, Answer::Where(Some(found))) if self.is_elsewhere(&found) => {
                 self.moves += 1;
                 self.place = found;
@@ -223,7 +271,8 @@ impl State {
             config,
             uptime_before_secs: self.uptime_before_secs,
             passed_secs: self.passed_ms / 1000,
-            task_age_secs: proving.task_age_secs(),
+            recorded_uptime_secs: self.recorded_uptime_secs,
+            task: proving.task_end(self.moves > 0),
         };
         match promise::kept(&self.operation, after) {
             Kept::Yes(seen) => self.kept(&proving.why, seen, now_ms),
@@ -242,7 +291,7 @@ impl State {
         let evidence = match why {
             Why::Sent | Why::TaskEnded { warnings: 0, .. } => evidence,
             Why::TaskEnded { warnings, .. } => evidence.with("warnings", u64::from(*warnings)),
-            Why::TaskFailed(cause) => evidence.with("task_error", &*cause.text),
+            Why::TaskFailed { cause, .. } => evidence.with("task_error", &*cause.text),
             Why::TaskLost(_) | Why::Unknown { .. } if !is_idempotent => return self.unclear(why, observed, now_ms),
             Why::TaskLost(cause) => evidence.with("task_lost", cause.word.as_str()),
             Why::Unknown { .. } => evidence.with("found_so", "after the answer was lost"),
@@ -255,13 +304,9 @@ impl State {
         let change = &self.operation.step.change;
         let evidence = self.with_task(self.evidence.clone());
         match &proving.why {
-            Why::Sent | Why::TaskEnded { .. } if proving.waited_ms < self.patience.of_promise(change) => self.read_later(proving),
-            // Its task ended when it went down: nobody waits here until it is up, and nobody says that it never will be.
-            Why::TaskEnded { .. } if self.patience.may_come_up(change, proving.task_age_secs()) => {
-                self.end(Outcome::held(Code::TaskAtWork, Release::Reading, Findings { evidence, observed }), now_ms)
-            }
-            Why::Sent | Why::TaskEnded { .. } => self.end(Outcome::failed(Code::PromiseBroken, Findings { evidence, observed }), now_ms),
-            Why::TaskFailed(cause) => {
+            Why::TaskEnded { .. } if self.is_down_after_reboot(&proving) => self.look_for_start(proving, observed, now_ms),
+            Why::Sent | Why::TaskEnded { .. } => self.not_yet_kept(proving, observed, now_ms),
+            Why::TaskFailed { cause, .. } => {
                 let findings = Findings { evidence: cause.onto(evidence), observed };
                 self.end(self.task_failed(cause, findings), now_ms)
             }
@@ -281,6 +326,70 @@ impl State {
                 None => self.unclear(&proving.why, observed, now_ms),
             },
         }
+    }
+
+    /// The task ended well, and the guest is not as promised: it is read again for as long as that may take.
+    fn not_yet_kept(&mut self, proving: Proving, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let (change, evidence) = (&self.operation.step.change, self.with_task(self.evidence.clone()));
+        if proving.waited_ms < self.patience.of_promise(change) {
+            return self.read_later(proving);
+        }
+        // Its task ended when it went down: nobody waits here until it is up, and nobody says that it never will be.
+        if matches!(proving.why, Why::TaskEnded { .. }) && self.patience.may_come_up(change, proving.task_age_secs()) {
+            return self.end(Outcome::held(Code::TaskAtWork, Release::Reading, Findings { evidence, observed }), now_ms);
+        }
+        let code = if self.is_down_after_reboot(&proving) { Code::GuestLeftDown } else { Code::PromiseBroken };
+        self.end(Outcome::failed(code, Findings { evidence, observed }), now_ms)
+    }
+
+    /// Whether a guest is down although its reboot ended well: its node starts it by another task, which may have failed.
+    fn is_down_after_reboot(&self, proving: &Proving) -> bool {
+        let is_stopped = |live: &Live| live.status == Status::Known(RunState::Stopped);
+        matches!(self.operation.step.change, Change::Reboot { .. }) && proving.live.as_deref().is_some_and(is_stopped)
+    }
+
+    /// Asks for the start tasks of a guest that is down after its reboot. Most guests are up a moment later, and nothing is asked about them;
+    /// where readings fail it is asked once more, before the guest is given up.
+    fn look_for_start(&mut self, proving: Proving, observed: Evidence, now_ms: u64) -> Option<Command> {
+        let is_last = proving.waited_ms >= self.patience.of_promise(&self.operation.step.change);
+        let is_early = proving.waited_ms < START_MS || proving.asked_ms > 0;
+        if is_early && !is_last {
+            return self.not_yet_kept(proving, observed, now_ms);
+        }
+        self.look(Proving { read: Read::Starts, down: Some(Box::new(Down { observed, start: None })), ..proving })
+    }
+
+    /// How old a start task may be to come after the reboot.
+    fn start_age_secs_max(&self, proving: &Proving) -> u64 {
+        proving.task_age_secs().unwrap_or_else(|| self.age_secs_max())
+    }
+
+    /// The last start after the reboot, whoever began it: the node itself does it under another name than ours.
+    fn find_start(&mut self, proving: Proving, tasks: &[TaskSeen], now_ms: u64) -> Option<Command> {
+        let age_secs_max = self.start_age_secs_max(&proving);
+        let since = tasks.iter().filter(|seen| seen.ended_age_secs.is_none_or(|age_secs| age_secs <= age_secs_max));
+        // One at work has no age here and comes before all others; of one second the later id counts.
+        let last = since.min_by_key(|seen| (seen.ended_age_secs, Reverse(seen.task.clone())));
+        match (last.filter(|seen| seen.ended_age_secs.is_some()), &proving.down) {
+            (Some(seen), Some(down)) => {
+                let down = Down { start: Some(seen.task.clone()), ..(**down).clone() };
+                self.look(Proving { read: Read::Start, down: Some(Box::new(down)), ..proving })
+            }
+            _ => self.still_down(proving, now_ms),
+        }
+    }
+
+    fn still_down(&mut self, proving: Proving, now_ms: u64) -> Option<Command> {
+        let observed = proving.down.as_ref().map(|down| down.observed.clone()).unwrap_or_default();
+        self.not_yet_kept(proving, observed, now_ms)
+    }
+
+    /// The guest went down for its reboot, and the task that was to start it failed: it stays down, and waiting does not help.
+    fn left_down(&mut self, proving: Proving, cause: &Cause, now_ms: u64) -> Option<Command> {
+        let Some(down) = proving.down.clone() else { return self.prove_again(proving) };
+        let evidence = cause.onto(self.with_task(self.evidence.clone()));
+        let evidence = down.start.iter().fold(evidence, |evidence, start| evidence.with("start_task", start.as_str()));
+        self.end(Outcome::failed(Code::GuestLeftDown, Findings { evidence, observed: down.observed }), now_ms)
     }
 
     /// Nothing shows it, and it may have been sent so short a time ago that it still comes: the next start after that settles it.
@@ -308,13 +417,23 @@ impl State {
         match cause.trouble {
             Trouble::ShutdownTimeout if self.is_read_again() => Outcome::failed(Code::ShutdownTimeout, findings),
             Trouble::ShutdownTimeout => Outcome::held(Code::ShutdownTimeout, Release::Reading, findings),
+            _ if self.is_start_of_restart() => Outcome::failed(Code::GuestLeftDown, findings),
             _ => Outcome::failed(Code::TaskFailed, findings),
         }
     }
 
-    /// What was read does not settle it. What leads to the same twice is settled by the next reading that shows it.
+    /// Whether this start is the second half of a restart: the guest ran, and was taken down for it.
+    fn is_start_of_restart(&self) -> bool {
+        let step = &self.operation.step;
+        step.change == Change::Start && matches!(step.reason, Reason::RestartForConfig(_))
+    }
+
+    /// What was read does not settle it. What leads to the same twice is settled by the next reading that shows it, and so is a reboot whose
+    /// task ended and of which something could not be read this time.
     fn unclear(&mut self, why: &Why, observed: Evidence, now_ms: u64) -> Option<Command> {
-        let release = if promise::is_idempotent(&self.operation.step.change) { Release::Reading } else { Release::Person };
+        let is_incomplete = matches!(why, Why::TaskEnded { .. } | Why::TaskFailed { .. }) && observed.get("unread").is_some();
+        let is_read_later = is_incomplete || promise::is_idempotent(&self.operation.step.change);
+        let release = if is_read_later { Release::Reading } else { Release::Person };
         let evidence = self.with_task(self.evidence.clone());
         let (code, evidence) = match why {
             Why::TaskLost(cause) => (Code::TaskLost, cause.onto(evidence)),

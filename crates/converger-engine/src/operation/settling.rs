@@ -3,6 +3,7 @@
 //! A task that takes too long is never helped along: a graceful shutdown stays graceful (design 6.22), and the guest is held
 //! until a reading tells.
 
+use converger_core::action::Change;
 use converger_core::apply::{Answer, Ask, Evidence, Findings, Outcome, Release, TaskId, TaskState};
 use converger_core::failure::Code;
 
@@ -41,7 +42,7 @@ impl State {
         match answer {
             Answer::Task(TaskState::Running) => self.go_on(Settling { unread_ms: 0, ..settling }, now_ms),
             Answer::Task(TaskState::Ended { warnings, age_secs }) => self.prove(Why::TaskEnded { warnings, age_secs }),
-            Answer::Task(TaskState::Failed(cause)) => self.prove(Why::TaskFailed(cause)),
+            Answer::Task(TaskState::Failed { cause, age_secs }) => self.prove(Why::TaskFailed { cause, age_secs }),
             Answer::Task(TaskState::Lost(cause)) => self.prove(Why::TaskLost(cause)),
             other => {
                 let unread_ms = settling.unread_ms.saturating_add(self.asked_ms);
@@ -70,9 +71,15 @@ impl State {
         self.wait(ms)
     }
 
+    /// What a later run needs to tell whether a reboot happened: the uptime before it.
+    fn uptime_before(&self) -> Evidence {
+        let secs = self.uptime_before_secs.filter(|_| matches!(self.operation.step.change, Change::Reboot { .. }));
+        secs.into_iter().fold(Evidence::default(), |seen, secs| seen.with("uptime_before_secs", secs))
+    }
+
     /// Held until a reading tells.
     pub(super) fn hold(&mut self, code: Code, evidence: Evidence, now_ms: u64) -> Option<Command> {
-        let findings = Findings { evidence, ..Findings::default() };
-        self.end(Outcome::held(code, Release::Reading, findings), now_ms)
+        let observed = self.uptime_before();
+        self.end(Outcome::held(code, Release::Reading, Findings { evidence, observed }), now_ms)
     }
 }

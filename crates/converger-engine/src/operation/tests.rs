@@ -1,6 +1,6 @@
 //! Stories of single operations, told as what happened and what was done about it.
 
-use converger_core::apply::{Answer, Fact, History, Outcome, Place, Record, Release, Sent, TaskState, Trouble};
+use converger_core::apply::{Answer, Cause, Fact, History, Live, Outcome, Place, Record, Release, Sent, TaskSeen, TaskState, Trouble};
 
 use super::*;
 use crate::testing::*;
@@ -208,6 +208,62 @@ fn a_reboot_that_left_the_guest_as_it_was_is_a_broken_promise() {
     assert_eq!(end(&state), "failed promise-broken");
 }
 
+/// A guest that is down after its reboot, with these start tasks in its list, and what the last of them said.
+fn down_after_reboot(starts: &[TaskSeen], start: Option<TaskState>) -> (State, Vec<String>) {
+    let up = Answer::Status(live("running", 1000));
+    let reboot = Answer::Task(TaskState::Ended { warnings: 0, age_secs: Some(5) });
+    let mut answers = vec![cluster(), up, config_waiting(), sent_task(), reboot];
+    answers.extend(std::iter::repeat_n([status("stopped"), config(4)], 8).flatten());
+    for _ in 0..200 {
+        answers.extend([status("stopped"), config(4), Answer::Tasks(starts.to_vec())]);
+        answers.extend(start.clone().map(Answer::Task));
+    }
+    play(fresh("reboot"), &answers)
+}
+
+/// The node starts a rebooted guest by a task of its own. Where that fails the guest is down, and waiting for it would not help.
+#[test]
+fn a_reboot_whose_guest_cannot_start_again_names_the_start_that_failed() {
+    let by_the_node = |name: &str, age_secs| TaskSeen { is_ours: false, ..over(name, age_secs) };
+    let too_many = Cause::new(Trouble::Other, "other", "MAX 2 vcpus allowed per VM on this node");
+    let failed = || Some(TaskState::Failed { cause: too_many.clone(), age_secs: None });
+    let (state, trace) = down_after_reboot(&[by_the_node("T0", 90), by_the_node("T2", 3)], failed());
+    assert_eq!(end(&state), "failed guest-left-down");
+    assert_eq!(trace.iter().filter(|word| *word == "tasks").count(), 1, "it is told at once: {trace:?}");
+    let findings = state.ended().expect("ended").findings();
+    let expected = Evidence::default().with("task", "T1").with("start_task", "T2").with("cause", "other");
+    assert_eq!(findings.evidence, expected.with("said", "MAX 2 vcpus allowed per VM on this node"));
+    assert_eq!(findings.observed.get("run_state"), Some(&"stopped".into()));
+}
+
+/// A start of before the reboot says nothing about it, and one at work or one that ended well is not why the guest is down.
+#[test]
+fn a_guest_that_stays_down_without_a_failed_start_is_waited_for_and_left_down() {
+    for (starts, start) in [
+        (vec![over("T0", 90)], None),
+        (vec![], None),
+        (vec![at_work("T2"), over("T0", 3)], None),
+        (vec![over("T2", 3)], Some(TaskState::Ended { warnings: 0, age_secs: None })),
+        (vec![over("T2", 3)], Some(TaskState::Lost(cause(Trouble::Other)))),
+    ] {
+        let (state, trace) = down_after_reboot(&starts, start);
+        assert_eq!(end(&state), "failed guest-left-down", "{starts:?}");
+        assert!(trace.iter().filter(|word| *word == "tasks").count() > 20, "{starts:?}: all the patience");
+        assert_eq!(state.ended().expect("ended").findings().evidence.get("start_task"), None);
+    }
+}
+
+/// The second half of a restart by a stop and a start.
+#[test]
+fn a_start_that_fails_in_a_restart_says_that_the_guest_was_left_down() {
+    let (mut operation, terms) = step_of("start");
+    operation.step.reason = step_of("reboot").0.step.reason;
+    let failed = Answer::Task(TaskState::Failed { cause: cause(Trouble::Other), age_secs: None });
+    let answers = [cluster(), status("stopped"), config(2), sent_task(), failed, status("stopped"), config(2)];
+    let (state, _) = play(State::new(operation, terms, Patience::default()), &answers);
+    assert_eq!(end(&state), "failed guest-left-down");
+}
+
 #[test]
 fn a_promise_is_read_and_not_believed() {
     let mut answers = checked("stopped", &[sent_task(), ended()]);
@@ -221,7 +277,7 @@ fn a_promise_is_read_and_not_believed() {
 
 #[test]
 fn a_failed_task_is_done_where_the_promise_holds_and_failed_where_not() {
-    let failed = |trouble| Answer::Task(TaskState::Failed(cause(trouble)));
+    let failed = |trouble| Answer::Task(TaskState::Failed { cause: cause(trouble), age_secs: None });
     let answers = checked("stopped", &[sent_task(), failed(Trouble::Other), status("running")]);
     let state = check_story("start", &answers, &format!("{CHECK}, commit tasked, task, status, commit ended, -"), "done");
     assert_eq!(state.ended().expect("ended").findings().evidence.get("task_error"), Some(&Fact::from("some words")));
@@ -231,7 +287,7 @@ fn a_failed_task_is_done_where_the_promise_holds_and_failed_where_not() {
 
 #[test]
 fn a_shutdown_that_times_out_is_held_until_it_is_read_and_never_escalates() {
-    let timeout = Answer::Task(TaskState::Failed(cause(Trouble::ShutdownTimeout)));
+    let timeout = Answer::Task(TaskState::Failed { cause: cause(Trouble::ShutdownTimeout), age_secs: None });
     let answers = checked("running", &[sent_task(), timeout, status("running")]);
     let told = format!("{CHECK}, commit tasked, task, status, commit ended, -");
     check_story("shutdown", &answers, &told, "held shutdown-timeout (reading)");

@@ -85,6 +85,8 @@ pub enum Act {
     ClockJump(i64),
     /// The clock of one node does.
     NodeClockJump(String, i64),
+    /// A node has so many processors from now on, as with other hardware. Guests that run go on.
+    Cpus(String, u64),
     /// All entries on a path are taken away.
     Revoke(String),
     /// What was taken away on a path is there again.
@@ -103,7 +105,9 @@ impl Act {
         match self {
             Self::NodeDown(name) | Self::NodeUp(name) | Self::Blind(name) | Self::Seeing(name) => vec![name],
             Self::ServiceDown(name, _) | Self::ServiceHung(name, _) | Self::ServiceUp(name, _) => vec![name],
-            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) | Self::NodeClockJump(name, _) => vec![name],
+            Self::Slow(name, _) | Self::Show(name, _) | Self::Move(_, name) | Self::NodeClockJump(name, _) | Self::Cpus(name, _) => {
+                vec![name]
+            }
             Self::Isolate(names) => names.iter().map(String::as_str).collect(),
             _ => Vec::new(),
         }
@@ -141,6 +145,7 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Move(vmid, node) => move_guest(world, vmid, &node),
         Act::PrepareSnapshot(vmid, name) => prepare_snapshot(world, vmid, &name),
         Act::ClockJump(seconds) => jump(&mut world.skew_ms, seconds),
+        Act::Cpus(name, cpus) => world.nodes.get_mut(&name).map_or((), |node| node.cpus = cpus),
         Act::NodeClockJump(name, seconds) => world.nodes.get_mut(&name).map_or((), |node| jump(&mut node.clock_off_ms, seconds)),
         Act::Revoke(path) => world.access.revoke(&path),
         Act::Regrant(path) => world.access.regrant(&path),

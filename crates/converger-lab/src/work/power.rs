@@ -40,9 +40,23 @@ pub(super) fn begin_start(world: &mut World, node: &str, kind: Kind, vmid: u32) 
         _ if guest.is_running() => return Err(format!("{} {vmid} already running", kind.word())),
         _ => {}
     }
+    if let Some(error) = too_many_cpus(world, node, guest) {
+        // Proxmox applies what is pending before it counts the processors, so that it stays applied.
+        update::apply_pending(world, vmid);
+        return Err(error);
+    }
     missing_bridge(world, node, guest)?;
     update::apply_pending(world, vmid);
     Ok(world.pace.start_ms)
+}
+
+/// Why a virtual machine cannot start with as many processors as it is to have. `vcpus` does not count, and a container is not refused: its
+/// `cores` only limit it.
+fn too_many_cpus(world: &World, node: &str, guest: &Guest) -> Option<String> {
+    let (config, allowed) = (guest.merged(), world.nodes.get(node)?.cpus);
+    let number = |key: &str| config.get(key).and_then(|text| text.parse::<u64>().ok()).filter(|number| *number > 0);
+    let wanted = number("sockets").or_else(|| number("smp")).unwrap_or(1).saturating_mul(number("cores").unwrap_or(1));
+    (guest.kind == Kind::Qemu && wanted > allowed).then(|| format!("MAX {allowed} vcpus allowed per VM on this node"))
 }
 
 fn missing_bridge(world: &World, node: &str, guest: &Guest) -> Result<(), String> {

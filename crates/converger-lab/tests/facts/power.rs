@@ -72,6 +72,44 @@ fn a_reboot_ends_before_the_guest_is_up_and_gives_it_another_process() {
     });
 }
 
+/// The write of too many cores succeeds; only the start counts the processors of the node: `sockets` times `cores`, whatever `vcpus` says.
+#[test]
+fn a_virtual_machine_with_more_cores_than_its_node_has_does_not_start() {
+    in_every_release(|| {
+        let two = SMALL.replace("pve1: {}", "pve1: { cpus: 2 }");
+        for (form, ends) in [("cores=2", "OK"), ("cores=3", TOO_MANY), ("sockets=2", TOO_MANY), ("cores=4&vcpus=2", TOO_MANY)] {
+            let mut lab = Lab::new(&two);
+            lab.done("PUT", &format!("{GUEST}/config"), form);
+            assert_eq!(lab.task("POST", &format!("{GUEST}/status/start"), ""), ends, "{form}");
+            let status = if ends == "OK" { "running" } else { "stopped" };
+            assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], status, "{form}");
+        }
+        let mut lab = Lab::new(&two);
+        lab.done("PUT", &format!("{CONTAINER}/config"), "cores=4");
+        lab.done("POST", &format!("{CONTAINER}/status/start"), "");
+    });
+}
+
+const TOO_MANY: &str = "MAX 2 vcpus allowed per VM on this node";
+
+/// The task of the reboot ends well; the start that fails is a task of its own, by the node.
+#[test]
+fn a_reboot_into_more_cores_than_its_node_has_leaves_the_guest_down() {
+    in_every_release(|| {
+        let two = SMALL.replace("pve1: {}", "pve1: { cpus: 2 }").replace("name: web,", "name: web, state: running,");
+        let mut lab = Lab::new(&two);
+        lab.done("PUT", &format!("{GUEST}/config"), "cores=4");
+        assert_eq!(lab.task("POST", &format!("{GUEST}/status/reboot"), ""), "OK");
+        lab.pass(5_000);
+        assert_eq!(lab.get(&format!("{GUEST}/status/current"))["status"], "stopped");
+        let tasks = lab.get("/nodes/pve1/tasks?source=all&vmid=100");
+        let start = tasks.as_array().into_iter().flatten().find(|task| task["type"] == "qmstart").cloned().unwrap_or_default();
+        assert_eq!((&start["status"], &start["user"]), (&TOO_MANY.into(), &"root@pam".into()), "{tasks}");
+        let config = lab.get(&format!("{GUEST}/config?current=1"));
+        assert_eq!(config["cores"], 4, "what waited took effect when the guest went down");
+    });
+}
+
 #[test]
 fn a_lock_stops_a_start_in_its_task_and_a_write_at_once() {
     in_every_release(|| {

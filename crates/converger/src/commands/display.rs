@@ -84,7 +84,8 @@ impl EventSink for Display {
             RunEvent::RecoveryStarted { operations } => {
                 let count = render::counted(u64::try_from(operations).unwrap_or(u64::MAX), "operation");
                 let _ = writeln!(anstream::stderr(), "finding out what became of {count} of an earlier run");
-                shown.board = Some(Board::new(Subject::Past, operations));
+                let subject = Subject::Past { is_reported_later: shown.prints_recovered };
+                shown.board = Some(Board::new(subject, operations));
             }
             RunEvent::RecoveryEnded(report) => {
                 shown.board = None;

@@ -253,12 +253,13 @@ fn guest(operation: &Operation) -> String {
     format!("{} {} {}", operation.guest.vmid, operation.guest.kind, theirs(&operation.guest.name))
 }
 
-fn line(history: &History, widths: &Widths) -> String {
+fn line<'h>(history: &'h History, widths: &Widths) -> String {
     let operation = &history.operation;
     let &Widths { id, guest: wide, change } = widths;
     // Why it was held is over where somebody or a reading settled it.
     let ended = history.ended.as_ref().filter(|_| history.resolved.is_none());
-    let code = ended.and_then(|(outcome, _)| outcome.code()).map(|code| format!(" ({})", code.as_str())).unwrap_or_default();
+    let reason = |outcome: &'h Outcome| outcome.code().map(|code| code.as_str()).or_else(|| render::nothing_sent(operation, outcome));
+    let code = ended.and_then(|(outcome, _)| reason(outcome)).map(|reason| format!(" ({reason})")).unwrap_or_default();
     let style = if history.progress().is_held() { render::RED } else { render::BOLD };
     format!(
         "{}  {:<id$}  {:<wide$}  {:<change$}  {}{code}\n",

@@ -294,7 +294,7 @@ pub(crate) fn answer(bug: Option<Bug>, operation: &Operation, answer: Answer, ha
             }
             Answer::Config(config)
         }
-        Answer::Task(TaskState::Lost(cause)) if bug == Bug::LostIsFailed => Answer::Task(TaskState::Failed(cause)),
+        Answer::Task(TaskState::Lost(cause)) if bug == Bug::LostIsFailed => Answer::Task(TaskState::Failed { cause, age_secs: None }),
         Answer::Unread(_) if bug == Bug::UnreadIsStopped && !has_sent => Answer::Status(Live {
             status: Status::Known(RunState::Stopped),
             word: "stopped".into(),

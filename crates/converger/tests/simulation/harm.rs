@@ -3,8 +3,9 @@
 //!
 //! What never enters: what should come of it.
 
+use converger_core::guest::RunState;
 use converger_core::testing::Rng;
-use converger_lab::{Act, Answer, Face, Fate, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
+use converger_lab::{Act, Answer, Face, Fate, GuestSetting, Part, Request, RequestFault, TaskFault, TaskTwist, Twist};
 use converger_store::Fault;
 
 use super::scene::{OTHER, Scene};
@@ -60,6 +61,7 @@ pub(crate) enum Kind {
     HalfSnapshot,
     ClockJump,
     NodeClockJump,
+    FewCpus,
     OtherFace,
     Revoked,
     HaTakesOver,
@@ -116,7 +118,7 @@ impl Kind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 68] = [
+    pub(crate) const ALL: [Self; 69] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -165,6 +167,7 @@ impl Kind {
         Self::HalfSnapshot,
         Self::ClockJump,
         Self::NodeClockJump,
+        Self::FewCpus,
         Self::OtherFace,
         Self::Revoked,
         Self::HaTakesOver,
@@ -187,6 +190,9 @@ impl Kind {
         Self::NoRoom,
     ];
 }
+
+/// The processors of every node.
+pub(crate) const CPUS: u64 = 8;
 
 /// An answer that says yes and nothing else.
 const EMPTY: &str = "{\"success\":1,\"data\":null}";
@@ -266,6 +272,10 @@ pub(crate) fn draw(rng: &mut Rng, scene: &Scene, least: usize, undisturbed: Undi
     if rng.one_in(20) {
         harms.extend(seldom(rng, scene).into_iter().flatten());
     }
+    // Few worlds have a guest that is restarted.
+    if rng.one_in(4) {
+        harms.extend(cannot_start_again(scene));
+    }
     harms
 }
 
@@ -304,6 +314,17 @@ fn seldom(rng: &mut Rng, scene: &Scene) -> Option<Vec<Harm>> {
         4 if scene.is_granted => Some(vec![of(Kind::Revoked, Moment::Request(1 + rng.below(10)))]),
         _ => None,
     }
+}
+
+/// A guest that is to be restarted goes down, and its node has too few processors to start it again.
+fn cannot_start_again(scene: &Scene) -> Option<Harm> {
+    let is_restarted = |guest: &&GuestSetting| {
+        let restarts = scene.wanted.get(&guest.vmid).is_some_and(|wanted| wanted.restarts && wanted.state != Some(RunState::Stopped));
+        restarts && guest.kind == converger_lab::Kind::Qemu && guest.state.is_some() && !guest.deaf
+    };
+    let guest = scene.setting.guests.iter().find(is_restarted)?;
+    let few = Harm::at(Kind::FewCpus, Moment::BeforeSend);
+    Some(Harm { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..few })
 }
 
 fn moment(rng: &mut Rng, kind: Kind, undisturbed: Undisturbed) -> Moment {
@@ -391,6 +412,8 @@ impl Harm {
             Kind::Blind => Blow::Act(Act::Blind(node()), Some(Act::Seeing(node()))),
             Kind::ClockJump => Blow::Act(Act::ClockJump(self.jump_secs()), None),
             Kind::NodeClockJump => Blow::Act(Act::NodeClockJump(node(), self.jump_secs()), None),
+            // No virtual machine starts there: neither one that is told to, nor one that is rebooted.
+            Kind::FewCpus => Blow::Act(Act::Cpus(node(), 0), Some(Act::Cpus(node(), CPUS))),
             Kind::OtherFace => Blow::Act(Act::Show(node(), self.face()), Some(Act::Show(node(), Face::Own))),
             Kind::Revoked => Blow::Act(Act::Revoke("/".to_owned()), Some(Act::Regrant("/".to_owned()))),
             _ => return None,
@@ -490,6 +513,7 @@ impl Harm {
             Kind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
             Kind::Blind => is_entry && is_list && !lists("\"vmid\":"),
             Kind::Unlisted => is_list && !lists(&format!("\"vmid\":{}", self.vmid)),
+            Kind::FewCpus => is_there && lists("vcpus allowed per VM"),
             // The answer arrives well, and says inside of it how it is meant.
             Kind::Revoked => is(200, "") && lists("Permission check failed"),
             _ => false,

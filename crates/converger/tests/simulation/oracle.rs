@@ -360,11 +360,12 @@ impl Oracle {
         (case.last, case.word) = (ask.word(), None);
         case.is_read |= matches!(answer, Answer::Status(_) | Answer::Config(_));
         let asked = case.asks_again();
+        let is_own_task = !matches!(ask, Ask::Task(task) if case.is_start_after_reboot(task));
         match (answer, snapshot) {
             (Answer::Cluster(_), snapshot) => case.cluster = snapshot,
             (Answer::Status(_), snapshot) => case.status = snapshot,
             (Answer::Config(_), snapshot) => case.config = snapshot,
-            (Answer::Task(state), _) => case.task_lost = matches!(state, TaskState::Lost(_)),
+            (Answer::Task(state), _) if is_own_task => case.task_lost = matches!(state, TaskState::Lost(_)),
             (Answer::Where(Some(_)), _) => self.moved(),
             _ => {}
         }
@@ -373,9 +374,14 @@ impl Oracle {
         }
     }
 
-    /// A task is asked about only once it is written down, and it is one of ours on this guest.
+    /// A task is asked about only once it is written down, and it is one of ours on this guest. The start that follows a reboot is not ours, and
+    /// is asked about once the reboot is written down.
     fn asked_about(&mut self, id: &OperationId, task: &TaskId) {
         let Some(case) = self.cases.get(id) else { return };
+        if case.is_start_after_reboot(task) {
+            let is_written = case.task.is_some() || matches!(case.ended, Some(Outcome::Held { .. }));
+            return self.demand(is_written, "S1", || format!("{id} asks about the start {task}, and its own task is not in the journal"));
+        }
         // What was held keeps its records, and its task may have turned up since.
         let is_held = matches!(case.ended, Some(Outcome::Held { .. }));
         let is_written = case.task.as_ref() == Some(task) || is_held;
@@ -526,6 +532,11 @@ impl Case {
         let is_in_effect = truth(&self.config).zip(wanted).is_some_and(|(truth, wanted)| truth::has_in_effect(&truth, wanted, fields));
         let is_right = self.sends == 0 && is_up && is_in_effect;
         (!is_right).then(|| ("S17", "not needed, and it was sent, or what it was for is not in effect".into()))
+    }
+
+    /// Whether a task is the one by which the node starts the guest that this reboots.
+    fn is_start_after_reboot(&self, task: &TaskId) -> bool {
+        self.is_once() && task.as_str().contains(&format!(":qmstart:{}:", self.operation.guest.vmid))
     }
 
     /// Once is not twice: what it did cannot be told from what it was.

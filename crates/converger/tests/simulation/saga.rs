@@ -37,6 +37,9 @@ pub(crate) const SAGAS: [(Of, &str, &[&str]); 12] = [
 const WORDS: [&str; 7] = ["failed", "crashed before", "crashed after", "crashed again", "power lost", "not written", "repeated"];
 /// Of those that have one, their task fails, hangs, is killed and warns.
 const OF_A_TASK: &str = "task failed";
+/// Of those that take a guest down to start it again, the start fails.
+const START_FAILED: &str = "start failed";
+const RESTARTS: [&str; 2] = ["reboot", "restart"];
 const UNDONE: &str = "undone";
 
 /// Writes that the codec knows and no saga plays, and why: none of them is an operation yet, so that there is nothing to record, recover or
@@ -116,6 +119,20 @@ impl Sagas {
             self.told(&saga, OF_A_TASK, scene(), vec![Harm::at(task, Moment::BeforeSend)], sends);
         }
         self.told(&saga, OF_A_TASK, scene(), vec![Harm::at(Kind::TaskKilled, Moment::AfterSend)], sends);
+        if RESTARTS.contains(&step) {
+            self.left_down(&saga, &scene, commands, sends);
+        }
+    }
+
+    /// The guest goes down for its restart and cannot start again; the process dies before and after each command of that.
+    fn left_down(&mut self, saga: &str, scene: &dyn Fn() -> Scene, commands: u64, sends: u64) {
+        let few = || Harm::at(Kind::FewCpus, Moment::BeforeSend);
+        self.told(saga, START_FAILED, scene(), vec![few()], sends);
+        for at in 1..=commands {
+            for death in [Kind::CrashBefore, Kind::CrashAfter] {
+                self.told(saga, "crashed again", scene(), vec![few(), Harm::at(death, Moment::Command(at))], sends);
+            }
+        }
     }
 
     /// The process dies, and dies again at each command of its recovery: twice is once.
@@ -217,7 +234,8 @@ impl Sagas {
         // A config is written at once.
         let task = (!step.starts_with("config")).then_some(OF_A_TASK);
         let played = self.played.get(&saga).cloned().unwrap_or_default();
-        let lacking = WORDS.into_iter().chain(own).chain(task).filter(|word| !played.contains_key(word));
+        let start = RESTARTS.contains(&step).then_some(START_FAILED);
+        let lacking = WORDS.into_iter().chain(own).chain(task).chain(start).filter(|word| !played.contains_key(word));
         self.wrong.extend(lacking.map(|word| format!("{saga}: never {word}")));
     }
 }

@@ -312,7 +312,9 @@ fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
     let mut wanted = Wanted { name: guest.name.clone().unwrap_or_default(), ..Wanted::default() };
     let mut json = named(guest);
     let runs = guest.state.is_some();
-    let wants_to_run = if rng.percent(70) { !runs } else { runs };
+    // By chance alone hardly any guest is one that runs, is to go on running, and has to be restarted for it.
+    let is_restarted = runs && guest.kind == Kind::Qemu && rng.one_in(6);
+    let wants_to_run = if rng.percent(70) && !is_restarted { !runs } else { runs };
     if !rng.one_in(5) {
         wanted.state = Some(if wants_to_run { RunState::Running } else { RunState::Stopped });
         json["state"] = json!(if wants_to_run { "running" } else { "stopped" });
@@ -325,9 +327,13 @@ fn wish(rng: &mut Rng, guest: &GuestSetting, vmid: u32) -> (Wanted, Json) {
     if !rng.one_in(40) {
         json["stop_timeout"] = json!(format!("{}s", 2 + rng.below(3)));
     }
-    if rng.percent(if wanted.state.is_some() { 45 } else { 100 }) {
+    if is_restarted || rng.percent(if wanted.state.is_some() { 45 } else { 100 }) {
         json["config"] = config(rng, &mut wanted);
-        if rng.one_in(2) {
+        if is_restarted {
+            json["config"]["cores"] = json!(3);
+            wanted.config.insert("cores", Some("3".to_owned()));
+        }
+        if is_restarted || rng.one_in(2) {
             json["restart"] = json!("when-needed");
             wanted.is_hopeless |= guest.deaf;
             wanted.restarts = true;

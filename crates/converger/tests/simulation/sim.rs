@@ -119,6 +119,7 @@ const STATES: &[&str] = &[
     "given up by a later reading",
     "done although its task failed",
     "done with warnings",
+    "the start after a reboot failed",
     "an operation was not run",
     "a change became a task",
     "a change was done at once",

@@ -35,6 +35,7 @@ pub(crate) const ENDS: &[&str] = &[
     "change-rejected",
     "task-failed",
     "promise-broken",
+    "guest-left-down",
     "not-carried-out",
     "shutdown-timeout",
     "task-overdue",
@@ -432,6 +433,9 @@ impl Stage {
         if evidence.get("task_error").is_some() {
             self.sometimes("done although its task failed");
         }
+        if evidence.get("start_task").is_some() {
+            self.sometimes("the start after a reboot failed");
+        }
         if evidence.get("never_sent").is_some() {
             self.sometimes("never sent");
         }
@@ -465,7 +469,7 @@ impl Stage {
         let mut acts = vec![Act::Heal, Act::Show(self.entry.clone(), Face::Own)];
         for node in nodes {
             acts.extend([Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part)));
-            acts.extend([Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
+            acts.extend([Act::Cpus(node.clone(), harm::CPUS), Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
         }
         for vmid in vmids {
             let is_odd = self.world.truth(vmid).and_then(|truth| truth.process).is_some_and(|word| word != "running");

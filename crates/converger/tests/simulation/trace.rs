@@ -87,7 +87,7 @@ impl fmt::Display for Brief<'_> {
             Answer::Task(state) => match state {
                 TaskState::Running => out.write_str("at work"),
                 TaskState::Ended { warnings, .. } => write!(out, "ended, {warnings} warnings"),
-                TaskState::Failed(cause) => write!(out, "failed: {}", cause.text),
+                TaskState::Failed { cause, .. } => write!(out, "failed: {}", cause.text),
                 TaskState::Lost(cause) => write!(out, "lost: {}", cause.text),
             },
             Answer::Tasks(seen) => write!(out, "{} tasks", seen.len()),

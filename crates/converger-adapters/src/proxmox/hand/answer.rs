@@ -51,7 +51,7 @@ pub fn clock(ask: &Ask, came: &Result<Event, Failure>) -> Option<Command> {
             (tasks.len() >= TASKS_LISTED_MAX || tasks.iter().any(decides)).then(|| place.node.clone())
         }
         // Of all that is sent, only a reboot leaves a guest that nothing else tells from one that was left alone.
-        (Ask::Task(task), Ok(Event::Task(codec::TaskState::Ended { .. }))) => {
+        (Ask::Task(task), Ok(Event::Task(codec::TaskState::Ended { .. } | codec::TaskState::Failed { .. }))) => {
             Upid::new(task.as_str()).filter(|upid| upid.worker() == "qmreboot").map(|upid| upid.node().clone())
         }
         _ => None,
@@ -205,7 +205,7 @@ fn task_state(state: codec::TaskState, age_secs: Option<u64>) -> TaskState {
         codec::TaskState::Failed { cause: codec::Cause::TaskKilled, text } => {
             TaskState::Lost(Cause::new(Trouble::Other, codec::Cause::TaskKilled.word(), &text))
         }
-        codec::TaskState::Failed { cause, text } => TaskState::Failed(Cause::new(trouble(cause), cause.word(), &text)),
+        codec::TaskState::Failed { cause, text } => TaskState::Failed { cause: Cause::new(trouble(cause), cause.word(), &text), age_secs },
     }
 }
 

@@ -86,7 +86,7 @@ fn shown(answer: &Answer) -> String {
         Answer::Sent(Sent::Task(_)) => "task".into(),
         Answer::Sent(Sent::Done) => "done".into(),
         Answer::Task(TaskState::Lost(cause)) => of("lost", cause),
-        Answer::Task(TaskState::Failed(cause)) => of("failed", cause),
+        Answer::Task(TaskState::Failed { cause, .. }) => of("failed", cause),
         Answer::Task(TaskState::Ended { warnings, .. }) => format!("ended {{ warnings: {warnings} }}"),
         Answer::Task(TaskState::Running) => "running".into(),
         Answer::Where(found) => found.as_ref().map_or("nowhere".into(), |place| format!("on {}", place.node.as_str())),

@@ -242,8 +242,10 @@ impl Inner {
             Ask::Where(_) => Answer::Where(None),
             Ask::Send { place, change, .. } => Answer::Sent(self.send(place.vmid.get(), change)),
             Ask::Task(task) => Answer::Task(match self.tasks.iter().find(|own| own.id == *task) {
-                Some(own) if self.deaf.contains(&own.vmid) => TaskState::Failed(testing::cause(Trouble::ShutdownTimeout)),
-                Some(own) if own.is_failed => TaskState::Failed(testing::cause(Trouble::Other)),
+                Some(own) if self.deaf.contains(&own.vmid) => {
+                    TaskState::Failed { cause: testing::cause(Trouble::ShutdownTimeout), age_secs: None }
+                }
+                Some(own) if own.is_failed => TaskState::Failed { cause: testing::cause(Trouble::Other), age_secs: None },
                 Some(_) => TaskState::Running,
                 None => TaskState::Ended { warnings: 0, age_secs: None },
             }),

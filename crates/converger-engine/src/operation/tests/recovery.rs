@@ -262,22 +262,20 @@ fn a_reboot_whose_task_is_known_is_proven_by_a_guest_that_came_up_since() {
     check_recovery(open("reboot", None), &found, RECOVERED, "done");
 }
 
-/// Up for as long as its task is old or longer, or without the environment's time, it is not shown to have been restarted; without a
-/// task it may have been somebody else; after a lost or failed one nobody knows what comes.
+/// Up for as long as its task is old or longer, it is not shown to have been restarted; without a task it may have been somebody else; after
+/// a lost one nobody knows what comes.
 #[test]
 fn a_reboot_that_nothing_proves_is_still_for_a_person() {
     let up = |secs| Answer::Status(live("running", secs));
     let told = "task, status, config, commit ended, -";
     let tasked = || open("reboot", Some("T1"));
-    for story in [[ended_of_age(60), up(60), config(4)], [ended_of_age(60), up(1000), config(4)], [ended(), up(3), config(4)]] {
+    for story in [[ended_of_age(60), up(60), config(4)], [ended_of_age(60), up(1000), config(4)]] {
         check_recovery(tasked(), &story, told, "held outcome-unclear (person)");
     }
     let nobodys = [tasks(&[]), up(3), config(4)];
     check_recovery(open("reboot", None), &nobodys, "tasks, status, config, commit ended, -", "held outcome-unclear (person)");
     let lost = Answer::Task(TaskState::Lost(cause(Trouble::Other)));
     check_recovery(tasked(), &[lost, up(3), config(4)], told, "held task-lost (person)");
-    let failed = Answer::Task(TaskState::Failed(cause(Trouble::Other)));
-    check_recovery(tasked(), &[failed, up(3), config(4)], told, "held outcome-unclear (person)");
     let mut waiting = vec![ended_of_age(60)];
     waiting.extend(std::iter::repeat_n([up(3), config_waiting()], 200).flatten());
     let state = State::recover(tasked(), Patience::default(), Some(&started_since())).expect("open");
@@ -288,17 +286,116 @@ fn a_reboot_that_nothing_proves_is_still_for_a_person() {
     assert_eq!(end(&play(state, &taken_back).0), "failed promise-broken", "what the restart was for waits no more and is not in effect");
 }
 
+fn failed_of_age(trouble: Trouble, age_secs: Option<u64>) -> Answer {
+    Answer::Task(TaskState::Failed { cause: cause(trouble), age_secs })
+}
+
+/// What a recovery could not read this time the next one reads: nobody is asked for a person's word before that.
+#[test]
+fn a_reboot_of_which_something_could_not_be_read_is_read_again() {
+    let told = "task, status, config, commit ended, -";
+    let no_uptime = || Answer::Status(Live { uptime_secs: None, ..live("running", 0) });
+    let (clock, uptime) = ("age of the task: the clock of its node", "uptime of the guest");
+    for (task, status, missing) in [
+        (ended(), Answer::Status(live("running", 3)), clock),
+        (failed_of_age(Trouble::Other, None), Answer::Status(live("running", 3)), clock),
+        (ended_of_age(60), no_uptime(), uptime),
+        (failed_of_age(Trouble::Other, Some(60)), no_uptime(), uptime),
+    ] {
+        let answers = [task, status, config(4)];
+        let state = check_recovery(open("reboot", Some("T1")), &answers, told, "held outcome-unclear (reading)");
+        let observed = &state.ended().expect("ended").findings().observed;
+        assert_eq!(observed.get("unread"), Some(&missing.into()), "{answers:?}");
+    }
+}
+
+/// A reboot whose task failed, found after a crash: nothing was recorded of it but its task.
+#[test]
+fn a_failed_reboot_is_settled_by_the_age_of_its_task() {
+    let told = "task, status, config, commit ended, -";
+    let up = |secs| Answer::Status(live("running", secs));
+    let restarted = [failed_of_age(Trouble::ShutdownTimeout, Some(60)), up(3), config(4)];
+    let state = check_recovery(open("reboot", Some("T1")), &restarted, told, "done");
+    assert_eq!(state.ended().expect("ended").findings().evidence.get("task_error"), Some(&"some words".into()));
+    for (trouble, ends) in [(Trouble::Locked, "failed task-failed"), (Trouble::ShutdownTimeout, "held shutdown-timeout (reading)")] {
+        let story = [failed_of_age(trouble, Some(60)), up(1000), config_waiting()];
+        check_recovery(open("reboot", Some("T1")), &story, told, ends);
+    }
+}
+
+/// A reboot that timed out, as the run that sent it left it in the journal.
+fn reboot_that_timed_out() -> History {
+    let up = |secs| Answer::Status(live("running", secs));
+    let timeout = failed_of_age(Trouble::ShutdownTimeout, Some(60));
+    let answers = [cluster(), up(1000), config_waiting(), sent_task(), timeout, up(1060), config_waiting()];
+    let (state, _) = play(fresh("reboot"), &answers);
+    assert_eq!(end(&state), "held shutdown-timeout (reading)");
+    let (mut history, id) = (open("reboot", Some("T1")), state.operation().id.clone());
+    let outcome = state.ended().expect("ended").clone();
+    history.add(Record::Ended { id, outcome, at_ms: NOW_MS }).expect("legal");
+    history
+}
+
+/// The uptime before it was recorded, and its task has an end: a later reading settles it without a person.
+#[test]
+fn a_reboot_that_timed_out_is_settled_by_the_uptimes() {
+    let timeout = |age_secs| failed_of_age(Trouble::ShutdownTimeout, age_secs);
+    let up = |secs| Answer::Status(live("running", secs));
+    let cases = [
+        // It was restarted since: by the age of the task, and without it by the uptime before.
+        ([timeout(Some(300)), up(30), config(4)], "done"),
+        ([timeout(Some(9000)), up(2000), config(4)], "done"),
+        ([timeout(None), up(30), config(4)], "done"),
+        // It was not, or it was and what the restart was for still waits, or it went down and stayed down.
+        ([timeout(Some(300)), up(1300), config_waiting()], "failed shutdown-timeout"),
+        ([timeout(Some(300)), up(30), config_waiting()], "failed shutdown-timeout"),
+        ([timeout(Some(300)), status("stopped"), config(4)], "failed shutdown-timeout"),
+    ];
+    for (answers, ends) in cases {
+        check_recovery(reboot_that_timed_out(), &answers, "task, status, config, commit resolved, -", ends);
+    }
+    let unread = [timeout(None), up(1300), config_waiting()];
+    let state = check_recovery(reboot_that_timed_out(), &unread, "task, status, config, -", "held outcome-unclear (reading)");
+    let observed = &state.ended().expect("ended").findings().observed;
+    assert_eq!(observed.get("unread"), Some(&"age of the task: the clock of its node".into()));
+    assert_eq!(observed.get("uptime_before_secs"), Some(&Fact::from(1000)));
+}
+
+/// A guest that is moved while it runs has a new process elsewhere: its young uptime shows no restart.
+#[test]
+fn a_reboot_that_timed_out_is_not_done_because_the_guest_moved() {
+    let gone = Answer::NotThere(cause(Trouble::NotThere));
+    let moved = [gone, Answer::Where(Some(place("pve2"))), Answer::Status(live("running", 30)), config(4)];
+    let answers = [&[failed_of_age(Trouble::ShutdownTimeout, Some(300))], &moved[..]].concat();
+    let told = "task, status, where, status, config, -";
+    let state = check_recovery(reboot_that_timed_out(), &answers, told, "held outcome-unclear (person)");
+    assert!(state.ended().expect("ended").findings().observed.get("moved").is_some());
+}
+
+/// Also where the task outlived all patience: the run that sent it records the uptime before.
+#[test]
+fn a_reboot_that_is_overdue_records_the_uptime_before_it() {
+    let mut answers = vec![cluster(), Answer::Status(live("running", 1000)), config_waiting(), sent_task()];
+    answers.extend(std::iter::repeat_n(Answer::Task(TaskState::Running), 1000));
+    let (state, _) = play(fresh("reboot"), &answers);
+    assert_eq!(end(&state), "held task-overdue (reading)");
+    assert_eq!(state.ended().expect("ended").findings().observed.get("uptime_before_secs"), Some(&Fact::from(1000)));
+}
+
 /// A guest takes a minute to come up. Who finds its reboot in the journal does not wait for that, and says nothing about how it ends; the
 /// next reading finds it up, for less time than its task is old by then.
 #[test]
 fn l4_who_comes_back_waits_for_no_guest_that_is_on_its_way_up() {
-    let down = || [status("stopped"), config(2)];
+    // No start of it is listed.
+    let down = || [status("stopped"), config(2), tasks(&[])];
     let mut story = vec![ended_of_age(2)];
-    story.extend(std::iter::repeat_with(down).take(200).flatten());
+    story.extend(std::iter::repeat_with(|| [status("stopped"), config(2)]).take(5).flatten());
+    story.push(tasks(&[]));
     let brief = |history| State::recover(history, Patience::default().brief(), Some(&started_since())).expect("open");
     let (ms, ends) = waited_for(brief(open("reboot", Some("T1"))), &story);
     assert!((1_000..2_000).contains(&ms) && ends == "held task-at-work (reading)", "{ms} {ends}");
-    let (ms, ends) = waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &story);
+    let again = [vec![ended_of_age(2)], down().into()].concat();
+    let (ms, ends) = waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &again);
     assert_eq!((ms, ends.as_str()), (0, "held task-at-work (reading)"), "nobody waits a second time");
     let up = [ended_of_age(64), Answer::Status(live("running", 2)), config(4)];
     let told = "task, status, config, commit resolved, -";
@@ -306,7 +403,7 @@ fn l4_who_comes_back_waits_for_no_guest_that_is_on_its_way_up() {
     // The time that the guest was given to go down, a minute, and what it may take to come up: after that it comes no more.
     let Change::Reboot { timeout_secs } = step_of("reboot").0.step.change else { panic!("a reboot") };
     let late_secs = u64::from(timeout_secs) + (Patience::default().slack_ms + Patience::default().reboot_ms) / 1000;
-    for (age, ends) in [(late_secs - 1, "held task-at-work (reading)"), (late_secs, "failed promise-broken")] {
+    for (age, ends) in [(late_secs - 1, "held task-at-work (reading)"), (late_secs, "failed guest-left-down")] {
         let (_, found) =
             waited_for(brief(held("reboot", Some("T1"), Release::Reading)), &[vec![ended_of_age(age)], down().into()].concat());
         assert_eq!(found, ends, "{age}");
@@ -347,7 +444,7 @@ fn what_was_held_until_a_reading_is_resolved_by_one() {
     check_recovery(held("start", Some("T1"), Release::Reading), &done, "task, status, config, commit resolved, -", "done");
     let found = [tasks(&[over("T1", 0)]), ended(), status("running"), config(2)];
     check_recovery(held("start", None, Release::Reading), &found, "tasks, task, status, config, commit resolved, -", "done");
-    let failed = Answer::Task(TaskState::Failed(cause(Trouble::Other)));
+    let failed = Answer::Task(TaskState::Failed { cause: cause(Trouble::Other), age_secs: None });
     let failed = [failed, status("stopped"), config(2)];
     check_recovery(held("start", Some("T1"), Release::Reading), &failed, "task, status, config, commit resolved, -", "failed task-failed");
 }
@@ -442,7 +539,7 @@ fn one_answer_that_took_an_hour_ends_nothing() {
 
 #[test]
 fn the_later_reading_releases_what_did_not_come_about() {
-    let timeout = Answer::Task(TaskState::Failed(cause(Trouble::ShutdownTimeout)));
+    let timeout = Answer::Task(TaskState::Failed { cause: cause(Trouble::ShutdownTimeout), age_secs: None });
     let story = "task, status, config, commit resolved, -";
     let still_up = [timeout, status("running"), config(2)];
     check_recovery(held("shutdown", Some("T1"), Release::Reading), &still_up, story, "failed shutdown-timeout");

@@ -41,14 +41,23 @@ pub(in crate::commands) enum Subject {
     /// Steps that are carried out.
     Steps,
     /// What became of steps of earlier runs: nothing is sent.
-    Past,
+    Past {
+        /// How each ended is printed afterwards, so that it is not shown here too.
+        is_reported_later: bool,
+    },
+}
+
+impl Subject {
+    fn shows_ends(self) -> bool {
+        self != Self::Past { is_reported_later: true }
+    }
 }
 
 impl Board {
     /// For so many operations.
     pub(in crate::commands) fn new(subject: Subject, count: usize) -> Self {
         let (sender, lines) = mpsc::channel();
-        let shows = move || if progress::is_screen() { paint(&lines, count) } else { write(&lines, subject) };
+        let shows = move || if progress::is_screen() { paint(&lines, subject, count) } else { write(&lines, subject) };
         let painter = thread::Builder::new().spawn(shows).ok();
         if painter.is_some() {
             let lines = sender.clone();
@@ -64,7 +73,7 @@ impl Board {
     /// An operation is further than before.
     pub(in crate::commands) fn show_progress(&self, notice: &OperationProgress) {
         let is_end = notice.outcome.is_some();
-        let text = if self.subject == Subject::Past && !is_end { looked_for(notice) } else { text(notice) };
+        let text = if self.subject != Subject::Steps && !is_end { looked_for(notice) } else { text(notice) };
         let line = Line::Step { operation: notice.operation.id.as_str().to_owned(), text, phase: notice.phase, is_end };
         if let Some(lines) = &self.lines {
             progress::said();
@@ -86,7 +95,7 @@ impl Drop for Board {
 }
 
 /// A line that turns for each that is under way, one that stays for each that has ended, and below them how many of all have.
-fn paint(lines: &mpsc::Receiver<Line>, count: usize) {
+fn paint(lines: &mpsc::Receiver<Line>, subject: Subject, count: usize) {
     let (screen, mut bars) = (MultiProgress::with_draw_target(canvas::target()), BTreeMap::<String, ProgressBar>::new());
     // One alone needs no counting.
     let all = (count > 1).then(|| counting(&screen, count));
@@ -102,7 +111,9 @@ fn paint(lines: &mpsc::Receiver<Line>, count: usize) {
                 if let Some(bar) = bar {
                     bar.finish_and_clear();
                 }
-                let _ = screen.println(shown(text));
+                if subject.shows_ends() {
+                    let _ = screen.println(shown(text));
+                }
                 all.iter().for_each(|all| all.inc(1));
             }
             Line::Step { operation, text, .. } => {
@@ -123,7 +134,8 @@ fn write(lines: &mpsc::Receiver<Line>, subject: Subject) {
         let said = match &line {
             Line::Words(words) => Some(*words),
             Line::Step { text, phase, is_end, .. } => {
-                (*is_end || (*phase == Phase::Sent && subject == Subject::Steps)).then_some(text.as_str())
+                let is_shown = if *is_end { subject.shows_ends() } else { *phase == Phase::Sent && subject == Subject::Steps };
+                is_shown.then_some(text.as_str())
             }
         };
         said.into_iter().for_each(write_line);
@@ -164,7 +176,7 @@ fn looked_for(notice: &OperationProgress) -> String {
 fn text(notice: &OperationProgress) -> String {
     let title = title(&notice.operation);
     match &notice.outcome {
-        Some(outcome) => format!("{title}: {}", ended(outcome)),
+        Some(outcome) => format!("{title}: {}", ended(&notice.operation, outcome)),
         None => format!("{title}: {}", phase(notice.phase)),
     }
 }
@@ -176,14 +188,17 @@ pub(super) fn title(operation: &Operation) -> String {
 }
 
 /// How it ended, with the cause where there is one.
-pub(super) fn ended(outcome: &Outcome) -> String {
+pub(super) fn ended(operation: &Operation, outcome: &Outcome) -> String {
     let style = match outcome {
         Outcome::Done(_) => render::GREEN,
         _ => render::RED,
     };
-    // Nobody was taken down for it, which a plain `done` would not say.
-    let needless = outcome.findings().evidence.get("not_needed").map(|_| "not needed any more");
-    let code = outcome.code().map(|code| code.as_str()).or(needless).map(|code| format!(" ({code})")).unwrap_or_default();
+    let code = outcome
+        .code()
+        .map(|code| code.as_str())
+        .or_else(|| render::nothing_sent(operation, outcome))
+        .map(|code| format!(" ({code})"))
+        .unwrap_or_default();
     format!("{}{code}", styled(style, word(outcome)))
 }
 

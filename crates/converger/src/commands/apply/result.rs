@@ -113,7 +113,7 @@ fn lost(environment: &EnvironmentName, path: &Path, error: &io::Error) -> Stop {
 
 /// How one operation ended, and where that is not well, why, what to do, and where there is more.
 fn line(environment: &EnvironmentName, reported: &Reported) -> String {
-    let mut text = format!("{}: {}\n", board::title(&reported.operation), board::ended(&reported.outcome));
+    let mut text = format!("{}: {}\n", board::title(&reported.operation), board::ended(&reported.operation, &reported.outcome));
     if reported.outcome.end() == Fate::Done {
         return text;
     }
