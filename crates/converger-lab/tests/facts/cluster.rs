@@ -65,6 +65,24 @@ fn without_pvestatd_the_cluster_list_is_frozen_for_five_minutes_and_the_lists_of
 }
 
 #[test]
+fn a_running_guest_shows_how_long_its_process_runs_in_both_lists() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        let own = |lab: &mut Lab| {
+            let rows = lab.get("/nodes/a/qemu");
+            rows.as_array().into_iter().flatten().find(|row| row["vmid"] == 101).and_then(|row| row["uptime"].as_u64())
+        };
+        lab.pass(10_000);
+        let (then, now) = (lab.row(101)["uptime"].as_u64(), own(&mut lab));
+        assert!(then.zip(now).is_some_and(|(then, now)| (0..=10).contains(&(now - then))), "{then:?} {now:?}");
+        lab.act(Act::ServiceDown("a".to_owned(), Part::Statd));
+        lab.pass(100_000);
+        let (frozen, now) = (lab.row(101)["uptime"].as_u64(), own(&mut lab));
+        assert!(frozen == then && now.zip(then).is_some_and(|(now, then)| (100..=111).contains(&(now - then))), "{frozen:?} {now:?}");
+    });
+}
+
+#[test]
 fn a_node_that_comes_back_starts_what_is_to_start_on_boot() {
     in_every_release(|| {
         let mut lab = Lab::new(&CLUSTER.replace("name: three,", "name: three, config: { onboot: 1 },"));

@@ -102,8 +102,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let environment = ground.desired.environment().clone();
     let connection = ground.config.connection.as_ref().ok_or_else(|| spine::unconfigured(&environment))?;
     let _lock = memory.lock(&environment)?;
-    let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
-    let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
+    let proxmox = spine::connect(&environment, &ground.config)?.with_needs(Needs::of(&ground.desired));
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
     let hand = Arc::new(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?);
     let silence = Arc::new(Silence::new(connection.clock));
@@ -122,7 +121,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     }
     let report = match recovered.operations() {
         [] => report,
-        _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
+        _ => spine::take(proxmox, &environment, &ground.desired.scope())?.1,
     };
     // Whatever could not be found out, because the run is being left, keeps its guest.
     let remembered = memory.remembered(&environment)?;

@@ -4,7 +4,6 @@ use std::error::Error as _;
 use std::future::Future;
 use std::path::{Path, PathBuf};
 
-use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
 use converger_core::apply::Illegal;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
@@ -54,22 +53,17 @@ pub(super) fn at(directory: &Path) -> Result<Memory, Stop> {
 /// remembered; of one that cannot be read it is not known what it remembers, and nothing is planned then (G17).
 pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Result<Remembered, Stop> {
     let Ok(directory) = state::directory(config.state.as_deref()) else { return Ok(Remembered::default()) };
-    converger_store::glance(&directory, environment, since_ms()).map_err(|error| {
+    converger_store::glance(&directory, environment).map_err(|error| {
         let (said, help) = told(&error);
         let stop = Stop::failed(format!("whether something is frozen or held is not known: {said}"));
         help.into_iter().fold(stop, Stop::help).code(Some(Code::JournalUnreadable))
     })
 }
 
-/// Since when a change may not be in the list of the cluster yet.
-fn since_ms() -> u64 {
-    state::now_ms().saturating_sub(LIST_AGE_MS_MAX)
-}
-
 impl Memory {
     /// The same of the store that is open.
     pub(super) fn remembered(&self, environment: &EnvironmentName) -> Result<Remembered, Stop> {
-        self.wait(self.store.remembered(environment.clone(), since_ms())).map_err(|error| failed(&error))
+        self.wait(self.store.remembered(environment.clone())).map_err(|error| failed(&error))
     }
 
     /// One process drives an environment (design 6.23), as long as it has this.

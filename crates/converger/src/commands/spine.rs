@@ -68,7 +68,7 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     let open: Vec<History> = remembered.unsettled.extract_if(.., |history| history.progress().is_open()).collect();
     let told: String = open.iter().map(render::unsettled).collect();
     let _ = write!(anstream::stderr(), "{}", screen::err(&told));
-    let needs = Needs::of(desired).afresh(&remembered.changed);
+    let needs = Needs::of(desired);
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
     Ok(judged(ground, seen, remembered))
 }
