@@ -24,9 +24,9 @@ use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Res
 use super::shell::quoted;
 
 pub use causes::{Note, Reason};
+pub use converger_core::observe::{Need, Needs};
 use node_lists::{NodeLists, OwnRow};
 use rows::NextRead;
-pub use converger_core::observe::{Need, Needs};
 pub(super) use rows::fallback_name;
 
 /// What is to be read.

@@ -103,7 +103,14 @@ fn guest(truth: &Observation, row: &ObservedGuest) -> Guest {
         }
     }
     let status = json!({"status": raw, "name": row.name, "ha": {"managed": u8::from(ha.is_some()), "state": ha}});
-    Guest { kind: row.kind.word(), node, listed: Some(listed.to_string()), own: None, current: status.to_string(), pending: items(row, tags) }
+    Guest {
+        kind: row.kind.word(),
+        node,
+        listed: Some(listed.to_string()),
+        own: None,
+        current: status.to_string(),
+        pending: items(row, tags),
+    }
 }
 
 /// The config as `/pending` lists it.

@@ -37,7 +37,9 @@ impl Guest {
             Some(_) => "running".into(),
         };
         let mut row = json!({ "vmid": vmid, "status": process, "uptime": if process == "running" { 105 } else { 0 } });
-        for (key, own) in [("name", "name"), ("lock", "lock"), ("tags", "tags"), ("maxcpu", "cpus"), ("maxmem", "maxmem"), ("template", "template")] {
+        for (key, own) in
+            [("name", "name"), ("lock", "lock"), ("tags", "tags"), ("maxcpu", "cpus"), ("maxmem", "maxmem"), ("template", "template")]
+        {
             let value = [&listed[key], &current[key]].into_iter().find(|value| value.is_string() || value.is_number());
             row.as_object_mut().expect("a row").extend(value.map(|value| (own.to_owned(), value.clone())));
         }

@@ -14,7 +14,9 @@ const STOPPED: Option<RunState> = Some(RunState::Stopped);
 /// A running guest that the cluster's list has last heard of when its process had run for so long, and its node lists now like this.
 fn reported(vmid: u32, then: &str, then_secs: u32, own: &str) -> Guest {
     let plain = running(vmid, "n1");
-    let listed = plain.listed.map(|row| row.replace("\"running\"", &format!("\"{then}\"")).replace("\"uptime\":100", &format!("\"uptime\":{then_secs}")));
+    let listed = plain
+        .listed
+        .map(|row| row.replace("\"running\"", &format!("\"{then}\"")).replace("\"uptime\":100", &format!("\"uptime\":{then_secs}")));
     Guest { listed, own: Some(own.replace("$", &vmid.to_string())), ..plain }
 }
 
@@ -80,7 +82,13 @@ fn both_lists_decide_the_run_state_together() {
     let full = &["qemu?full=1"][..];
     let cases: [(&str, Guest, &str, &[&str], bool); 9] = [
         ("both say running, the report is recent", reported(100, "running", 970, OWN_RUNNING), "running", &[], false),
-        ("both say running, the report is too old to exclude a pause", reported(100, "running", 969, OWN_RUNNING), "run-state-unclear", full, false),
+        (
+            "both say running, the report is too old to exclude a pause",
+            reported(100, "running", 969, OWN_RUNNING),
+            "run-state-unclear",
+            full,
+            false,
+        ),
         ("the report is very old", reported(100, "running", 900, OWN_RUNNING), "run-state-unclear", full, true),
         ("a pause is only in the cluster's list", reported(100, "paused", 995, OWN_RUNNING), "run-state-unclear", &[], false),
         ("the report is of an earlier process", reported(100, "running", 5000, OWN_RUNNING), "run-state-unclear", full, false),
@@ -93,7 +101,8 @@ fn both_lists_decide_the_run_state_together() {
         let desk = Desk::with(ALONE, [(100, guest)]).instead("qemu?full=1", vec![success(&format!("[{paused}]"))]);
         let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
         assert_eq!(cause(&taken, 100), expected, "{name}");
-        let asked: Vec<String> = paths(&desk).into_iter().filter_map(|path| Some(path.strip_prefix("nodes/n1/")?.replace("qemu/", ""))).collect();
+        let asked: Vec<String> =
+            paths(&desk).into_iter().filter_map(|path| Some(path.strip_prefix("nodes/n1/")?.replace("qemu/", ""))).collect();
         assert_eq!(asked[1..], *more, "{name}");
         assert_eq!(taken.notes.iter().any(|note| note.reason == Reason::ReportLate), is_late, "{name}: {:?}", taken.notes);
     }
@@ -102,7 +111,8 @@ fn both_lists_decide_the_run_state_together() {
 #[test]
 fn a_container_has_no_pause_that_would_be_asked_for() {
     let row = r#"{"vmid":100,"type":"lxc","node":"n1","status":"running","name":"g100","uptime":10}"#;
-    let own = r#"{"vmid":100,"status":"running","name":"g100","uptime":500,"lock":"backup","tags":"b;a","template":0,"cpus":2,"maxmem":1024}"#;
+    let own =
+        r#"{"vmid":100,"status":"running","name":"g100","uptime":500,"lock":"backup","tags":"b;a","template":0,"cpus":2,"maxmem":1024}"#;
     let desk = Desk::with(ALONE, [(100, Guest { listed: Some(row.into()), own: Some(own.into()), ..container(100, "n1") })]);
     let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
     let guest = find(&taken, 100);
@@ -118,7 +128,11 @@ fn g17_a_run_state_is_unknown_where_the_list_of_its_node_cannot_be_read() {
     let cases = [
         (raw(595, "No route to host"), "node-silent", "node n2 does not answer (595 No route to host); unknown on it: guest 101"),
         (raw(596, "Connection timed out"), "node-silent", "node n2 does not answer (596 Connection timed out); unknown on it: guest 101"),
-        (failure("\"403\"", "Permission check failed"), "node-list-unread", "node n2 does not list its guests (403 Permission check failed); unknown on it: guest 101"),
+        (
+            failure("\"403\"", "Permission check failed"),
+            "node-list-unread",
+            "node n2 does not list its guests (403 Permission check failed); unknown on it: guest 101",
+        ),
         (failure("500", "oops"), "node-list-unread", "node n2 does not list its guests (500 oops); unknown on it: guest 101"),
         (malformed, "node-list-unread", ""),
         (success("{}"), "node-list-unread", ""),
@@ -141,7 +155,8 @@ fn g17_a_run_state_is_unknown_where_the_list_of_its_node_cannot_be_read() {
 
 #[test]
 fn g17_the_list_of_one_kind_that_cannot_be_read_says_nothing_about_the_other() {
-    let desk = Desk::with(ALONE, [(100, guest(100, "n1")), (200, container(200, "n1"))]).instead("n1/lxc", vec![raw(596, "Connection timed out")]);
+    let desk =
+        Desk::with(ALONE, [(100, guest(100, "n1")), (200, container(200, "n1"))]).instead("n1/lxc", vec![raw(596, "Connection timed out")]);
     let taken = read(&desk, &[100, 200], &Needs::Declared([].into()), None).expect("a reading");
     assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 200).as_str()), ("stopped", "no-answer"));
     assert!(taken.observation.nodes.iter().all(|node| node.online));
@@ -173,8 +188,16 @@ fn a_guest_that_the_list_of_its_node_lacks_is_looked_for_by_itself() {
     let cases = [
         ("it is there all the same", lacks(), "stopped"),
         ("it moved", lacks().instead("100/pending", vec![gone()]), "moved-while-read"),
-        ("it vanished", lacks().instead("100/pending", vec![gone()]).instead("nextid?vmid=100", vec![success("\"100\"")]), "gone-while-read"),
-        ("the token lost its privilege", lacks().instead("100/pending", vec![failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)")]), "not-permitted"),
+        (
+            "it vanished",
+            lacks().instead("100/pending", vec![gone()]).instead("nextid?vmid=100", vec![success("\"100\"")]),
+            "gone-while-read",
+        ),
+        (
+            "the token lost its privilege",
+            lacks().instead("100/pending", vec![failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)")]),
+            "not-permitted",
+        ),
     ];
     for (name, desk, expected) in cases {
         let taken = read(&desk, &[100], &declared(STOPPED, false, &[100]), None).expect("a reading");
@@ -186,7 +209,8 @@ fn a_guest_that_the_list_of_its_node_lacks_is_looked_for_by_itself() {
 #[test]
 fn a_guest_that_moved_is_listed_by_two_nodes_and_the_one_that_the_cluster_names_counts() {
     let both = r#"[{"vmid":100,"status":"stopped","name":"g100","uptime":0},{"vmid":101,"status":"running","name":"g101","uptime":105}]"#;
-    let taken = read(&three().instead("n2/qemu", vec![success(both)]), &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
+    let taken =
+        read(&three().instead("n2/qemu", vec![success(both)]), &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
     assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 101).as_str()), ("stopped", "running"));
     assert_eq!((find(&taken, 100).node, find(&taken, 101).node), (0, 1));
 }

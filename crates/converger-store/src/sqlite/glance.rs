@@ -76,11 +76,7 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
 
 /// All that is remembered of an environment, of one moment.
 fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Remembered, Trouble> {
-    Ok(Remembered {
-        freeze: tables.freeze(environment)?,
-        holds: tables.holds(environment)?,
-        unsettled: tables.unsettled(environment)?,
-    })
+    Ok(Remembered { freeze: tables.freeze(environment)?, holds: tables.holds(environment)?, unsettled: tables.unsettled(environment)? })
 }
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in

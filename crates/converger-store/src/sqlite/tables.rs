@@ -1,6 +1,5 @@
 //! The tables in SQL, as the judge asks for them and as readers do.
 
-
 use converger_core::apply::{
     BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
     write_operation, write_outcome,

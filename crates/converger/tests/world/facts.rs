@@ -291,7 +291,10 @@ fn without_pvestatd_run_states_and_pauses_are_those_of_the_node_and_people_are_t
                 way.lab().act(Act::Say(102, "paused".to_owned()));
                 way.lab().pass(90_000);
                 let paused = declared(way, 102, false);
-                assert_eq!((state(&paused, 102).as_str(), reasons(&paused)), ("run-state-unclear", vec![Reason::RunStateUnclear, Reason::ReportLate]));
+                assert_eq!(
+                    (state(&paused, 102).as_str(), reasons(&paused)),
+                    ("run-state-unclear", vec![Reason::RunStateUnclear, Reason::ReportLate])
+                );
                 way.lab().act(Act::Say(102, "running".to_owned()));
                 assert_eq!(state(&declared(way, 102, false), 102), "running");
             }

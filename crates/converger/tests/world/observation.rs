@@ -210,7 +210,19 @@ const REACHED: &[(&str, &[&str])] = &[
             "unreadable",
         ],
     ),
-    ("note", &["hidden", "absence-not-proven", "list-empty", "list-shrunken", "cluster-unread", "not-permitted", "moved-while-read", "report-late"]),
+    (
+        "note",
+        &[
+            "hidden",
+            "absence-not-proven",
+            "list-empty",
+            "list-shrunken",
+            "cluster-unread",
+            "not-permitted",
+            "moved-while-read",
+            "report-late",
+        ],
+    ),
     (
         "no reading",
         &[

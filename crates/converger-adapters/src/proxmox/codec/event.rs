@@ -254,8 +254,9 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
         Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
         Read::Resources => required(answer).map(|Resources(rows)| Event::Resources(rows)),
-        Read::NodeGuests { .. } | Read::NodeGuestsInFull(_) => required(answer)
-            .map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect())),
+        Read::NodeGuests { .. } | Read::NodeGuestsInFull(_) => {
+            required(answer).map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
+        }
         Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
             required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
         }

@@ -141,7 +141,9 @@ impl Reason {
             Self::ClusterUnread => {
                 "whether the cluster had quorum all the time is not known, so that the whole run is refused; take a new reading"
             }
-            Self::ReportLate => "look at pvestatd on the node (systemctl status pvestatd): it is dead, or it waits for a storage that hangs",
+            Self::ReportLate => {
+                "if it stays so for half a minute, look at pvestatd on the node (systemctl status pvestatd): it is dead, or it waits for a storage that hangs"
+            }
         }
     }
 

@@ -101,7 +101,10 @@ impl NodeLists {
         let short = self.0.iter().flat_map(|(node, own)| {
             own.short.iter().map(move |(kind, lacking)| {
                 let (kind, node) = (kind.word(), node.as_str());
-                Note::of_all(Reason::ListShrunken, format!("the {kind} list of node {node} lacks {lacking} guests that the cluster lists there"))
+                Note::of_all(
+                    Reason::ListShrunken,
+                    format!("the {kind} list of node {node} lacks {lacking} guests that the cluster lists there"),
+                )
             })
         });
         let mut late: BTreeMap<&NodeName, Report> = BTreeMap::new();
@@ -196,9 +199,13 @@ impl Report {
         let node = node.as_str();
         match self {
             Self::AgedSecs(age_secs) => {
-                format!("pvestatd on node {node} has not reported to the cluster for {age_secs} s; run-states were read from the node itself")
+                format!(
+                    "pvestatd on node {node} has not reported to the cluster for {age_secs} s; run-states were read from the node itself"
+                )
             }
-            Self::Missing => format!("the cluster has no report of pvestatd on node {node}; run-states were read from the node itself"),
+            Self::Missing => {
+                format!("the cluster has no report of pvestatd on node {node}, or none yet; run-states were read from the node itself")
+            }
         }
     }
 }

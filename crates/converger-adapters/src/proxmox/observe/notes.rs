@@ -36,7 +36,9 @@ pub(super) fn of_rows<'r>(
         let text = match (reason, came.get(&(index, reason))) {
             (Reason::NodeSilent, Some(said)) => format!("node {node} does not answer ({said}); unknown on it: {}", listed(&ids)),
             (Reason::NoAnswer, Some(said)) => format!("node {node} answers, but not about {} ({said})", listed(&ids)),
-            (Reason::NodeListUnread, Some(said)) => format!("node {node} does not list its guests ({said}); unknown on it: {}", listed(&ids)),
+            (Reason::NodeListUnread, Some(said)) => {
+                format!("node {node} does not list its guests ({said}); unknown on it: {}", listed(&ids))
+            }
             (Reason::NotReported, _) => format!("node {node} has not reported yet what they do: {}", listed(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", listed(&ids)),
         };
