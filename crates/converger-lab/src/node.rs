@@ -39,6 +39,8 @@ pub(crate) struct Node {
     pub(crate) daemon: Service,
     /// The cluster file system: without it nothing can be said.
     pub(crate) files: Service,
+    /// pvestatd. While it is not up, the other nodes keep its last report for five minutes and have none afterwards.
+    pub(crate) statd: Service,
     /// Calls that met the silent file system; the first waits longer.
     pub(crate) files_asked: u32,
     /// Its list of guests is silently empty.
@@ -78,6 +80,7 @@ impl Node {
             proxy: Service::Up,
             daemon: Service::Up,
             files: Service::Up,
+            statd: Service::Up,
             files_asked: 0,
             blind: false,
             slow_ms: 0,

@@ -102,7 +102,7 @@ impl World {
     }
 
     fn due(&self, node: &Node) -> Option<u64> {
-        let is_able = node.online && node.files == Service::Up;
+        let is_able = node.online && node.files == Service::Up && node.statd == Service::Up;
         let at_ms = node.last_cycle(self.now_ms).filter(|_| is_able)?;
         (node.told_ms.is_none_or(|told| told < at_ms)).then_some(at_ms)
     }

@@ -254,6 +254,12 @@ impl World {
         self.flavour
     }
 
+    /// The moment that this world has come to, in milliseconds since 1970, whatever its clocks show.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     /// Seconds on the clock that nodes have in common, which may be off.
     #[must_use]
     pub fn wall_s(&self) -> u64 {

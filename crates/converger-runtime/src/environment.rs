@@ -115,7 +115,7 @@ impl Environment {
         let Inner { reader, state, .. } = &*self.inner;
         let scope = request.desired.scope();
         // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
-        let proxmox = reader.connect()?.with_needs(self.needs(&request.desired).await?);
+        let proxmox = reader.connect()?.with_needs(Needs::of(&request.desired));
         let report = reader.observe_live(&proxmox, &scope).await?;
         let hand = proxmox.hand(&report.place).map_err(|error| RuntimeError::failed(error.to_string()))?;
         let hand = Arc::new(hand);
@@ -123,10 +123,7 @@ impl Environment {
         let recovered = Arc::new(self.recover(&hand, request.on_failure).await?);
         let report = match recovered.operations() {
             [] => report,
-            _ => {
-                let proxmox = proxmox.with_needs(self.needs(&request.desired).await?);
-                reader.observe_live(&proxmox, &scope).await?
-            }
+            _ => reader.observe_live(&proxmox, &scope).await?,
         };
         let conditions = state.load_conditions(reader.name()).await?;
         self.publish_held(&conditions, &recovered);
@@ -147,12 +144,6 @@ impl Environment {
     /// The witness cannot be told, or has seen another ledger.
     pub async fn attest_ledger(&self) -> Result<(), RuntimeError> {
         self.inner.state.attest_ledger().await
-    }
-
-    /// What has to be read: the declared keys, and recently changed guests individually, because the cluster's list lags behind.
-    async fn needs(&self, desired: &Desired) -> Result<Needs, RuntimeError> {
-        let conditions = self.inner.state.load_conditions(self.inner.reader.name()).await?;
-        Ok(Needs::of(desired).afresh(&conditions.changed))
     }
 
     /// Settles operations that an earlier process left in flight, by reading only (G13).

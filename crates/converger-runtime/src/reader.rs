@@ -166,8 +166,7 @@ impl EnvironmentReader {
         if !open.is_empty() {
             self.events.publish(RunEvent::OperationsOpen(open.into()));
         }
-        let needs = Needs::of(&desired).afresh(&conditions.changed);
-        let observed = self.observe(&desired.scope(), needs, source).await?;
+        let observed = self.observe(&desired.scope(), Needs::of(&desired), source).await?;
         Ok(self.judge(desired, observed, &conditions))
     }
 

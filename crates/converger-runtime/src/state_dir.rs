@@ -21,9 +21,6 @@ use crate::config::Config;
 use crate::error::{RuntimeError, RuntimeFault};
 use crate::{files, host, witness};
 
-/// How long a change may be missing from the cluster's list of guests.
-use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
-
 /// Where a state directory is, and the file on other storage that keeps its last checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateLocation {
@@ -166,12 +163,12 @@ impl StateDirectory {
         self.inner.store.commit(batch).await.map(drop).map_err(|error| store_error(&error))
     }
 
-    /// Holds, a freeze, unsettled operations and recently changed guests of an environment.
+    /// Holds, a freeze and unsettled operations of an environment.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn load_conditions(&self, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
-        self.inner.store.remembered(environment.clone(), recent_since_ms()).await.map_err(|error| store_error(&error))
+        self.inner.store.remembered(environment.clone()).await.map_err(|error| store_error(&error))
     }
 
     /// Takes the lock by which one process drives an environment. It never waits.
@@ -228,17 +225,12 @@ pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Ru
 /// There is a store and it cannot be read.
 pub fn peek_conditions(config: &Config, environment: &EnvironmentName) -> Result<Remembered, RuntimeError> {
     let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Remembered::default()) };
-    converger_store::glance(&directory, environment, recent_since_ms()).map_err(|error| {
+    converger_store::glance(&directory, environment).map_err(|error| {
         let (said, help) = describe(&error);
         let fault =
             RuntimeFault::new(format!("whether something is frozen or held is not known: {said}")).with_code(Code::JournalUnreadable);
         RuntimeError::Failed(help.into_iter().fold(fault, RuntimeFault::with_help))
     })
-}
-
-/// The time since which a change may not be in the cluster's list yet.
-fn recent_since_ms() -> u64 {
-    host::now_ms().saturating_sub(LIST_AGE_MS_MAX)
 }
 
 fn lock_error(error: &LockError) -> RuntimeError {

@@ -24,7 +24,9 @@ pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use basis::Basis;
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, Write, encode};
 pub use config::GuestConfig;
-pub use event::{Accepted, Cluster, Event, GuestStatus, NextId, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode};
+pub use event::{
+    Accepted, Cluster, Event, GuestStatus, NextId, NodeGuest, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode,
+};
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};
 pub use reason::{Cause, classify};

@@ -1,11 +1,12 @@
-//! One reading of a cluster: the list of all guests first, then those one by one of which more is needed, and proof for those
-//! that are not listed. Each request is made once (G4); what fails is unknown, with its cause.
+//! One reading of a cluster: the list of all guests first, then the lists of the nodes that have guests in scope, then those guests one by one of
+//! which more is needed, and proof for those that are not listed. Each request is made once (G4); what fails is unknown, with its cause.
 //!
 //! What never enters: which endpoint is asked (`client`), and what follows from a reading (the core).
 
 pub(super) mod absence;
 mod causes;
 mod detail;
+mod node_lists;
 mod notes;
 mod rows;
 
@@ -24,11 +25,9 @@ use super::shell::quoted;
 
 pub use causes::{Note, Reason};
 pub use converger_core::observe::{Need, Needs};
+use node_lists::{NodeLists, OwnRow};
+use rows::NextRead;
 pub(super) use rows::fallback_name;
-
-/// How old a run-state in the list may be, at most: a node tells the others every ten seconds, and what it told is dropped after five
-/// minutes. Of a guest that was changed since then only its own node is believed.
-pub const LIST_AGE_MS_MAX: u64 = 5 * 60 * 1000;
 
 /// What is to be read.
 #[derive(Clone, Debug)]
@@ -156,7 +155,11 @@ async fn go_on<E: Exchange>(
     list: Result<Vec<Resource>, Failure>,
 ) -> Result<Taken, Unread> {
     let resources = list.map_err(|failure| failed(session, question, "the list of guests", failure))?;
-    let mut reading = Reading::new(question, &before, resources);
+    let lists = {
+        let asked = guests_to_confirm(question, &before, &resources);
+        NodeLists::read(session, &asked, before.local.as_ref()).await
+    };
+    let mut reading = Reading::new(question, &before, resources, &lists);
     reading.read_details(session).await;
     reading.prove_absences(session).await;
     let after = begun(session, question, cluster(session).await);
@@ -202,6 +205,17 @@ pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<Vec<Resour
     }
 }
 
+/// The guests whose run-state their own nodes are asked for by lists: those in scope on nodes that are online. Where everything is read, each guest
+/// is read by itself.
+fn guests_to_confirm<'r>(question: &Question<'_>, cluster: &Cluster, resources: &'r [Resource]) -> Vec<&'r Resource> {
+    let is_online = |resource: &Resource| cluster.nodes.get(&resource.node) == Some(&true);
+    let is_asked = |resource: &&Resource| question.scope.has(resource.vmid) && is_online(resource);
+    match question.needs {
+        Needs::Everything => Vec::new(),
+        Needs::Declared(_) => resources.iter().filter(is_asked).collect(),
+    }
+}
+
 /// A reading in the making.
 struct Reading<'q> {
     question: &'q Question<'q>,
@@ -211,18 +225,18 @@ struct Reading<'q> {
     lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
     nodes: Vec<Node>,
-    /// The node that answers here.
-    local: Option<NodeName>,
-    /// Nodes that did not answer when they were asked, with what came instead.
-    silent: BTreeMap<usize, String>,
-    /// Nodes that answer, but not about some of their guests, with what came instead.
-    stalled: BTreeMap<usize, String>,
+    /// The nodes that answered so far.
+    answering: BTreeSet<NodeName>,
+    /// What came instead of an answer, by node and reason.
+    came: BTreeMap<(usize, Reason), String>,
+    /// What follows from the lists of the nodes for reading a guest by itself, where that is not what is needed of it.
+    next_reads: BTreeMap<Vmid, NextRead>,
     guests: Vec<ObservedGuest>,
     notes: Vec<Note>,
 }
 
 impl<'q> Reading<'q> {
-    fn new(question: &'q Question<'q>, cluster: &Cluster, resources: Vec<Resource>) -> Self {
+    fn new(question: &'q Question<'q>, cluster: &Cluster, resources: Vec<Resource>, lists: &NodeLists) -> Self {
         let mut nodes: BTreeMap<NodeName, bool> = cluster.nodes.clone();
         for resource in &resources {
             // The config of a node that left the cluster may still be there; nobody answers for it.
@@ -235,25 +249,45 @@ impl<'q> Reading<'q> {
         if resources.is_empty() && !question.scope.ids().is_empty() {
             notes.push(Note::of_all(Reason::ListEmpty, "the list of guests is empty"));
         }
-        notes.extend(resources.iter().filter(|resource| question.scope.has(resource.vmid)).filter_map(rows::strange));
-        let rows = resources.into_iter().filter_map(|resource| {
-            let index = nodes.binary_search_by(|node| node.name.cmp(&resource.node)).ok()?;
-            let online = nodes.get(index).is_some_and(|node| node.online);
-            Some(rows::listed(resource, index, online))
-        });
-        let guests = rows.collect();
-        Self {
+        notes.extend(lists.notes(&guests_to_confirm(question, cluster, &resources)));
+        let mut next_reads = BTreeMap::new();
+        let mut guests = Vec::with_capacity(resources.len());
+        for resource in resources {
+            let Ok(index) = nodes.binary_search_by(|node| node.name.cmp(&resource.node)) else { continue };
+            let (is_in_scope, is_online) = (question.scope.has(resource.vmid), nodes.get(index).is_some_and(|node| node.online));
+            if !is_in_scope || !is_online {
+                notes.extend(rows::strange(&resource, OwnRow::NotAsked).filter(|_| is_in_scope));
+                guests.push(rows::listed(resource, index, is_online));
+                continue;
+            }
+            let own = lists.row_of(&resource);
+            notes.extend(rows::strange(&resource, own));
+            let (row, next) = rows::confirmed(resource, own, index);
+            if next != NextRead::AsNeeded {
+                next_reads.insert(row.vmid, next);
+            }
+            guests.push(row);
+        }
+        let answering = cluster.local.iter().cloned().chain(lists.answering_nodes()).collect();
+        let mut reading = Self {
             question,
             quorate: cluster.quorate,
             complete: true,
             lacking: BTreeMap::new(),
             nodes,
-            local: cluster.local.clone(),
-            silent: BTreeMap::new(),
-            stalled: BTreeMap::new(),
+            answering,
+            came: BTreeMap::new(),
+            next_reads,
             guests,
             notes,
+        };
+        for (node, failure) in lists.failures() {
+            if let Ok(index) = reading.nodes.binary_search_by(|own| own.name.cmp(node)) {
+                reading.came.entry((index, failure.reason)).or_insert_with(|| failure.text.clone());
+            }
         }
+        reading.mark_silent_nodes();
+        reading
     }
 
     async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
@@ -261,17 +295,22 @@ impl<'q> Reading<'q> {
         if wanted.is_empty() {
             return;
         }
-        let mut outcomes = detail::read(session, wanted, self.local.as_ref()).await;
+        let mut outcomes = detail::read(session, wanted, &self.answering).await;
         for row in &mut self.guests {
             let Some(outcome) = outcomes.remove(&row.vmid) else { continue };
             match apply(row, outcome) {
-                Some(note) if note.reason == Reason::NodeSilent => drop(self.silent.entry(row.node).or_insert(note.text)),
-                Some(note) if note.reason == Reason::NoAnswer => drop(self.stalled.entry(row.node).or_insert(note.text)),
+                Some(note) if matches!(note.reason, Reason::NodeSilent | Reason::NoAnswer) => {
+                    self.came.entry((row.node, note.reason)).or_insert(note.text);
+                }
                 note => self.notes.extend(note),
             }
         }
-        // A node that does not answer is not online, whatever the cluster thinks of it.
-        for index in self.silent.keys() {
+        self.mark_silent_nodes();
+    }
+
+    /// A node that does not answer is not online, whatever the cluster thinks of it.
+    fn mark_silent_nodes(&mut self) {
+        for (index, _) in self.came.keys().filter(|(_, reason)| *reason == Reason::NodeSilent) {
             if let Some(node) = self.nodes.get_mut(*index) {
                 node.online = false;
             }
@@ -285,7 +324,11 @@ impl<'q> Reading<'q> {
             return None;
         }
         let node = self.nodes.get(row.node).filter(|node| node.online)?;
-        let detail = self.question.needs.detail(row);
+        let detail = match self.next_reads.get(&row.vmid) {
+            Some(NextRead::Nothing) => Detail::None,
+            Some(NextRead::Itself) => Detail::ConfigAndStatus,
+            Some(NextRead::AsNeeded) | None => self.question.needs.detail(row),
+        };
         let is_wanted = self.question.scope.has(row.vmid) && detail != Detail::None;
         is_wanted.then(|| (GuestPath { node: node.name.clone(), kind: row.kind, vmid: row.vmid }, detail))
     }
@@ -356,7 +399,7 @@ impl<'q> Reading<'q> {
         for row in &mut self.guests {
             let is_online = self.nodes.get(row.node).is_some_and(|node| node.online);
             if !is_online && matches!(row.status, Status::Known(_)) {
-                let reason = if self.silent.contains_key(&row.node) { Reason::NodeSilent } else { Reason::NodeOffline };
+                let reason = if self.came.contains_key(&(row.node, Reason::NodeSilent)) { Reason::NodeSilent } else { Reason::NodeOffline };
                 row.status = rows::unknown(reason);
             }
         }
@@ -364,7 +407,7 @@ impl<'q> Reading<'q> {
 
     fn taken(mut self) -> Taken {
         let in_scope = self.guests.iter().filter(|row| self.question.scope.has(row.vmid));
-        self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent, &self.stalled));
+        self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.came));
         self.notes.sort();
         self.guests.sort_by_key(|row| row.vmid);
         // Without quorum the list is what this side of a split last knew: nothing that it lacks is proven absent.

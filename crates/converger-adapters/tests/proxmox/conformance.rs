@@ -68,7 +68,7 @@ fn desk(truth: &Observation) -> Desk {
     desk.forbidden = truth.guests.iter().filter(|row| is_hidden(row)).map(|row| row.vmid.get()).collect::<BTreeSet<_>>();
     if !truth.complete {
         // Somebody is there whom the list does not show.
-        let hidden = Guest { kind: "qemu", node: "n1".into(), listed: None, current: "{}".into(), pending: "[]".into() };
+        let hidden = Guest { kind: "qemu", node: "n1".into(), listed: None, own: None, current: "{}".into(), pending: "[]".into() };
         desk.guests.insert(101, hidden);
         desk.forbidden.insert(101);
     }
@@ -103,7 +103,14 @@ fn guest(truth: &Observation, row: &ObservedGuest) -> Guest {
         }
     }
     let status = json!({"status": raw, "name": row.name, "ha": {"managed": u8::from(ha.is_some()), "state": ha}});
-    Guest { kind: row.kind.word(), node, listed: Some(listed.to_string()), current: status.to_string(), pending: items(row, tags) }
+    Guest {
+        kind: row.kind.word(),
+        node,
+        listed: Some(listed.to_string()),
+        own: None,
+        current: status.to_string(),
+        pending: items(row, tags),
+    }
 }
 
 /// The config as `/pending` lists it.

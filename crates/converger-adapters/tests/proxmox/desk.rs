@@ -8,6 +8,7 @@ use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::observe::{self, Needs, Question, Taken, Unread};
 use converger_core::desired::Scope;
 use converger_core::guest::{EnvironmentName, Vmid};
+use serde_json::{Value, json};
 
 /// A guest at the desk: JSON for each thing that can be asked about it.
 #[derive(Clone, Debug)]
@@ -16,8 +17,38 @@ pub(crate) struct Guest {
     pub(crate) node: String,
     /// The row in the cluster's list; none hides it there.
     pub(crate) listed: Option<String>,
+    /// The row in the list of its own node; none: made of the two others.
+    pub(crate) own: Option<String>,
     pub(crate) current: String,
     pub(crate) pending: String,
+}
+
+impl Guest {
+    /// What the list of its own node shows. A process that is there is `running` for it, whatever its monitor says.
+    fn own_row(&self, vmid: u32, is_full: bool) -> String {
+        let parsed = |text: &str| serde_json::from_str(text).unwrap_or(Value::Null);
+        if let Some(own) = &self.own {
+            return own.clone();
+        }
+        let (listed, current) = (self.listed.as_deref().map_or(Value::Null, parsed), parsed(&self.current));
+        let process = match listed["status"].as_str() {
+            Some("unknown") | None => current["status"].clone(),
+            Some("stopped") => "stopped".into(),
+            Some(_) => "running".into(),
+        };
+        let mut row = json!({ "vmid": vmid, "status": process, "uptime": if process == "running" { 105 } else { 0 } });
+        for (key, own) in
+            [("name", "name"), ("lock", "lock"), ("tags", "tags"), ("maxcpu", "cpus"), ("maxmem", "maxmem"), ("template", "template")]
+        {
+            let value = [&listed[key], &current[key]].into_iter().find(|value| value.is_string() || value.is_number());
+            row.as_object_mut().expect("a row").extend(value.map(|value| (own.to_owned(), value.clone())));
+        }
+        if is_full {
+            let monitor = [&current["qmpstatus"], &current["status"]].into_iter().find(|word| word.is_string());
+            row["qmpstatus"] = monitor.cloned().unwrap_or_default();
+        }
+        row.to_string()
+    }
 }
 
 /// What the desk knows, and who overrules it.
@@ -65,8 +96,9 @@ pub(crate) fn guest(vmid: u32, node: &str) -> Guest {
         kind,
         node: node.to_owned(),
         listed: Some(format!(
-            r#"{{"id":"{kind}/{vmid}","vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped","name":"g{vmid}","template":0,"maxcpu":1,"maxmem":536870912,"cpu":0.5,"netin":0}}"#
+            r#"{{"id":"{kind}/{vmid}","vmid":{vmid},"type":"{kind}","node":"{node}","status":"stopped","name":"g{vmid}","template":0,"maxcpu":1,"maxmem":536870912,"cpu":0.5,"netin":0,"uptime":100}}"#
         )),
+        own: None,
         current: format!(r#"{{"vmid":{vmid},"status":"stopped","qmpstatus":"stopped","name":"g{vmid}","ha":{{"managed":0}}}}"#),
         pending: format!(
             r#"[{{"key":"name","value":"g{vmid}"}},{{"key":"cores","value":2}},{{"key":"memory","value":"1024"}},{{"key":"digest","value":"0fe8"}}]"#
@@ -101,6 +133,7 @@ impl Desk {
             ["cluster", "resources"] => success(&self.list()),
             ["cluster", "nextid"] => self.next_id(query.trim_start_matches("vmid=")),
             ["access", "permissions"] => self.permissions(query.trim_start_matches("path=%2Fvms%2F")),
+            ["nodes", node, kind] => success(&self.node_list(node, kind, query == "full=1")),
             ["nodes", node, kind, vmid, rest @ ..] => self.of_guest(node, kind, vmid, &rest.join("/")),
             _ => failure("501", "Method 'GET /x' not implemented"),
         }
@@ -118,6 +151,12 @@ impl Desk {
 
     fn list(&self) -> String {
         let rows = self.guests.iter().filter(|(vmid, _)| self.may_see(**vmid)).filter_map(|(_, guest)| guest.listed.clone());
+        format!("[{}]", rows.collect::<Vec<_>>().join(","))
+    }
+
+    fn node_list(&self, node: &str, kind: &str, is_full: bool) -> String {
+        let here = self.guests.iter().filter(|(vmid, guest)| guest.node == node && guest.kind == kind && self.may_see(**vmid));
+        let rows = here.map(|(vmid, guest)| guest.own_row(*vmid, is_full));
         format!("[{}]", rows.collect::<Vec<_>>().join(","))
     }
 

@@ -7,6 +7,7 @@ mod conformance;
 mod desk;
 mod hand;
 mod lanes;
+mod node_lists;
 mod observe;
 mod promises;
 mod requests;

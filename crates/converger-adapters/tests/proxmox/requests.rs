@@ -39,6 +39,7 @@ fn reads() -> Vec<Read> {
         Read::Version,
         Read::ClusterStatus,
         Read::Resources,
+        Read::NodeGuestsInFull(node("n1")),
         Read::Permissions,
         Read::PermissionsOn(vmid),
         Read::PermissionsOf(user.clone()),
@@ -52,6 +53,7 @@ fn reads() -> Vec<Read> {
     ];
     reads.push(Read::Tasks { node: node("n1"), vmid });
     for kind in Kind::ALL {
+        reads.push(Read::NodeGuests { node: node("n1"), kind });
         reads.extend([Read::GuestStatus(path(kind)), Read::GuestPending(path(kind)), Read::Snapshots(path(kind))]);
     }
     reads

@@ -18,6 +18,8 @@ fn commands() -> Vec<Command> {
         Read::Version,
         Read::ClusterStatus,
         Read::Resources,
+        Read::NodeGuests { node: NodeName::new("n1").expect("a name"), kind: Kind::Lxc },
+        Read::NodeGuestsInFull(NodeName::new("n1").expect("a name")),
         Read::Permissions,
         Read::User(UserId::new("svc@pve").expect("an id")),
         Read::Roles,

@@ -90,7 +90,7 @@ fn odd_guest(rng: &mut Rng, kind: &'static str) -> Guest {
         items.push(some(rng, &["value", "value", "pending", "delete"], item));
     }
     let (listed, current, pending) = (Some(listed.to_string()), current.to_string(), Value::Array(items).to_string());
-    Guest { kind, node: "n1".into(), listed, current, pending }
+    Guest { kind, node: "n1".into(), listed, own: None, current, pending }
 }
 
 fn written(reading: &Scoped) -> Vec<u8> {

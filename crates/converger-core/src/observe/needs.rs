@@ -1,9 +1,9 @@
-//! What has to be read of which guest: the list of the cluster finds drift of run-states for any number of guests, and only guests
-//! whose config is managed, which are pinned, which are about to change, or which were changed a moment ago are asked for one by one.
+//! What has to be read of which guest: lists find drift of run-states for any number of guests, and only guests whose config is managed,
+//! which are pinned, or which are about to change are asked for one by one.
 //!
 //! What never enters: how it is read (adapters).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{ObservedGuest, Status};
 use crate::desired::Desired;
@@ -28,8 +28,6 @@ pub struct Need {
     pub state: Option<RunState>,
     /// Whether config or birth marks are declared, for which the guest's own config is needed.
     pub config: bool,
-    /// Whether the list may still tell of the time before the last change, so that only the guest's own node is believed.
-    pub afresh: bool,
 }
 
 /// What is read of a guest beyond the list.
@@ -52,24 +50,13 @@ impl Needs {
             guests
                 .map(|guest| {
                     let config = !guest.config.is_empty() || guest.identity.is_some();
-                    (guest.vmid, Need { kind: guest.kind, state: guest.state, config, afresh: false })
+                    (guest.vmid, Need { kind: guest.kind, state: guest.state, config })
                 })
                 .collect(),
         )
     }
 
-    /// The same where these guests were changed so short a time ago that the list may not know it yet.
-    #[must_use]
-    pub fn afresh(mut self, changed: &BTreeSet<Vmid>) -> Self {
-        if let Self::Declared(needs) = &mut self {
-            for (vmid, need) in needs {
-                need.afresh |= changed.contains(vmid);
-            }
-        }
-        self
-    }
-
-    /// What to read of a guest in scope that the list shows like this.
+    /// What to read of a guest in scope that the lists show like this.
     #[must_use]
     pub fn detail(&self, row: &ObservedGuest) -> Detail {
         let Self::Declared(needs) = self else { return Detail::ConfigAndStatus };
@@ -79,7 +66,6 @@ impl Needs {
             return Detail::None;
         }
         let is_as_declared = match (&row.status, need.state) {
-            (_, state) if need.afresh && (state.is_some() || need.config) => false,
             (Status::Known(state), Some(wanted)) => *state == wanted,
             (Status::Known(_), None) => true,
             // What the list does not know is asked for where the guest is asked for anyway.

@@ -25,6 +25,8 @@ pub enum Part {
     Daemon,
     /// The cluster file system.
     Files,
+    /// pvestatd, which reports guests and storages to the other nodes. Dead or hung makes no difference to a client: no report is renewed.
+    Statd,
 }
 
 /// Something that happens to the world.
@@ -204,6 +206,7 @@ fn service(world: &mut World, name: &str, part: Part, state: Service) {
         Part::Proxy => &mut node.proxy,
         Part::Daemon => &mut node.daemon,
         Part::Files => &mut node.files,
+        Part::Statd => &mut node.statd,
     };
     if std::mem::replace(field, state) == state {
         return;

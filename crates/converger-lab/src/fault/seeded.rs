@@ -102,7 +102,7 @@ fn tasks(random: &mut Random, events: u32) -> Vec<TaskFault> {
 fn event(random: &mut Random, nodes: &[String], guests: &[u32]) -> (Act, Option<Act>) {
     let node = random.pick(nodes).cloned().unwrap_or_default();
     let vmid = random.pick(guests).copied().unwrap_or(0);
-    let part = random.pick(&[Part::Proxy, Part::Daemon, Part::Files]).copied().unwrap_or(Part::Daemon);
+    let part = random.pick(&[Part::Proxy, Part::Daemon, Part::Files, Part::Statd]).copied().unwrap_or(Part::Daemon);
     match random.below(14) {
         0 => (Act::NodeDown(node.clone()), Some(Act::NodeUp(node))),
         1 => (Act::Isolate(vec![node]), Some(Act::Heal)),
@@ -124,7 +124,7 @@ fn event(random: &mut Random, nodes: &[String], guests: &[u32]) -> (Act, Option<
 /// Everything that makes something good again, once for all.
 fn end<'a>(nodes: &'a [String], guests: &'a [u32]) -> impl Iterator<Item = Act> + 'a {
     let of_node = |node: &String| {
-        let up = [Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part));
+        let up = [Part::Files, Part::Proxy, Part::Daemon, Part::Statd].map(|part| Act::ServiceUp(node.clone(), part));
         [Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node.clone())].into_iter().chain(up)
     };
     let of_guest = |vmid: &u32| [Act::Reappear(*vmid), Act::Relist(*vmid), Act::Unlock(*vmid)];

@@ -35,6 +35,53 @@ fn guests_of_a_silent_node_stay_as_they_were_for_five_minutes_and_are_unknown_th
     });
 }
 
+/// As it was seen on 9.2: the last report stays for five minutes, whether pvestatd is dead or hangs, while the node's own lists are computed anew.
+#[test]
+fn without_pvestatd_the_cluster_list_is_frozen_for_five_minutes_and_the_lists_of_the_node_are_live() {
+    in_every_release(|| {
+        for stop in [Act::ServiceDown, Act::ServiceHung] {
+            let mut lab = Lab::new(CLUSTER);
+            lab.act(stop("a".to_owned(), Part::Statd));
+            lab.act(Act::Stop(101));
+            let storage = |lab: &mut Lab| {
+                let rows = lab.get("/cluster/resources?type=storage");
+                rows.as_array().into_iter().flatten().find(|row| row["node"] == "a").map(|row| row["status"].clone())
+            };
+            for _ in 0..4 {
+                lab.pass(70_000);
+                assert_eq!((&lab.row(101)["status"], storage(&mut lab)), (&"running".into(), Some("available".into())));
+                let own = lab.get("/nodes/a/qemu");
+                let own = own.as_array().into_iter().flatten().find(|row| row["vmid"] == 101).map(|row| row["status"].clone());
+                assert_eq!(own, Some("stopped".into()));
+            }
+            lab.pass(30_000);
+            let row = lab.row(101);
+            assert_eq!((&row["status"], row.get("name"), storage(&mut lab)), (&"unknown".into(), None, Some("unknown".into())));
+            assert_eq!(lab.row(103)["status"], "running", "other nodes report on");
+            lab.act(Act::ServiceUp("a".to_owned(), Part::Statd));
+            assert_eq!(lab.row(101)["status"], "stopped");
+        }
+    });
+}
+
+#[test]
+fn a_running_guest_shows_how_long_its_process_runs_in_both_lists() {
+    in_every_release(|| {
+        let mut lab = Lab::new(CLUSTER);
+        let own = |lab: &mut Lab| {
+            let rows = lab.get("/nodes/a/qemu");
+            rows.as_array().into_iter().flatten().find(|row| row["vmid"] == 101).and_then(|row| row["uptime"].as_u64())
+        };
+        lab.pass(10_000);
+        let (then, now) = (lab.row(101)["uptime"].as_u64(), own(&mut lab));
+        assert!(then.zip(now).is_some_and(|(then, now)| (0..=10).contains(&(now - then))), "{then:?} {now:?}");
+        lab.act(Act::ServiceDown("a".to_owned(), Part::Statd));
+        lab.pass(100_000);
+        let (frozen, now) = (lab.row(101)["uptime"].as_u64(), own(&mut lab));
+        assert!(frozen == then && now.zip(then).is_some_and(|(now, then)| (100..=111).contains(&(now - then))), "{frozen:?} {now:?}");
+    });
+}
+
 #[test]
 fn a_node_that_comes_back_starts_what_is_to_start_on_boot() {
     in_every_release(|| {

@@ -1,14 +1,13 @@
-//! What people should know of a store before anything is done: a freeze, holds, operations that have their guests, and guests changed of late.
+//! What people should know of a store before anything is done: a freeze, holds, and operations that have their guests.
 //!
 //! A glance changes nothing, so that an audit may take one: no directory and no file is made, and nothing is brought from the log
 //! into the file. What never enters: writing, and waiting for anybody.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
 use converger_core::apply::{Freeze, History, Hold};
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::EnvironmentName;
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
@@ -17,7 +16,7 @@ use super::{open, schema, snapshot, still, sums};
 use crate::tables::Read as _;
 use crate::{OpenError, StoreError};
 
-/// What a store remembers that decides about a plan: what keeps steps of it from being carried out, and what has to be read afresh for it.
+/// What a store remembers that decides about a plan: what keeps steps of it from being carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remembered {
     /// A freeze of the environment.
@@ -26,20 +25,18 @@ pub struct Remembered {
     pub holds: Vec<Hold>,
     /// Operations that have their guests: they are under way, or it is not known what became of them. Oldest first.
     pub unsettled: Vec<History>,
-    /// Guests that were changed since the asked time, or may be under change now.
-    pub changed: BTreeSet<Vmid>,
 }
 
-/// What the store in a directory remembers of an environment, with what was changed since a time. Where there is no store, nothing.
+/// What the store in a directory remembers of an environment. Where there is no store, nothing.
 ///
 /// # Errors
 /// The file is not ours, of a later version, or cannot be read.
-pub fn glance(directory: &Path, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, OpenError> {
+pub fn glance(directory: &Path, environment: &EnvironmentName) -> Result<Remembered, OpenError> {
     let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
     let place = directory.join(open::FILE);
     let Some(Begun { connection, .. }) = begun(&place)? else { return Ok(Remembered::default()) };
     open::undamaged(&connection, &place)?;
-    let read = snapshot(&connection, |tables| remembered(tables, environment, since_ms));
+    let read = snapshot(&connection, |tables| remembered(tables, environment));
     read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
 }
 
@@ -78,13 +75,8 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
 }
 
 /// All that is remembered of an environment, of one moment.
-fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, Trouble> {
-    Ok(Remembered {
-        freeze: tables.freeze(environment)?,
-        holds: tables.holds(environment)?,
-        unsettled: tables.unsettled(environment)?,
-        changed: tables.changed(environment, since_ms)?,
-    })
+fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Remembered, Trouble> {
+    Ok(Remembered { freeze: tables.freeze(environment)?, holds: tables.holds(environment)?, unsettled: tables.unsettled(environment)? })
 }
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in
@@ -130,11 +122,11 @@ fn escaped(byte: u8) -> String {
 }
 
 impl super::SqliteStore {
-    /// What is remembered of this environment, with what was changed since a time.
+    /// What is remembered of this environment.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub async fn remembered(&self, environment: EnvironmentName, since_ms: u64) -> Result<Remembered, StoreError> {
-        self.read(move |tables| remembered(tables, &environment, since_ms)).await
+    pub async fn remembered(&self, environment: EnvironmentName) -> Result<Remembered, StoreError> {
+        self.read(move |tables| remembered(tables, &environment)).await
     }
 }

@@ -1,7 +1,5 @@
 //! The tables in SQL, as the judge asks for them and as readers do.
 
-use std::collections::BTreeSet;
-
 use converger_core::apply::{
     BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
     write_operation, write_outcome,
@@ -108,12 +106,6 @@ impl<'c> Tables<'c> {
         Ok(())
     }
 
-    /// The guests that an operation has now, or that one ended with, or was said to have ended with, since a time.
-    pub(super) fn changed(&self, environment: &EnvironmentName, since_ms: u64) -> Done<BTreeSet<Vmid>> {
-        let vmids = self.all(CHANGED, params![environment.as_str(), integer(since_ms)], rows::vmid)?;
-        Ok(vmids.into_iter().collect())
-    }
-
     /// How many rows a table of ours has.
     pub(super) fn count(&self, table: &'static str) -> Done<u64> {
         let count = self.one(&format!("SELECT count(*) FROM {table}"), [], |row| Ok(row.get::<_, i64>(0)?))?;
@@ -169,9 +161,6 @@ const INTENT: &str = "INSERT INTO operations (seq, id, run, environment, vmid, a
 const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation, sum) VALUES (?1, ?2, ?3, row_sum(?1, ?2, ?3))";
 const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
     (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
-const CHANGED: &str = "SELECT vmid FROM occupants WHERE environment = ?1 \
-    UNION SELECT o.vmid FROM ends e JOIN operations o ON o.seq = e.operation WHERE e.at_ms >= ?2 AND o.environment = ?1 \
-    UNION SELECT o.vmid FROM resolutions r JOIN operations o ON o.seq = r.operation WHERE r.at_ms >= ?2 AND o.environment = ?1";
 const IN_FORCE: &str = "SELECT environment FROM holds WHERE released_at_ms IS NULL \
     UNION SELECT environment FROM freezes WHERE thawed_at_ms IS NULL ORDER BY 1";
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \

@@ -62,7 +62,7 @@ fn filled() -> (TempDir, PathBuf, PathBuf) {
 /// All that anybody can read, in words.
 fn told(directory: &Path) -> Result<String, String> {
     let sample = Sample::new(7);
-    let glanced = glance(directory, &sample.environment(), 0).map_err(|error| error.to_string())?;
+    let glanced = glance(directory, &sample.environment()).map_err(|error| error.to_string())?;
     let store = SqliteStore::open(directory, settings()).map_err(|error| error.to_string())?;
     let read = || {
         let environment = || sample.environment();
@@ -140,7 +140,7 @@ fn who_only_looks_finds_a_row_with_another_sum_and_a_table_that_says_something_e
         super::other(&path).execute_batch(&format!("UPDATE {table} SET sum = sum + 1")).expect("SQL");
         let looked = Looked::open(&directory).expect("opens").expect("there");
         assert_eq!(looked.damage(), Ok(Some(format!("a row of {table} has another sum"))));
-        let glanced = glance(&directory, &Sample::new(7).environment(), 0).map(drop);
+        let glanced = glance(&directory, &Sample::new(7).environment()).map(drop);
         assert_eq!(glanced.is_err(), ["holds", "freezes", "occupants"].contains(&table), "{table}: {glanced:?}");
         assert!(SqliteStore::open(&directory, settings()).is_err(), "{table}");
     }
@@ -152,6 +152,6 @@ fn who_only_looks_finds_a_row_with_another_sum_and_a_table_that_says_something_e
     fs::write(&path, changed).expect("written");
     let other = "its tables are not those that this program makes";
     assert!(Looked::open(&directory).is_err_and(|error| error.to_string().contains(other)));
-    assert!(glance(&directory, &Sample::new(7).environment(), 0).is_err_and(|error| error.to_string().contains(other)));
+    assert!(glance(&directory, &Sample::new(7).environment()).is_err_and(|error| error.to_string().contains(other)));
     assert!(SqliteStore::open(&directory, settings()).is_err());
 }

@@ -37,19 +37,9 @@ fn content(sample: &mut Sample) -> Batch {
 }
 
 #[test]
-fn what_was_changed_of_late_or_may_be_changing_now_is_told() {
+fn where_there_is_no_store_nothing_is_remembered() {
     let (_above, directory) = place();
-    let mut sample = Sample::new(3);
-    let (environment, elsewhere) = (sample.environment(), sample.elsewhere());
-    assert_eq!(glance(&directory, &environment, 0).expect("no store remembers nothing"), Remembered::default());
-    let store = open(&directory);
-    write(&store, content(&mut sample));
-    for (since_ms, guests) in [(0, &[1, 2, 3, 4, 5][..]), (101, &[2, 3, 4, 5]), (200, &[2, 3, 4, 5]), (201, &[3, 4])] {
-        let wanted: BTreeSet<_> = guests.iter().map(|guest| sample.guest(*guest)).collect();
-        assert_eq!(glance(&directory, &environment, since_ms).expect("read").changed, wanted, "since {since_ms}");
-        assert_eq!(now(store.remembered(environment.clone(), since_ms)).expect("read").changed, wanted, "since {since_ms}");
-        assert_eq!(glance(&directory, &elsewhere, since_ms).expect("read").changed, BTreeSet::new(), "another environment");
-    }
+    assert_eq!(glance(&directory, &Sample::new(3).environment()).expect("read"), Remembered::default());
 }
 
 #[test]
@@ -59,7 +49,7 @@ fn whoever_has_a_guest_is_told_until_that_is_over() {
     let (environment, store) = (sample.environment(), open(&directory));
     write(&store, Batch::new(vec![sample.start()]));
     let told = |what: &str, expected: &[&Operation]| {
-        let unsettled = glance(&directory, &environment, 0).expect("read").unsettled;
+        let unsettled = glance(&directory, &environment).expect("read").unsettled;
         let ids: Vec<&OperationId> = unsettled.iter().map(History::id).collect();
         assert_eq!(ids, expected.iter().map(|operation| &operation.id).collect::<Vec<_>>(), "{what}");
     };
@@ -103,9 +93,9 @@ fn g5_a_glance_changes_no_byte_and_no_time_whoever_has_the_store_open() {
     let log = fs::read(directory.join("converger.db-wal")).expect("a log");
     assert!(!log.is_empty(), "what was written is in the log");
     for place in [directory.clone(), left(&directory, &log, above.path(), "killed")] {
-        let expected = now(store.remembered(sample.environment(), 0)).expect("read");
+        let expected = now(store.remembered(sample.environment())).expect("read");
         let before = seen(&place);
-        assert_eq!(glance(&place, &sample.environment(), 0).expect("read"), expected);
+        assert_eq!(glance(&place, &sample.environment()).expect("read"), expected);
         assert!(seen(&place) == before, "{:?}", seen(&place).1.keys());
     }
 }
@@ -130,9 +120,9 @@ fn a_log_that_is_cut_off_or_damaged_is_read_as_far_as_sqlite_reads_it() {
     });
     let mut counts = BTreeSet::new();
     for (part, log) in cuts.chain(flips) {
-        let told = glance(&left(&directory, &log, above.path(), &format!("told-{part}")), &environment, 0).expect("read");
+        let told = glance(&left(&directory, &log, above.path(), &format!("told-{part}")), &environment).expect("read");
         let theirs = open(&left(&directory, &log, above.path(), &format!("theirs-{part}")));
-        assert_eq!(told, now(theirs.remembered(environment.clone(), 0)).expect("read"), "part {part}");
+        assert_eq!(told, now(theirs.remembered(environment.clone())).expect("read"), "part {part}");
         counts.insert(told.unsettled.len());
     }
     assert!(counts.len() > 3, "some logs have more in them than others: {counts:?}");

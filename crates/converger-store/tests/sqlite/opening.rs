@@ -106,11 +106,11 @@ fn a_file_with_two_names_is_refused() {
 fn a_glance_at_what_is_no_store_or_out_of_reach_is_told() {
     let (above, directory) = place();
     let lab = converger_core::guest::EnvironmentName::new("lab").expect("a name");
-    let told = |directory: &Path| match converger_store::glance(directory, &lab, 0) {
+    let told = |directory: &Path| match converger_store::glance(directory, &lab) {
         Err(OpenError::Unusable { what: "look at", source, .. }) => source.to_string(),
         other => panic!("{other:?}"),
     };
-    assert!(converger_store::glance(&directory, &lab, 0).is_ok(), "there is none");
+    assert!(converger_store::glance(&directory, &lab).is_ok(), "there is none");
     private(&directory);
     rustix::fs::mknodat(rustix::fs::CWD, directory.join("converger.db"), rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
     assert!(told(&directory).contains("not a regular file"));
@@ -204,7 +204,7 @@ fn a_store_that_was_lost_is_not_begun_anew() {
             let error = refusal(&directory);
             assert!(matches!(&error, OpenError::Lost { remains: found, .. } if found.ends_with(remains)), "{remains}: {error}");
             let lab = EnvironmentName::new("lab").expect("a name");
-            assert!(matches!(glance(&directory, &lab, 0), Err(OpenError::Lost { .. })), "{remains}");
+            assert!(matches!(glance(&directory, &lab), Err(OpenError::Lost { .. })), "{remains}");
             assert!(error.to_string().contains("restore it from a backup"), "{error}");
             assert_eq!(file.exists(), is_emptied, "nothing is made in its place");
         }
@@ -238,7 +238,7 @@ fn what_a_process_left_that_died_at_its_first_start_is_opened() {
     connection.pragma_update(None, "journal_mode", "wal").expect("set");
     drop(connection);
     let lab = EnvironmentName::new("lab").expect("a name");
-    assert_eq!(glance(&directory, &lab, 0).expect("read"), converger_store::Remembered::default(), "nothing is remembered yet");
+    assert_eq!(glance(&directory, &lab).expect("read"), converger_store::Remembered::default(), "nothing is remembered yet");
     write(&open(&directory), Sample::new(1).start());
 }
 

@@ -40,6 +40,8 @@ pub(crate) enum Kind {
     DaemonHung,
     FilesDown,
     FilesHung,
+    StatdDown,
+    StatdHung,
     SlowNode,
     VerySlowNode,
     Vanished,
@@ -118,7 +120,7 @@ impl Kind {
     }
 
     /// All kinds.
-    pub(crate) const ALL: [Self; 69] = [
+    pub(crate) const ALL: [Self; 71] = [
         Self::LostBefore,
         Self::LostAfter,
         Self::Truncated,
@@ -146,6 +148,8 @@ impl Kind {
         Self::DaemonHung,
         Self::FilesDown,
         Self::FilesHung,
+        Self::StatdDown,
+        Self::StatdHung,
         Self::SlowNode,
         Self::VerySlowNode,
         Self::Vanished,
@@ -302,16 +306,17 @@ fn comes_late(rng: &mut Rng, scene: &Scene) -> Option<[Harm; 2]> {
 }
 
 /// What hardly ever comes about by itself: the node of a guest is gone between the plan and the check of its first step, a task of ours is killed, one is
-/// still at work when the next process asks for it, and our token loses its privileges.
+/// still at work when the next process asks for it, our token loses its privileges, and a guest is protected between the plan and the check.
 fn seldom(rng: &mut Rng, scene: &Scene) -> Option<Vec<Harm>> {
     let entry = scene.setting.nodes.keys().next()?;
     let guest = rng.pick(&scene.setting.guests)?;
     let of = |kind, moment| Harm { vmid: guest.vmid, node: guest.node.clone(), heals_ms: None, ..Harm::at(kind, moment) };
-    match rng.below(5) {
-        0 | 1 if guest.node != *entry => Some(vec![of(Kind::NodeDown, Moment::Request(5 + rng.below(4)))]),
+    match rng.below(6) {
+        0 | 1 if guest.node != *entry => Some(vec![of(Kind::NodeDown, Moment::Request(6 + rng.below(4)))]),
         2 => Some(vec![of(Kind::TaskKilled, Moment::AfterSend)]),
         3 => Some(vec![of(Kind::TaskHangs, Moment::BeforeSend), of(Kind::CrashAfter, Moment::Command(8 + rng.below(3)))]),
         4 if scene.is_granted => Some(vec![of(Kind::Revoked, Moment::Request(1 + rng.below(10)))]),
+        5 => Some(vec![of(Kind::TaggedProd, Moment::Request(6 + rng.below(4)))]),
         _ => None,
     }
 }
@@ -406,6 +411,8 @@ impl Harm {
             Kind::DaemonHung => service(Act::ServiceHung, Part::Daemon),
             Kind::FilesDown => service(Act::ServiceDown, Part::Files),
             Kind::FilesHung => service(Act::ServiceHung, Part::Files),
+            Kind::StatdDown => service(Act::ServiceDown, Part::Statd),
+            Kind::StatdHung => service(Act::ServiceHung, Part::Statd),
             Kind::SlowNode => Blow::Act(Act::Slow(node(), self.slow_ms()), Some(Act::Slow(node(), 0))),
             // The proxy gives up after 30 s, and the node carries the request out all the same, within what is looked for.
             Kind::VerySlowNode => Blow::Act(Act::Slow(node(), self.slow_ms()), Some(Act::Slow(node(), 0))),
@@ -509,6 +516,8 @@ impl Harm {
             Kind::DaemonDown => is_there && is_refused,
             Kind::DaemonHung => is_there && is(596, "Connection timed out"),
             Kind::FilesDown | Kind::FilesHung => is_entry && is(500, "RPCEnvironment init request failed"),
+            // The cluster's list is too old to show pauses, and the node is asked for its list in full.
+            Kind::StatdDown | Kind::StatdHung => path.contains(&format!("/nodes/{}/qemu?full=1", self.node)) && is(200, ""),
             Kind::SlowNode => is_there && self.slow_ms() > 0 && answer.delay_ms >= self.slow_ms(),
             Kind::VerySlowNode => is_there && (answer.delay_ms >= self.slow_ms() || is(596, "Connection timed out")),
             Kind::Blind => is_entry && is_list && !lists("\"vmid\":"),

@@ -468,7 +468,7 @@ impl Stage {
         let has_hung = self.struck.contains(&Kind::TaskHangs) || self.on_task.iter().any(|(kind, ..)| *kind == Kind::TaskHangs);
         let mut acts = vec![Act::Heal, Act::Show(self.entry.clone(), Face::Own)];
         for node in nodes {
-            acts.extend([Part::Files, Part::Proxy, Part::Daemon].map(|part| Act::ServiceUp(node.clone(), part)));
+            acts.extend([Part::Files, Part::Proxy, Part::Daemon, Part::Statd].map(|part| Act::ServiceUp(node.clone(), part)));
             acts.extend([Act::Cpus(node.clone(), harm::CPUS), Act::NodeUp(node.clone()), Act::Slow(node.clone(), 0), Act::Seeing(node)]);
         }
         for vmid in vmids {

@@ -20,6 +20,8 @@ fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
         Read::Version,
         Read::ClusterStatus,
         Read::Resources,
+        Read::NodeGuests { node: node("pve1"), kind: guest.kind },
+        Read::NodeGuestsInFull(node("pve1")),
         Read::Permissions,
         Read::PermissionsOn(vmid(100)),
         Read::PermissionsOf(user()),

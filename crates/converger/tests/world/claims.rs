@@ -99,17 +99,24 @@ fn kind(truth: &Truth) -> Kind {
     }
 }
 
-/// What is live must have been so during the reading, what is from the list within its memory.
+/// Where a run-state is from.
+fn source(row: &ObservedGuest) -> &'static str {
+    ["live", "node-list"].into_iter().find(|source| row.source.as_deref() == Some(source)).unwrap_or("cache")
+}
+
+/// What is live must have been so during the reading, what is from the cluster's list within its memory. By the list of its node a guest had a
+/// process during the reading, or had none; what its process was at, such as being paused, may be as old as a recent report.
 fn run_state(observation: &Observation, row: &ObservedGuest, witness: &Witness) -> Vec<Claim> {
-    let source = if row.source.as_deref() == Some("live") { "live" } else { "cache" };
-    let vmid = row.vmid.get();
+    let (source, vmid) = (source(row), row.vmid.get());
+    let was_during = |so: &dyn Fn(&str) -> bool| witness.was(vmid, |truth| so(truth.process.as_deref().unwrap_or("stopped")));
     let was = |so: &dyn Fn(&str) -> bool| match source {
-        "live" => witness.was(vmid, |truth| so(truth.process.as_deref().unwrap_or("stopped"))),
+        "live" => was_during(so),
+        "node-list" if so("stopped") => was_during(so),
+        "node-list" => was_during(&|word| word != "stopped") && witness.was_recently(vmid, |glance| so(&glance.word)),
         _ => witness.was_told(vmid, |glance| so(&glance.word)),
     };
-    let raw = row.run_state.as_deref().unwrap_or("none");
     let mut claims = Vec::new();
-    if raw != "unknown" {
+    if let Some(raw) = row.run_state.as_deref().filter(|raw| *raw != "unknown") {
         claims.push(claim("raw word", source, was(&|word| word == raw)));
     }
     if let Status::Known(state) = row.status {
@@ -149,11 +156,20 @@ fn ha(row: &ObservedGuest, witness: &Witness) -> Option<Claim> {
 fn of_list(row: &ObservedGuest, witness: &Witness) -> Vec<Claim> {
     let vmid = row.vmid.get();
     let mut claims = Vec::new();
+    let is_of_node = source(row) == "node-list";
     if let Some(name) = &row.name {
-        claims.push(claim("name", "listed", witness.was_told(vmid, |glance| *glance.name == **name)));
+        let held = match is_of_node {
+            true => witness.was(vmid, |truth| *shown_name(truth) == **name),
+            false => witness.was_told(vmid, |glance| *glance.name == **name),
+        };
+        claims.push(claim("name", if is_of_node { "listed by its node" } else { "listed" }, held));
     }
     if let Reading::Read(template) = row.template {
-        claims.push(claim("template listed", yes(template), witness.was_told(vmid, |glance| glance.template == template)));
+        let held = match is_of_node {
+            true => witness.was(vmid, |truth| is_on(truth, "template") == template),
+            false => witness.was_told(vmid, |glance| glance.template == template),
+        };
+        claims.push(claim("template listed", yes(template), held));
     }
     if let Reading::Read(lock) = &row.lock {
         let held = witness.was(vmid, |truth| truth.config.get("lock").map(String::as_str) == lock.as_deref());

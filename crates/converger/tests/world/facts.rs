@@ -63,7 +63,7 @@ fn whole(way: &Way<()>, ids: &[u32]) -> Taken {
 
 /// A reading for guests that are declared stopped, or with config where that is asked for.
 fn declared(way: &Way<()>, id: u32, config: bool) -> Taken {
-    let need = Need { kind: Kind::Qemu, state: None, config, afresh: false };
+    let need = Need { kind: Kind::Qemu, state: None, config };
     reading(way, &[id], &Needs::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
@@ -272,13 +272,40 @@ fn a_node_in_no_cluster_is_quorate_and_goes_by_its_own_name() {
 fn the_list_is_old_and_the_guests_own_node_is_not() {
     in_every_release(LAB, |way| {
         way.lab().act(Act::Stop(102));
-        let from_list = declared(way, 102, false);
-        assert_eq!((state(&from_list, 102).as_str(), row(&from_list, 102).source.as_deref()), ("running", Some("cache")));
+        let listed = declared(way, 102, false);
+        assert_eq!((state(&listed, 102).as_str(), row(&listed, 102).source.as_deref()), ("stopped", Some("node-list")));
         let live = whole(way, &[102]);
         assert_eq!((state(&live, 102).as_str(), row(&live, 102).source.as_deref()), ("stopped", Some("live")));
         way.lab().pass(10_000);
         assert_eq!(state(&declared(way, 102, false), 102), "stopped");
     });
+}
+
+#[test]
+fn without_pvestatd_run_states_and_pauses_are_those_of_the_node_and_people_are_told() {
+    for stop in [Act::ServiceDown, Act::ServiceHung] {
+        in_every_release(LAB, |way| {
+            way.lab().act(stop("pve2".to_owned(), Part::Statd));
+            // Within the life of the last report, and after it.
+            for _ in 0..4 {
+                way.lab().act(Act::Say(102, "paused".to_owned()));
+                way.lab().pass(90_000);
+                let paused = declared(way, 102, false);
+                assert_eq!(
+                    (state(&paused, 102).as_str(), reasons(&paused)),
+                    ("run-state-unclear", vec![Reason::RunStateUnclear, Reason::ReportLate])
+                );
+                way.lab().act(Act::Say(102, "running".to_owned()));
+                assert_eq!(state(&declared(way, 102, false), 102), "running");
+            }
+            way.lab().act(Act::Stop(102));
+            assert_eq!(state(&declared(way, 102, false), 102), "stopped");
+            way.lab().act(Act::Start(102));
+            assert_eq!(state(&declared(way, 102, false), 102), "running");
+            way.lab().act(Act::ServiceUp("pve2".to_owned(), Part::Statd));
+            assert!(reasons(&declared(way, 102, false)).is_empty());
+        });
+    }
 }
 
 #[test]

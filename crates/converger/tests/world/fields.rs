@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::claims::Tally;
 use crate::forms::{Meaning, forms};
-use crate::spine::{Pledge, ask, call, declared, path, read, verdict, vmid};
+use crate::spine::{Pledge, ask, call, declared, path, read, verdict};
 use crate::way::Way;
 
 /// Random values for each field, kind, release and run-state.
@@ -337,7 +337,7 @@ fn a_guest_that_was_changed_a_moment_ago_reads_the_same_once_the_list_comes_afte
             way.lab().act(Act::Set(100, key.to_owned(), value.to_owned()));
         }
         way.lab().act(Act::Stop(100));
-        let needs = Needs::of(&desired).afresh(&[vmid(100)].into());
+        let needs = Needs::of(&desired);
         let rows = || read(&way, &desired.scope(), &needs, None).unwrap_or_else(|unread| panic!("{unread}")).observation.guests;
         let before = rows();
         way.lab().pass(20_000);

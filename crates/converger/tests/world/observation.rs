@@ -47,7 +47,7 @@ fn needs(rng: &mut Rng, scope: &[Vmid]) -> Needs {
         }
         let kind = if rng.one_in(4) { Kind::Lxc } else { Kind::Qemu };
         let state = rng.pick(&[None, Some(RunState::Running), Some(RunState::Stopped)]).copied().flatten();
-        needs.insert(*vmid, Need { kind, state, config: rng.one_in(2), afresh: rng.one_in(4) });
+        needs.insert(*vmid, Need { kind, state, config: rng.one_in(2) });
     }
     Needs::Declared(needs)
 }
@@ -175,10 +175,10 @@ const REACHED: &[(&str, &[&str])] = &[
     ("node online", &["yes", "no"]),
     ("guest", &["missing"]),
     ("placed", &["qemu", "lxc"]),
-    ("running", &["live", "cache"]),
-    ("stopped", &["live", "cache"]),
-    ("raw word", &["live", "cache"]),
-    ("name", &["read", "listed", "made of its id"]),
+    ("running", &["live", "node-list"]),
+    ("stopped", &["live", "node-list"]),
+    ("raw word", &["live", "node-list", "cache"]),
+    ("name", &["read", "listed", "listed by its node", "made of its id"]),
     ("lock", &["yes", "no"]),
     ("lock listed", &["yes", "no"]),
     ("template", &["yes", "no"]),
@@ -201,6 +201,7 @@ const REACHED: &[(&str, &[&str])] = &[
             "run-state-unclear",
             "not-permitted",
             "moved-while-read",
+            "node-list-unread",
             "gone-while-read",
             "renamed-while-read",
             "replaced-while-read",
@@ -209,7 +210,19 @@ const REACHED: &[(&str, &[&str])] = &[
             "unreadable",
         ],
     ),
-    ("note", &["hidden", "absence-not-proven", "list-empty", "list-shrunken", "cluster-unread", "not-permitted", "moved-while-read"]),
+    (
+        "note",
+        &[
+            "hidden",
+            "absence-not-proven",
+            "list-empty",
+            "list-shrunken",
+            "cluster-unread",
+            "not-permitted",
+            "moved-while-read",
+            "report-late",
+        ],
+    ),
     (
         "no reading",
         &[

@@ -36,7 +36,7 @@ impl Trouble {
 
     fn machine(&mut self) -> Act {
         let node = self.node();
-        let part = self.rng.pick(&[Part::Proxy, Part::Daemon, Part::Files]).copied().unwrap_or(Part::Daemon);
+        let part = self.rng.pick(&[Part::Proxy, Part::Daemon, Part::Files, Part::Statd, Part::Statd]).copied().unwrap_or(Part::Daemon);
         match self.rng.below(12) {
             0 => Act::NodeDown(node),
             1 => Act::NodeUp(node),

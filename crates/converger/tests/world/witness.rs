@@ -9,6 +9,9 @@ use converger_lab::{Glance, Truth, World};
 /// The cluster's list remembers what a node told for so long; nothing older has to be seen.
 pub(crate) const REMEMBERED_MS: u64 = 300_000;
 
+/// A report of pvestatd that shows that a guest is not paused is no older than half a minute, told by two clocks that count whole seconds.
+const RECENT_MS: u64 = 32_000;
+
 /// How things were at a moment, and from then on.
 pub(crate) struct Moment {
     pub(crate) quorate: bool,
@@ -34,8 +37,9 @@ impl Moment {
 /// What was seen: before a reading only what nodes could have told, during it everything.
 #[derive(Default)]
 pub(crate) struct Witness {
-    past: Vec<Vec<Glance>>,
+    past: Vec<(u64, Vec<Glance>)>,
     reading: Vec<Moment>,
+    began_ms: u64,
 }
 
 impl Witness {
@@ -43,12 +47,13 @@ impl Witness {
         if !self.reading.is_empty() {
             self.reading.push(Moment::of(world, entry));
         }
-        self.past.push(world.glances().collect());
+        self.past.push((world.now_ms(), world.glances().collect()));
     }
 
     /// The reading begins. Whatever was seen before was seen within the memory of the cluster's list.
     pub(crate) fn begin(&mut self, world: &World, entry: &str) {
-        self.past.push(world.glances().collect());
+        self.past.push((world.now_ms(), world.glances().collect()));
+        self.began_ms = world.now_ms();
         self.reading.push(Moment::of(world, entry));
     }
 
@@ -69,6 +74,14 @@ impl Witness {
 
     /// Whether a guest was so at a moment that the cluster's list may remember. A node also tells of guests that are hidden.
     pub(crate) fn was_told(&self, vmid: u32, so: impl Fn(&Glance) -> bool) -> bool {
-        self.past.iter().flatten().filter(|glance| glance.vmid == vmid).any(so)
+        self.past.iter().flat_map(|(_, glances)| glances).filter(|glance| glance.vmid == vmid).any(so)
+    }
+
+    /// Whether a guest was so at a moment that a recent report of its node may be from: during the reading, or shortly before it.
+    pub(crate) fn was_recently(&self, vmid: u32, so: impl Fn(&Glance) -> bool) -> bool {
+        let since_ms = self.began_ms.saturating_sub(RECENT_MS);
+        // What was seen at a moment was so until the next one.
+        let first = self.past.partition_point(|(at_ms, _)| *at_ms <= since_ms).saturating_sub(1);
+        self.past[first..].iter().flat_map(|(_, glances)| glances).filter(|glance| glance.vmid == vmid).any(so)
     }
 }

@@ -32,6 +32,13 @@ pub enum Read {
     ClusterStatus,
     /// All guests that the token may see, from the cluster's cache.
     Resources,
+    /// The guests of one kind on a node that the token may see, computed by the node when it is asked. A paused virtual machine reads `running`.
+    NodeGuests {
+        node: NodeName,
+        kind: Kind,
+    },
+    /// The virtual machines of a node with the state that each monitor reports, such as `paused`. The node asks every monitor for it.
+    NodeGuestsInFull(NodeName),
     /// What the token may do, on every path or on one guest's.
     Permissions,
     PermissionsOn(Vmid),
@@ -240,6 +247,8 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::Version => get(&["version"], none),
         Read::ClusterStatus => get(&["cluster", "status"], none),
         Read::Resources => get(&["cluster", "resources"], none.with("type", "vm")),
+        Read::NodeGuests { node, kind } => get(&["nodes", node.as_str(), kind.word()], none),
+        Read::NodeGuestsInFull(node) => get(&["nodes", node.as_str(), Kind::Qemu.word()], none.with("full", 1)),
         Read::Permissions => get(&["access", "permissions"], none),
         Read::PermissionsOn(vmid) => get(&["access", "permissions"], none.with("path", format!("/vms/{vmid}"))),
         Read::PermissionsOf(user) => get(&["access", "permissions"], none.with("userid", user.as_str())),
@@ -356,7 +365,8 @@ impl Read {
         match self {
             Self::GuestStatus(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
             Self::TaskStatus(upid) => Some(upid.node()),
-            Self::Tasks { node, .. } | Self::NodeVersion(node) | Self::NodeTime(node) => Some(node),
+            Self::Tasks { node, .. } | Self::NodeGuests { node, .. } => Some(node),
+            Self::NodeGuestsInFull(node) | Self::NodeVersion(node) | Self::NodeTime(node) => Some(node),
             Self::Version
             | Self::ClusterStatus
             | Self::Resources

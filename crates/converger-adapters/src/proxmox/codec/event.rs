@@ -30,6 +30,7 @@ pub enum Event {
     Version(Version),
     Cluster(Cluster),
     Resources(Vec<Resource>),
+    NodeGuests(Vec<NodeGuest>),
     Permissions(Permissions),
     NextId(NextId),
     GuestStatus(GuestStatus),
@@ -98,8 +99,39 @@ pub struct Resource {
     pub ha_state: Option<Box<str>>,
     pub cpus: Option<u32>,
     pub maxmem: Option<u64>,
+    /// How long its process ran when its node last reported it. Compared with what the node says now, it gives the age of the report.
+    pub uptime_secs: Option<u64>,
     /// A field whose value is of no type that it can have.
     pub strange: Option<&'static str>,
+}
+
+/// A guest in the list of its own node: all of it is of the moment at which the node was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct NodeGuest {
+    pub vmid: Vmid,
+    /// Running or stopped, by whether its process is there.
+    pub status: Box<str>,
+    /// The state that its monitor reports; only in the list that was asked for in full.
+    pub qmp_status: Option<Box<str>>,
+    pub name: Option<Box<str>>,
+    pub template: bool,
+    pub lock: Option<Box<str>>,
+    pub tags: Words,
+    pub cpus: Option<u32>,
+    pub maxmem: Option<u64>,
+    /// Seconds since its process was started.
+    pub uptime_secs: Option<u64>,
+    /// A field whose value is of no type that it can have.
+    pub strange: Option<&'static str>,
+}
+
+impl NodeGuest {
+    /// The word for its run-state, as [`GuestStatus::word`] forms it.
+    #[must_use]
+    pub fn word(&self) -> Box<str> {
+        run_state_word(&self.status, self.qmp_status.as_deref())
+    }
 }
 
 /// Whether an id is free.
@@ -137,11 +169,15 @@ impl GuestStatus {
     /// state is called.
     #[must_use]
     pub fn word(&self) -> Box<str> {
-        match &self.qmp_status {
-            None => self.status.clone(),
-            Some(finer) if *finer == self.status || (&*self.status == "running" && &**finer != "stopped") => finer.clone(),
-            Some(finer) => format!("{}/{finer}", self.status).into(),
-        }
+        run_state_word(&self.status, self.qmp_status.as_deref())
+    }
+}
+
+fn run_state_word(status: &str, qmp_status: Option<&str>) -> Box<str> {
+    match qmp_status {
+        None => status.into(),
+        Some(finer) if finer == status || (status == "running" && finer != "stopped") => finer.into(),
+        Some(finer) => format!("{status}/{finer}").into(),
     }
 }
 
@@ -218,6 +254,9 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
         Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
         Read::Resources => required(answer).map(|Resources(rows)| Event::Resources(rows)),
+        Read::NodeGuests { .. } | Read::NodeGuestsInFull(_) => {
+            required(answer).map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
+        }
         Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
             required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
         }
@@ -338,6 +377,8 @@ struct ResourceRow<'a> {
     maxcpu: Scalar<'a>,
     #[serde(borrow, default)]
     maxmem: Scalar<'a>,
+    #[serde(borrow, default)]
+    uptime: Scalar<'a>,
 }
 
 /// Only rows of guests, as they come: whatever else is listed is not kept.
@@ -383,19 +424,73 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
         ha_state: row.hastate.word(),
         cpus: processors(&row.maxcpu),
         maxmem: memory(&row.maxmem),
+        uptime_secs: row.uptime.number(),
         strange,
     })
 }
 
-/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
 fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
-    let words = [("status", &row.status), ("name", &row.name)];
     let guards = [("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
-    let is_no_flag = row.template != Scalar::Absent && row.template.flag().is_none();
-    let word = words.into_iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| key);
-    let word = word.or_else(|| guards.into_iter().find(|(_, value)| value.is_no_guard()).map(|(key, _)| key));
-    let is_too_much = row.maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
+    strange_field(&[("status", &row.status), ("name", &row.name)], &guards, &row.template, &row.maxmem)
+}
+
+/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
+fn strange_field(
+    words: &[(&'static str, &Scalar<'_>)],
+    guards: &[(&'static str, &Scalar<'_>)],
+    template: &Scalar<'_>,
+    maxmem: &Scalar<'_>,
+) -> Option<&'static str> {
+    let is_no_flag = *template != Scalar::Absent && template.flag().is_none();
+    let word = words.iter().find(|(_, value)| **value == Scalar::Strange).map(|(key, _)| *key);
+    let word = word.or_else(|| guards.iter().find(|(_, value)| value.is_no_guard()).map(|(key, _)| *key));
+    let is_too_much = maxmem.number().is_some_and(|bytes| bytes > INTEGER_MAX);
     word.or(is_no_flag.then_some("template")).or(is_too_much.then_some("maxmem"))
+}
+
+#[derive(Default, Deserialize)]
+struct NodeGuestRow<'a> {
+    #[serde(borrow, default)]
+    vmid: Scalar<'a>,
+    #[serde(borrow, default)]
+    status: Scalar<'a>,
+    #[serde(borrow, default)]
+    qmpstatus: Scalar<'a>,
+    #[serde(borrow, default)]
+    name: Scalar<'a>,
+    #[serde(borrow, default)]
+    template: Scalar<'a>,
+    #[serde(borrow, default)]
+    lock: Scalar<'a>,
+    #[serde(borrow, default)]
+    tags: Scalar<'a>,
+    #[serde(borrow, default)]
+    cpus: Scalar<'a>,
+    #[serde(borrow, default)]
+    maxmem: Scalar<'a>,
+    #[serde(borrow, default)]
+    uptime: Scalar<'a>,
+}
+
+/// A row with an id that a guest can have. A row that is left out leaves its guest without a run-state; it never hides one.
+fn node_guest(row: NodeGuestRow<'_>) -> Option<NodeGuest> {
+    let tags = row.tags.text().map_or_else(|| Some(Words::default()), |text| field::tags(&text));
+    let words = [("status", &row.status), ("qmpstatus", &row.qmpstatus), ("name", &row.name)];
+    let strange = strange_field(&words, &[("lock", &row.lock), ("tags", &row.tags)], &row.template, &row.maxmem);
+    Some(NodeGuest {
+        vmid: row.vmid.number().and_then(Vmid::new)?,
+        status: row.status.word().unwrap_or_else(|| "unknown".into()),
+        qmp_status: row.qmpstatus.word(),
+        name: row.name.word(),
+        template: row.template.flag().unwrap_or(false),
+        lock: row.lock.word(),
+        // Every guest is listed under a name, if need be one made of its id.
+        strange: strange.or(tags.is_none().then_some("tags")).or(row.name.word().is_none().then_some("name")),
+        tags: tags.unwrap_or_default(),
+        cpus: processors(&row.cpus),
+        maxmem: memory(&row.maxmem),
+        uptime_secs: row.uptime.number(),
+    })
 }
 
 fn kind(word: &str) -> Option<Kind> {

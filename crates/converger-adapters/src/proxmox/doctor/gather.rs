@@ -288,7 +288,7 @@ async fn guests<E: Exchange>(
 
 /// What is looked at of a guest: what its config holds, and what waits in it.
 fn config_of(row: &Resource) -> Need {
-    Need { kind: row.kind, state: None, config: true, afresh: false }
+    Need { kind: row.kind, state: None, config: true }
 }
 
 /// What the token may do on guests of which neither the dump nor the list says anything.

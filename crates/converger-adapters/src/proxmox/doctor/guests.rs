@@ -22,6 +22,7 @@ pub(super) fn findings(gathered: &Gathered, answers: &Answers) -> Vec<Finding> {
     let observation = &taken.observation;
     let rows: Vec<&ObservedGuest> = observation.guests.iter().filter(|row| answers.guests.has(row.vmid)).collect();
     let mut findings = readable(gathered, answers, taken, &rows);
+    findings.extend(late_reports(taken));
     findings.push(locks(&rows));
     findings.extend(ha(answers, &rows));
     findings.extend(pending(gathered, &rows));
@@ -54,6 +55,14 @@ fn readable(gathered: &Gathered, answers: &Answers, taken: &Taken, rows: &[&Obse
         findings.push(Finding::new("guests", Level::Ok, format!("{} {of}, all readable", counted(rows.len(), "guest"))));
     }
     findings
+}
+
+/// Nodes that do not report their guests to the cluster: every list in the web interface is out of date for them.
+fn late_reports(taken: &Taken) -> impl Iterator<Item = Finding> {
+    taken.notes.iter().filter(|note| note.reason == Reason::ReportLate).map(|note| {
+        let finding = Finding::new("reports", Level::Warn, note.text.clone());
+        finding.remedy(note.reason.remedy()).line(Where::Node, "systemctl status pvestatd")
+    })
 }
 
 fn unknown(cause: &str, ids: &[Vmid]) -> Finding {

@@ -23,6 +23,8 @@ pub enum Reason {
     NotPermitted,
     /// It is on another node, or of another kind, than the list said a moment ago.
     Moved,
+    /// The list of guests of its node could not be read.
+    NodeListUnread,
     /// It is not there any more.
     Gone,
     /// It has another name than the list said a moment ago.
@@ -45,11 +47,13 @@ pub enum Reason {
     ListShrunken,
     /// The cluster's state could not be read again at the end, or from another node only.
     ClusterUnread,
+    /// A node does not report its guests to the cluster, or not in time.
+    ReportLate,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NoAnswer,
@@ -57,6 +61,7 @@ impl Reason {
         Self::RunStateUnclear,
         Self::NotPermitted,
         Self::Moved,
+        Self::NodeListUnread,
         Self::Gone,
         Self::Renamed,
         Self::Replaced,
@@ -68,6 +73,7 @@ impl Reason {
         Self::ListEmpty,
         Self::ListShrunken,
         Self::ClusterUnread,
+        Self::ReportLate,
     ];
 
     /// The word for it.
@@ -81,6 +87,7 @@ impl Reason {
             Self::RunStateUnclear => observe::CAUSE_RUN_STATE_UNCLEAR,
             Self::NotPermitted => "not-permitted",
             Self::Moved => "moved-while-read",
+            Self::NodeListUnread => "node-list-unread",
             Self::Gone => "gone-while-read",
             Self::Renamed => "renamed-while-read",
             Self::Replaced => "replaced-while-read",
@@ -92,6 +99,7 @@ impl Reason {
             Self::ListEmpty => "list-empty",
             Self::ListShrunken => "list-shrunken",
             Self::ClusterUnread => "cluster-unread",
+            Self::ReportLate => "report-late",
         }
     }
 
@@ -110,6 +118,7 @@ impl Reason {
                 "let the token see the guest, on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"
             }
             Self::Moved => "it was moved or replaced while it was read; take a new reading",
+            Self::NodeListUnread => "read what Proxmox said, and look at pvedaemon on the node and at what is between here and the node",
             Self::Gone => "it was removed while it was read; take a new reading",
             Self::Renamed => "it was renamed or replaced just now, and the list lags by some seconds; take a new reading then",
             Self::Replaced => "it was deleted and made anew, or its marks were changed, while it was read; take a new reading",
@@ -131,6 +140,9 @@ impl Reason {
             }
             Self::ClusterUnread => {
                 "whether the cluster had quorum all the time is not known, so that the whole run is refused; take a new reading"
+            }
+            Self::ReportLate => {
+                "if it stays so for half a minute, look at pvestatd on the node (systemctl status pvestatd): it is dead, or it waits for a storage that hangs"
             }
         }
     }
@@ -193,7 +205,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_there_once_and_has_its_own_word() {
-        assert_eq!(Reason::ALL.len(), Reason::ClusterUnread as usize + 1);
+        assert_eq!(Reason::ALL.len(), Reason::ReportLate as usize + 1);
         for (index, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(index, *reason as usize, "{}", reason.word());
             assert_eq!(Reason::ALL.iter().filter(|other| other.word() == reason.word()).count(), 1, "{}", reason.word());

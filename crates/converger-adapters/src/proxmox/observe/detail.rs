@@ -1,7 +1,7 @@
 //! Guests one by one: two at a time per node, each asked once. A node that cannot be reached is not asked again, nor is one that leaves
 //! several requests in a row without an answer; a guest that hangs says nothing about the others of its node.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use converger_core::guest::{Identity, NodeName, Vmid};
@@ -20,18 +20,18 @@ pub(super) type Outcome = Result<Detailed, Note>;
 /// guests.
 const STALLS_MAX: usize = 4;
 
-/// Reads all of these; the node that answers here is `local`. The outcomes are by guest, so that the order in which answers came does not show.
+/// Reads all of these; the nodes in `answering` have answered in this reading. The outcomes are by guest, so that the order in which answers came does not show.
 pub(super) async fn read<E: Exchange>(
     session: &Session<E>,
     wanted: Vec<(GuestPath, Detail)>,
-    local: Option<&NodeName>,
+    answering: &BTreeSet<NodeName>,
 ) -> BTreeMap<Vmid, Outcome> {
     let mut queues: BTreeMap<NodeName, VecDeque<(GuestPath, Detail)>> = BTreeMap::new();
     for (guest, detail) in wanted {
         queues.entry(guest.node.clone()).or_default().push_back((guest, detail));
     }
-    // The list came from the local node: that it does not answer at all cannot be said of it.
-    let lanes: Vec<Lane> = queues.into_iter().map(|(node, queue)| Lane::new(queue, Some(&node) == local)).collect();
+    // A list came from such a node: that it does not answer at all cannot be said of it.
+    let lanes: Vec<Lane> = queues.into_iter().map(|(node, queue)| Lane::new(queue, answering.contains(&node))).collect();
     // Counted before they are joined: few are then polled in place.
     let workers: Vec<&Lane> = lanes.iter().flat_map(|lane| std::iter::repeat_n(lane, REQUESTS_PER_NODE_MAX)).collect();
     join_all(workers.into_iter().map(|lane| work(session, lane))).await;

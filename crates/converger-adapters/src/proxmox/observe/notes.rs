@@ -15,28 +15,30 @@ use crate::proxmox::codec::Shown;
 const IDS_MAX: usize = 10;
 
 /// What is to be said about rows that are unknown because of their node, or because of what they do.
-/// Said of `silent` and of `stalled` nodes is what came instead of an answer.
+/// `came` holds, for a node and a reason, what came instead of an answer.
 pub(super) fn of_rows<'r>(
     rows: impl Iterator<Item = &'r ObservedGuest>,
     nodes: &[Node],
-    silent: &BTreeMap<usize, String>,
-    stalled: &BTreeMap<usize, String>,
+    came: &BTreeMap<(usize, Reason), String>,
 ) -> Vec<Note> {
     let mut notes = Vec::new();
     let mut of_nodes: BTreeMap<(usize, Reason), Vec<Vmid>> = BTreeMap::new();
     for row in rows {
         let is = |reason: &Reason| row.status == unknown(*reason);
-        if let Some(reason) = [Reason::NodeOffline, Reason::NodeSilent, Reason::NoAnswer, Reason::NotReported].into_iter().find(is) {
+        let of_node = [Reason::NodeOffline, Reason::NodeSilent, Reason::NoAnswer, Reason::NotReported, Reason::NodeListUnread];
+        if let Some(reason) = of_node.into_iter().find(is) {
             of_nodes.entry((row.node, reason)).or_default().push(row.vmid);
         }
         notes.extend(unclear(row));
     }
     notes.extend(of_nodes.into_iter().filter_map(|((index, reason), ids)| {
         let node = nodes.get(index)?.name.as_str();
-        let came = if reason == Reason::NoAnswer { stalled } else { silent };
-        let text = match (reason, came.get(&index)) {
+        let text = match (reason, came.get(&(index, reason))) {
             (Reason::NodeSilent, Some(said)) => format!("node {node} does not answer ({said}); unknown on it: {}", listed(&ids)),
             (Reason::NoAnswer, Some(said)) => format!("node {node} answers, but not about {} ({said})", listed(&ids)),
+            (Reason::NodeListUnread, Some(said)) => {
+                format!("node {node} does not list its guests ({said}); unknown on it: {}", listed(&ids))
+            }
             (Reason::NotReported, _) => format!("node {node} has not reported yet what they do: {}", listed(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", listed(&ids)),
         };

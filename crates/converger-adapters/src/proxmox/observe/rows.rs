@@ -7,7 +7,8 @@ use converger_core::normalize::Words;
 use converger_core::observe::{Ha, ObservedGuest, Reading, Status};
 
 use super::causes::{Note, Reason};
-use crate::proxmox::codec::{GuestConfig, GuestStatus, Resource};
+use super::node_lists::{OwnRow, is_unreported};
+use crate::proxmox::codec::{GuestConfig, GuestStatus, NodeGuest, Resource};
 
 /// What was read of a guest beyond the list.
 #[derive(Debug)]
@@ -30,7 +31,7 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
         _ if !is_online => unknown(Reason::NodeOffline),
         _ if resource.strange.is_some() => unknown(Reason::Malformed),
         // A run-state without a name is none that pvestatd reported.
-        Status::Known(_) if resource.name.is_none() => unknown(Reason::NotReported),
+        Status::Known(_) if is_unreported(&resource) => unknown(Reason::NotReported),
         status => status,
     };
     // Of a guest that is not known nothing is claimed, though its config may be.
@@ -59,10 +60,79 @@ pub(super) fn listed(resource: Resource, node: usize, is_online: bool) -> Observ
     }
 }
 
-/// What is to be said about a guest whose row in the list makes no sense.
-pub(super) fn strange(resource: &Resource) -> Option<Note> {
-    let text = |key| format!("guest {}: the list has a value of `{key}` that is none", resource.vmid);
-    resource.strange.map(|key| Note::of_guest(resource.vmid, Reason::Malformed, text(key)))
+/// What follows from the list of its own node for the reading of a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NextRead {
+    /// Whatever is needed of the guest.
+    AsNeeded,
+    /// The guest itself: the list of its node lacks it.
+    Itself,
+    /// Nothing: the guest stays unknown.
+    Nothing,
+}
+
+/// A guest by the cluster's list and by the list of its own node, of which the second one counts. Only that the high-availability manager has
+/// the guest, and that it is paused, is taken from the first one.
+pub(super) fn confirmed(resource: Resource, own: OwnRow<'_>, node: usize) -> (ObservedGuest, NextRead) {
+    let is_malformed = resource.strange.is_some();
+    match own {
+        OwnRow::NotAsked => (listed(resource, node, true), NextRead::AsNeeded),
+        OwnRow::Present(own) if own.strange.is_none() && !is_malformed => (from_own_node(resource, own, node), NextRead::AsNeeded),
+        OwnRow::Absent if !is_malformed => (unconfirmed(resource, node, Reason::Moved), NextRead::Itself),
+        OwnRow::Unreadable(failure) => (unconfirmed(resource, node, failure.reason), NextRead::Nothing),
+        OwnRow::ListShort => (unconfirmed(resource, node, Reason::ListShrunken), NextRead::Nothing),
+        OwnRow::Present(_) | OwnRow::Absent => (unconfirmed(resource, node, Reason::Malformed), NextRead::Nothing),
+    }
+}
+
+/// A guest of which only the cluster's list tells, which may be five minutes old: nothing that it says of the guest is taken over.
+fn unconfirmed(resource: Resource, node: usize, reason: Reason) -> ObservedGuest {
+    let mut row = listed(resource, node, true);
+    doubt(&mut row, reason);
+    row.run_state = None;
+    row
+}
+
+/// Where the lists contradict each other, the one of the node is right: it looked at the process when it was asked.
+fn from_own_node(resource: Resource, own: &NodeGuest, node: usize) -> ObservedGuest {
+    let finer = is_finer(&resource, own).then(|| resource.status.clone());
+    let word = finer.unwrap_or_else(|| own.word());
+    let ha = Reading::Read(resource.ha_state.clone().map(|state| Ha { state: Some(state) }));
+    let mut row = listed(resource, node, true);
+    row.status = Status::of_word(&word);
+    row.run_state = Some(word);
+    row.name.clone_from(&own.name);
+    (row.cpus, row.maxmem) = (own.cpus, own.maxmem);
+    row.source = Some("node-list".into());
+    // Of a guest that is not known nothing is claimed, though its config may be.
+    if matches!(row.status, Status::Known(_)) {
+        row.ha = ha;
+        row.lock = Reading::Read(own.lock.clone());
+        row.template = Reading::Read(own.template);
+        row.tags = Reading::Read(own.tags.clone());
+    } else {
+        (row.lock, row.ha, row.template, row.tags) = (Reading::Unread, Reading::Unread, Reading::Unread, Reading::Unread);
+    }
+    row
+}
+
+/// Whether the cluster's list tells more of a process that is there, such as `paused`. The list of the node does where it was asked for in full.
+fn is_finer(resource: &Resource, own: &NodeGuest) -> bool {
+    let is_plain = matches!(&*resource.status, "running" | "stopped" | "unknown");
+    own.qmp_status.is_none() && &*own.status == "running" && !is_plain && !is_unreported(resource)
+}
+
+/// What is to be said about a guest whose row in a list makes no sense.
+pub(super) fn strange(resource: &Resource, own: OwnRow<'_>) -> Option<Note> {
+    let of_list = |list: &str, key| {
+        let text = format!("guest {}: {list} has a value of `{key}` that is none", resource.vmid);
+        Note::of_guest(resource.vmid, Reason::Malformed, text)
+    };
+    match own {
+        _ if resource.strange.is_some() => resource.strange.map(|key| of_list("the list", key)),
+        OwnRow::Present(own) => own.strange.map(|key| of_list("the list of its node", key)),
+        _ => None,
+    }
 }
 
 /// The guest cannot be said to run or to be stopped, for this reason.
