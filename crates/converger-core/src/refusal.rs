@@ -107,6 +107,7 @@ impl Code {
     pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
             Self::GuestHeld if has("operation") => "an operation of this program on the guest has no end yet, or none that is known",
+            Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
             code => code.entry().title,
         }
     }
@@ -119,6 +120,9 @@ impl Code {
             Self::GuestHeld if has("operation") => {
                 "Look at the operation with `converger ops show`: the next apply reads it again, or say what became of it with `converger ops resolve`."
             }
+            Self::ConfigUnreadable if has("not_understood") => {
+                "Set the key in the evidence to a value that Proxmox documents, or take the declared fields in the evidence out of the declared state."
+            }
             code => code.entry().remedy,
         }
     }
@@ -127,8 +131,11 @@ impl Code {
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
-        all.extend(["by", "operation"].map(|key| self.remedy(|own| own == key)));
-        all.dedup();
+        for remedy in ["by", "operation", "not_understood"].map(|key| self.remedy(|own| own == key)) {
+            if !all.contains(&remedy) {
+                all.push(remedy);
+            }
+        }
         all
     }
 
@@ -270,6 +277,11 @@ impl Refusal {
 
     pub(crate) fn config_unreadable(fields: Vec<String>) -> Self {
         Self::bare(Code::ConfigUnreadable).with("fields", Datum::Words(fields))
+    }
+
+    /// Declared fields that cannot be compared, because these keys have values that are not understood.
+    pub(crate) fn config_not_understood(fields: Vec<String>, values: Vec<String>) -> Self {
+        Self::config_unreadable(fields).with("not_understood", Datum::Words(values))
     }
 
     pub(crate) fn guard_unread(fields: Vec<String>) -> Self {
