@@ -11,6 +11,7 @@ mod config;
 mod event;
 mod field;
 mod ha;
+mod object;
 mod property;
 mod reason;
 mod request;
@@ -24,7 +25,9 @@ pub use answer::{Delivery, Failure, HttpAnswer, Shown};
 pub use basis::Basis;
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, Write, encode};
 pub use config::GuestConfig;
-pub use event::{Accepted, Cluster, Event, GuestStatus, NextId, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode};
+pub use event::{
+    Accepted, Cluster, Event, GuestStatus, NextId, Resource, ResourceList, Snapshot, Snapshots, Task, TaskState, Version, decode,
+};
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};
 pub use reason::{Cause, classify};

@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
-use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown, shortened};
+use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, ResourceList, Shown, shortened};
 use super::shell::quoted;
 
 pub use causes::{Note, Reason};
@@ -146,14 +146,14 @@ pub(super) async fn read_on<E: Exchange>(session: &Session<E>, question: &Questi
 /// What a reading begins with.
 pub(super) struct BegunWith {
     pub(super) cluster: Result<Cluster, Failure>,
-    pub(super) list: Result<Vec<Resource>, Failure>,
+    pub(super) list: Result<ResourceList, Failure>,
 }
 
 async fn go_on<E: Exchange>(
     session: &Session<E>,
     question: &Question<'_>,
     before: Cluster,
-    list: Result<Vec<Resource>, Failure>,
+    list: Result<ResourceList, Failure>,
 ) -> Result<Taken, Unread> {
     let resources = list.map_err(|failure| failed(session, question, "the list of guests", failure))?;
     let mut reading = Reading::new(question, &before, resources);
@@ -195,7 +195,7 @@ fn other_cluster<E: Exchange>(session: &Session<E>, found: &str, wanted: &str) -
 }
 
 /// The list of all guests.
-pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<Vec<Resource>, Failure> {
+pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<ResourceList, Failure> {
     match session.call(&Command::Read(Read::Resources)).await? {
         Event::Resources(resources) => Ok(resources),
         other => Err(other.unexpected()),
@@ -217,12 +217,19 @@ struct Reading<'q> {
     silent: BTreeMap<usize, String>,
     /// Nodes that answer, but not about some of their guests, with what came instead.
     stalled: BTreeMap<usize, String>,
+    /// Guests whose rows in the list say too little to place them, each with the field that is missing or makes no sense.
+    unusable: BTreeMap<Vmid, &'static str>,
     guests: Vec<ObservedGuest>,
     notes: Vec<Note>,
 }
 
 impl<'q> Reading<'q> {
-    fn new(question: &'q Question<'q>, cluster: &Cluster, resources: Vec<Resource>) -> Self {
+    fn new(question: &'q Question<'q>, cluster: &Cluster, list: ResourceList) -> Self {
+        let ResourceList { rows: mut resources, unusable } = list;
+        for resource in &mut resources {
+            // A second row of the guest says too little, so that the first one may be out of date.
+            resource.strange = resource.strange.or(unusable.get(&resource.vmid).copied());
+        }
         let mut nodes: BTreeMap<NodeName, bool> = cluster.nodes.clone();
         for resource in &resources {
             // The config of a node that left the cluster may still be there; nobody answers for it.
@@ -232,7 +239,7 @@ impl<'q> Reading<'q> {
         }
         let nodes: Vec<Node> = nodes.into_iter().map(|(name, online)| Node { name, online }).collect();
         let mut notes = Vec::new();
-        if resources.is_empty() && !question.scope.ids().is_empty() {
+        if resources.is_empty() && unusable.is_empty() && !question.scope.ids().is_empty() {
             notes.push(Note::of_all(Reason::ListEmpty, "the list of guests is empty"));
         }
         notes.extend(resources.iter().filter(|resource| question.scope.has(resource.vmid)).filter_map(rows::strange));
@@ -251,6 +258,7 @@ impl<'q> Reading<'q> {
             local: cluster.local.clone(),
             silent: BTreeMap::new(),
             stalled: BTreeMap::new(),
+            unusable,
             guests,
             notes,
         }
@@ -294,6 +302,7 @@ impl<'q> Reading<'q> {
         let listed: BTreeSet<Vmid> = self.guests.iter().map(|row| row.vmid).collect();
         let unlisted: Vec<Vmid> = self.question.scope.ids().iter().copied().filter(|vmid| !listed.contains(vmid)).collect();
         self.lacking = unlisted.iter().map(|vmid| (*vmid, None)).collect();
+        let unlisted = self.doubt_unusable(unlisted);
         if unlisted.is_empty() || !self.quorate {
             return;
         }
@@ -313,6 +322,18 @@ impl<'q> Reading<'q> {
                 self.notes.push(note);
             }
         }
+    }
+
+    /// Guests whose rows in the list are unusable are neither read nor absent. Gives back the others.
+    fn doubt_unusable(&mut self, unlisted: Vec<Vmid>) -> Vec<Vmid> {
+        for vmid in &unlisted {
+            let Some(field) = self.unusable.get(vmid) else { continue };
+            self.complete = false;
+            self.lacking.insert(*vmid, Some(Reason::Malformed));
+            let text = format!("guest {vmid}: its row in the list of guests has no usable `{field}`");
+            self.notes.push(Note::of_guest(*vmid, Reason::Malformed, text));
+        }
+        unlisted.into_iter().filter(|vmid| !self.unusable.contains_key(vmid)).collect()
     }
 
     /// The reading is not whole, and of none of the guests that the list lacks it is known that they are absent.
@@ -396,12 +417,20 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
         }
     };
     let strange = detailed.config.config.as_ref().err().cloned();
-    let listed = row.name.clone().unwrap_or_default();
+    let listed = row.name.clone();
+    let told = detailed.status.as_ref().and_then(|told| told.status.name.clone());
     let reason = rows::complete(row, detailed)?;
+    let name = row.name.as_deref().unwrap_or_default();
     let text = match (reason, strange) {
         (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
+        (Reason::Malformed, _) => format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid),
         (Reason::Replaced, _) => format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid),
-        _ => format!("guest {}: the list calls it {listed:?}, and its node {:?}", row.vmid, row.name.as_deref().unwrap_or_default()),
+        _ => match listed.filter(|listed| **listed != *name) {
+            Some(listed) => format!("guest {}: the list calls it {listed:?}, and its node {name:?}", row.vmid),
+            None => {
+                format!("guest {}: its config calls it {name:?}, and its run-state {:?}", row.vmid, told.as_deref().unwrap_or_default())
+            }
+        },
     };
     Some(Note::of_guest(row.vmid, reason, text))
 }

@@ -176,6 +176,9 @@ fn applied(operation: &Operation, config: Option<&ConfigRead>) -> Kept {
     let (mut still, mut lost, mut seen) = (Vec::new(), Vec::new(), Evidence::default());
     for awaited in fields {
         let word = awaited.field.word();
+        if config.values.not_understood(awaited.field).is_some() {
+            return Kept::Unclear(Evidence::default().with(word, &*shown_in_effect(awaited.field, config)));
+        }
         match stands(operation.guest.kind, awaited, config) {
             Standing::InEffect => continue,
             Standing::Waits => still.push(word.into()),
@@ -241,19 +244,25 @@ pub(super) fn shown_in_effect(field: Field, config: &ConfigRead) -> String {
 fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
     let mut seen = Evidence::default();
     let mut waits = Vec::new();
-    let mut is_kept = true;
+    let (mut is_kept, mut is_clear) = (true, true);
     for change in fields {
         seen = seen.with(change.field.word(), &*shown_in_effect(change.field, config));
         match standing(kind, change.field, change.after.as_ref(), change.effect, config) {
             Standing::InEffect => {}
             Standing::Waits => waits.push(change.field.word().into()),
+            // A text that is not understood may be what was written, in a form that this version does not know.
+            Standing::Not if config.values.not_understood(change.field).is_some() => is_clear = false,
             Standing::Not => is_kept = false,
         }
     }
     if !waits.is_empty() {
         seen = seen.with("pending_restart", Fact::Words(waits.into()));
     }
-    if is_kept { Kept::Yes(seen) } else { Kept::No(seen) }
+    match (is_kept, is_clear) {
+        (false, _) => Kept::No(seen),
+        (true, false) => Kept::Unclear(seen),
+        (true, true) => Kept::Yes(seen),
+    }
 }
 
 enum Standing {

@@ -191,7 +191,7 @@ fn a_config_that_is_cut_off_or_not_understood_is_unread() {
     let config = Ask::Config(place());
     check(&yes(&config, "[]"), "unread answer-malformed");
     check(&yes(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
-    let strange = format!(r#"[{{"key":"memory","value":"current=1,max=2"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
+    let strange = format!(r#"[{{"key":"tags","value":"prod;#1"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
     check(&yes(&config, &strange), "unread config-not-understood");
     check(&no(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
 }
