@@ -134,6 +134,7 @@ pub fn rejection(operation: &Operation, cause: &Cause) -> Option<Refusal> {
     match cause.trouble {
         Trouble::Changed => Some(Refusal::plan_stale(vec![format!("config: {text}")])),
         Trouble::Locked => Some(Refusal::guest_locked(text)),
+        Trouble::LockFile => Some(Refusal::lock_file_held(text)),
         Trouble::Protected => Some(Refusal::protected_guest(vec!["protection-flag".into()], vec![operation.step.change.word().to_owned()])),
         Trouble::NotQuorate => Some(Refusal::not_quorate()),
         Trouble::NotThere => Some(unread(cause)),

@@ -252,7 +252,13 @@ fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
             Standing::Waits => waits.push(change.field.word().into()),
             // A text that is not understood may be what was written, in a form that this version does not know.
             Standing::Not if config.values.not_understood(change.field).is_some() => is_clear = false,
-            Standing::Not => is_kept = false,
+            Standing::Not => {
+                is_kept = false;
+                // Written, but not in effect where it should be: the guest needs a restart that nobody planned for.
+                if is_waiting_with(kind, change, config) {
+                    waits.push(change.field.word().into());
+                }
+            }
         }
     }
     if !waits.is_empty() {
@@ -263,6 +269,13 @@ fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
         (true, false) => Kept::Unclear(seen),
         (true, true) => Kept::Yes(seen),
     }
+}
+
+/// Whether the value that was written waits for the next start.
+fn is_waiting_with(kind: Kind, change: &FieldChange, config: &ConfigRead) -> bool {
+    let rule = normalize::rule_of(kind, change.field);
+    let next = waiting(change.field, config);
+    rule.zip(next).is_some_and(|(rule, next)| normalize::is_met(rule, change.after.as_ref(), next))
 }
 
 enum Standing {

@@ -76,8 +76,8 @@ fn unread_because(reason: Reason, text: &str) -> Answer {
 fn trouble(cause: codec::Cause) -> Trouble {
     match cause {
         codec::Cause::Changed => Trouble::Changed,
-        // Somebody is at work on the guest without having marked it.
-        codec::Cause::Locked | codec::Cause::LockTimeout => Trouble::Locked,
+        codec::Cause::Locked => Trouble::Locked,
+        codec::Cause::LockTimeout => Trouble::LockFile,
         codec::Cause::Protected => Trouble::Protected,
         codec::Cause::NoQuorum => Trouble::NotQuorate,
         codec::Cause::NoSuchGuest => Trouble::NotThere,

@@ -388,7 +388,7 @@ fn each_ask_is_one_request_and_only_a_change_is_no_reading() {
 fn a_no_says_what_it_amounts_to() {
     for (message, trouble) in [
         ("VM is locked (backup)", Trouble::Locked),
-        ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Trouble::Locked),
+        ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Trouble::LockFile),
         ("checksum mismatch (file change by other user?)", Trouble::Changed),
         ("cluster not ready - no quorum?", Trouble::NotQuorate),
         ("you can't start a vm if it's a template", Trouble::Template),
