@@ -3,6 +3,7 @@
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
 //! their reasons. It blocks: the seam of the spine is synchronous for now, so it must not be called from inside of a runtime.
 
+use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::time::SystemTime;
@@ -15,7 +16,7 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
-use super::codec::{Cause, Failure};
+use super::codec::{Cause, Command, Event, Failure, Read, Version};
 use super::doctor::need::Wants;
 use super::doctor::{self, Examined};
 use super::hand::{Caller, Hand};
@@ -46,6 +47,8 @@ pub struct Proxmox {
     ways: Vec<Way>,
     needs: Needs,
     clock: fn() -> SystemTime,
+    /// The release that answered, once it was read: it is asked for once in a run, however often the guests are read.
+    release: OnceCell<Version>,
     runtime: Runtime,
 }
 
@@ -162,7 +165,7 @@ impl Proxmox {
         }
         let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
         let runtime = runtime()?;
-        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, runtime })
+        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, release: OnceCell::new(), runtime })
     }
 
     /// The same, reading only what is needed.
@@ -228,10 +231,12 @@ impl Proxmox {
             match observe::read(&session, &question).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
+                    let release = self.release(&session).await;
                     observation.taken_at = Some(time::timestamp(began).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
                     let over = passed_over.iter().map(|failure| passed(failure, token));
-                    observation.notes = over.chain(observation.notes).collect();
+                    let release = observe::Note::of_release(&release).map(|note| note.told(token));
+                    observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
                     return Ok(Report { reading: observation.within(scope), place, requests, passed_over });
                 }
@@ -243,6 +248,16 @@ impl Proxmox {
             }
         }
         Err(ProxmoxError::NoAnswer(passed_over))
+    }
+
+    async fn release(&self, session: &Session<Client>) -> Result<Version, Failure> {
+        if let Some(version) = self.release.get() {
+            return Ok(version.clone());
+        }
+        match session.call(&Command::Read(Read::Version)).await? {
+            Event::Version(version) => Ok(self.release.get_or_init(|| version).clone()),
+            other => Err(other.unexpected()),
+        }
     }
 }
 

@@ -63,6 +63,17 @@ pub struct Version {
     pub major: u32,
 }
 
+impl Version {
+    /// The first parts of the releases that this program knows.
+    pub const MAJORS_KNOWN: std::ops::RangeInclusive<u32> = 7..=9;
+
+    /// Whether this program knows the release.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        Self::MAJORS_KNOWN.contains(&self.major)
+    }
+}
+
 /// The cluster and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {

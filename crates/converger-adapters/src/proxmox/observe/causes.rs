@@ -3,7 +3,7 @@
 use converger_core::guest::Vmid;
 use converger_core::observe;
 
-use crate::proxmox::codec::{Cause, Failure, shortened};
+use crate::proxmox::codec::{Cause, Failure, Shown, Version, shortened};
 use crate::proxmox::shell::quoted;
 
 /// Why a guest, or the reading as a whole, is not known.
@@ -45,11 +45,15 @@ pub enum Reason {
     ListShrunken,
     /// The cluster's state could not be read again at the end, or from another node only.
     ClusterUnread,
+    /// The release of Proxmox VE is none that this program knows.
+    ReleaseUnsupported,
+    /// The release of Proxmox VE could not be read.
+    ReleaseUnread,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NoAnswer,
@@ -68,6 +72,8 @@ impl Reason {
         Self::ListEmpty,
         Self::ListShrunken,
         Self::ClusterUnread,
+        Self::ReleaseUnsupported,
+        Self::ReleaseUnread,
     ];
 
     /// The word for it.
@@ -92,6 +98,8 @@ impl Reason {
             Self::ListEmpty => "list-empty",
             Self::ListShrunken => "list-shrunken",
             Self::ClusterUnread => "cluster-unread",
+            Self::ReleaseUnsupported => "release-unsupported",
+            Self::ReleaseUnread => "release-unread",
         }
     }
 
@@ -132,6 +140,8 @@ impl Reason {
             Self::ClusterUnread => {
                 "whether the cluster had quorum all the time is not known, so that the whole run is refused; take a new reading"
             }
+            Self::ReleaseUnsupported => "expect calls to be refused or to answer otherwise; try it on a host that does not matter",
+            Self::ReleaseUnread => "check the release on a node with `pveversion`: this program knows Proxmox VE 7, 8 and 9",
         }
     }
 
@@ -182,6 +192,20 @@ impl Note {
         Self { vmid: Some(vmid), reason, text: shortened(&text.into()).into() }
     }
 
+    /// What is to be said about the release that answers, if it is none that this program knows.
+    pub(in crate::proxmox) fn of_release(release: &Result<Version, Failure>) -> Option<Self> {
+        match release {
+            Ok(version) if version.is_known() => None,
+            Ok(version) => {
+                let text = format!("Proxmox VE {} answers, and this program knows 7, 8 and 9", Shown(&version.version));
+                Some(Self::of_all(Reason::ReleaseUnsupported, text))
+            }
+            Err(failure) => {
+                Some(Self::of_all(Reason::ReleaseUnread, format!("the release of Proxmox VE could not be read: {failure}")))
+            }
+        }
+    }
+
     pub(super) fn of_all(reason: Reason, text: impl Into<String>) -> Self {
         Self { vmid: None, reason, text: shortened(&text.into()).into() }
     }
@@ -193,7 +217,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_there_once_and_has_its_own_word() {
-        assert_eq!(Reason::ALL.len(), Reason::ClusterUnread as usize + 1);
+        assert_eq!(Reason::ALL.len(), Reason::ReleaseUnread as usize + 1);
         for (index, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(index, *reason as usize, "{}", reason.word());
             assert_eq!(Reason::ALL.iter().filter(|other| other.word() == reason.word()).count(), 1, "{}", reason.word());
