@@ -141,6 +141,30 @@ impl Code {
         self.entry().word
     }
 
+    /// What it is called, where these keys are in what was found.
+    #[must_use]
+    pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
+        match self {
+            Self::PromiseBroken if has("pending_restart") => "the value was written and is pending until the guest restarts",
+            Self::PromiseBroken if has("pending") => "the value is still pending after the restart that was to apply it",
+            code => code.entry().title,
+        }
+    }
+
+    /// What to do about it, where these keys are in what was found.
+    #[must_use]
+    pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
+        match self {
+            Self::PromiseBroken if has("pending_restart") => {
+                "Restart the guest, or declare `restart: when-needed` and apply again; until then the old value is in effect."
+            }
+            Self::PromiseBroken if has("pending") => {
+                "Read the log of the guest's last start on its node, which says why Proxmox did not apply it; then apply again."
+            }
+            code => code.entry().remedy,
+        }
+    }
+
     /// The code of that word.
     #[must_use]
     pub fn find(word: &str) -> Option<Self> {
@@ -152,6 +176,15 @@ impl Code {
 mod tests {
     use super::*;
     use crate::refusal;
+
+    #[test]
+    fn a_broken_promise_says_that_the_value_is_pending() {
+        let title = |key: &'static str| Code::PromiseBroken.title(|own| own == key);
+        assert_eq!(title("pending_restart"), "the value was written and is pending until the guest restarts");
+        assert_eq!(title("run_state"), Code::PromiseBroken.entry().title);
+        assert!(Code::PromiseBroken.remedy(|own| own == "pending_restart").contains("`restart: when-needed`"));
+        assert_eq!(Code::TaskFailed.remedy(|_| true), Code::TaskFailed.entry().remedy);
+    }
 
     #[test]
     fn every_code_has_its_own_entry_and_no_word_means_two_things() {

@@ -326,6 +326,17 @@ pub fn rule_of(kind: Kind, field: Field) -> Option<&'static Rule> {
     TABLE.iter().find(|rule| rule.kind == kind && rule.field == field)
 }
 
+/// Other keys whose values decide how a change of this field takes effect, or whether Proxmox accepts it. What declares the field
+/// needs them understood too.
+#[must_use]
+pub fn read_with(field: Field) -> &'static [Field] {
+    match field {
+        Field::Memory => &[Field::Balloon, Field::Hotplug, Field::Numa],
+        Field::Balloon => &[Field::Memory],
+        _ => &[],
+    }
+}
+
 /// Whether a value that is wanted (`None`: unset) is in effect where `observed` was read.
 #[must_use]
 pub fn is_met(rule: &Rule, wanted: Option<&Value>, observed: Option<&Value>) -> bool {

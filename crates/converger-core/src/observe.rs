@@ -246,29 +246,56 @@ impl Ha {
 
 /// The values in effect of the keys that the table of fields knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Config(Box<[(Field, Value)]>);
+pub struct Config {
+    values: Box<[(Field, Value)]>,
+    not_understood: Box<[(Field, Box<str>)]>,
+}
 
 impl Config {
     /// The memory of a virtual machine whose config has none.
     pub const MEMORY_DEFAULT_MIB: u32 = 512;
 
+    /// The longest text that is kept of a value that is not understood, in characters.
+    pub const RAW_CHARS_MAX: usize = 200;
+
     /// A config of these values.
     #[must_use]
     pub fn new(mut values: Vec<(Field, Value)>) -> Self {
         values.sort_unstable_by_key(|(field, _)| *field);
-        Self(values.into())
+        Self { values: values.into(), not_understood: Box::new([]) }
     }
 
-    /// The value of a key, if the key is there.
+    /// The same config with keys that have a text which this program does not understand. Each text is cut to [`Config::RAW_CHARS_MAX`].
+    #[must_use]
+    pub fn with_not_understood(self, mut raw: Vec<(Field, Box<str>)>) -> Self {
+        raw.sort_unstable_by_key(|(field, _)| *field);
+        let cut = |text: &str| text.chars().take(Self::RAW_CHARS_MAX).collect::<String>().into_boxed_str();
+        Self { not_understood: raw.iter().map(|(field, text)| (*field, cut(text))).collect(), ..self }
+    }
+
+    /// The value of a key, if the key is there and its value is understood. `None` means the default only where
+    /// [`Config::not_understood`] has no text for the key.
     #[must_use]
     pub fn get(&self, field: Field) -> Option<&Value> {
-        self.0.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
+        self.values.iter().find(|(own, _)| *own == field).map(|(_, value)| value)
     }
 
     /// The values, in the order of the fields.
     #[must_use]
     pub fn values(&self) -> &[(Field, Value)] {
-        &self.0
+        &self.values
+    }
+
+    /// The text of a key whose value this program does not understand.
+    #[must_use]
+    pub fn not_understood(&self, field: Field) -> Option<&str> {
+        self.not_understood.iter().find(|(own, _)| *own == field).map(|(_, text)| &**text)
+    }
+
+    /// All keys whose values are not understood, with their texts, in the order of the fields.
+    #[must_use]
+    pub fn all_not_understood(&self) -> &[(Field, Box<str>)] {
+        &self.not_understood
     }
 
     /// What of it decides how other fields take effect.

@@ -107,6 +107,8 @@ impl Code {
     pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
             Self::GuestHeld if has("operation") => "an operation of this program on the guest has no end yet, or none that is known",
+            Self::GuestLocked if has("lock_file") => "another process holds the guest's lock file, and Proxmox waited for it in vain",
+            Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
             code => code.entry().title,
         }
     }
@@ -119,6 +121,12 @@ impl Code {
             Self::GuestHeld if has("operation") => {
                 "Look at the operation with `converger ops show`: the next apply reads it again, or say what became of it with `converger ops resolve`."
             }
+            Self::GuestLocked if has("lock_file") => {
+                "Nothing was changed. Wait until the process ends, or find it on the node with `fuser -v` and the path in the evidence; then apply again. `qm unlock` and `pct unlock` clear a lock in the config, and there is none."
+            }
+            Self::ConfigUnreadable if has("not_understood") => {
+                "Set the key in the evidence to a value that Proxmox documents, or take the declared fields in the evidence out of the declared state."
+            }
             code => code.entry().remedy,
         }
     }
@@ -127,8 +135,11 @@ impl Code {
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
-        all.extend(["by", "operation"].map(|key| self.remedy(|own| own == key)));
-        all.dedup();
+        for remedy in ["by", "operation", "lock_file", "not_understood"].map(|key| self.remedy(|own| own == key)) {
+            if !all.contains(&remedy) {
+                all.push(remedy);
+            }
+        }
         all
     }
 
@@ -272,12 +283,22 @@ impl Refusal {
         Self::bare(Code::ConfigUnreadable).with("fields", Datum::Words(fields))
     }
 
+    /// Declared fields that cannot be compared, because these keys have values that are not understood.
+    pub(crate) fn config_not_understood(fields: Vec<String>, values: Vec<String>) -> Self {
+        Self::config_unreadable(fields).with("not_understood", Datum::Words(values))
+    }
+
     pub(crate) fn guard_unread(fields: Vec<String>) -> Self {
         Self::bare(Code::GuardUnread).with("fields", Datum::Words(fields))
     }
 
     pub(crate) fn guest_locked(lock: &str) -> Self {
         Self::bare(Code::GuestLocked).with("lock", lock)
+    }
+
+    /// Another process held a lock file for longer than Proxmox waits; the text of Proxmox names the file.
+    pub(crate) fn lock_file_held(said: &str) -> Self {
+        Self::bare(Code::GuestLocked).with("lock_file", said)
     }
 
     pub(crate) fn guest_template() -> Self {
@@ -468,6 +489,15 @@ mod tests {
         let [by_tag, by_person, by_operation] = ways.map(|way| way.title());
         assert!(by_tag == by_person && by_person.contains("somebody") && !by_operation.contains("somebody"));
         assert_eq!(Code::Frozen.remedies(), [Code::Frozen.entry().remedy]);
+    }
+
+    #[test]
+    fn a_lock_file_is_not_called_a_lock_of_the_config() {
+        let (config, file) = (Refusal::guest_locked("backup"), Refusal::lock_file_held("can't lock file '/var/lock/x' - got timeout"));
+        assert_eq!(config.code(), file.code());
+        assert!(config.remedy().contains("`qm unlock` or `pct unlock` is yours to decide"), "{}", config.remedy());
+        assert!(file.title().contains("lock file") && file.remedy().contains("there is none"), "{}", file.remedy());
+        assert_eq!(Code::GuestLocked.remedies(), [config.remedy(), file.remedy()]);
     }
 
     #[test]

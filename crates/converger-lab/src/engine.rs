@@ -143,7 +143,7 @@ impl World {
     fn try_begin(&mut self, id: TaskId) {
         let holds = self.tasks.get(id).and_then(|task| task.holds);
         match holds {
-            Some(vmid) if self.tasks.holders.contains_key(&vmid) => self.queue(id, vmid),
+            Some(vmid) if self.tasks.holders.contains_key(&vmid) || self.tasks.lock_files.contains(&vmid) => self.queue(id, vmid),
             _ => self.begin(id),
         }
     }
@@ -233,9 +233,19 @@ impl World {
 
     fn release(&mut self, vmid: u32) {
         self.tasks.holders.remove(&vmid);
+        if self.tasks.lock_files.contains(&vmid) {
+            return;
+        }
         if let Some(next) = self.tasks.next_waiting(vmid) {
             self.tasks.log(next, " OK");
             self.begin(next);
+        }
+    }
+
+    /// The process outside of Proxmox that held a guest's lock file has ended.
+    pub(crate) fn free_lock_file(&mut self, vmid: u32) {
+        if self.tasks.lock_files.remove(&vmid) && !self.tasks.holders.contains_key(&vmid) {
+            self.release(vmid);
         }
     }
 
@@ -243,6 +253,9 @@ impl World {
     ///
     /// The world moves on while the caller waits.
     pub(crate) fn wait_for(&mut self, vmid: u32, lock_file: &str) -> Result<u64, (String, u64)> {
+        if self.tasks.lock_files.contains(&vmid) {
+            return Err((lock_timeout(lock_file), LOCK_WAIT_MS));
+        }
         let began_ms = self.now_ms;
         while let Some(holder) = self.tasks.holders.get(&vmid).and_then(|id| self.tasks.get(*id)) {
             let ends = match holder.state {

@@ -3,7 +3,7 @@
 //! What never enters here: what a task does to a guest (see `work`), and when it goes on (see
 //! `engine`).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::access::Who;
 use crate::work::Work;
@@ -112,6 +112,8 @@ pub(crate) struct Tasks {
     next: TaskId,
     /// The task that holds a guest.
     pub(crate) holders: BTreeMap<u32, TaskId>,
+    /// Guests whose lock files a process outside of Proxmox holds.
+    pub(crate) lock_files: BTreeSet<u32>,
     /// Tasks that wait for a guest, first come first served.
     waiting: BTreeMap<u32, VecDeque<TaskId>>,
     over: VecDeque<TaskId>,

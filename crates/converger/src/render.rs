@@ -273,23 +273,22 @@ fn datum_text(datum: &Datum) -> String {
 /// How an operation ended that is not done: what happened, what that rests on, and what to do.
 pub(crate) fn ending(outcome: &Outcome) -> String {
     let Findings { evidence, observed } = outcome.findings();
-    let read = facts(observed).into_iter().map(|fact| format!("read {fact}"));
-    caused(outcome.code().map_or("", Word::as_str), evidence, read)
+    caused(outcome.code().map_or("", Word::as_str), evidence, observed)
 }
 
-/// A cause as it was recorded, with what it rests on and what to do; further facts behind its own.
-pub(crate) fn caused(word: &str, evidence: &Evidence, more: impl Iterator<Item = String>) -> String {
+/// A cause as it was recorded, with what it rests on, what was observed then, and what to do.
+pub(crate) fn caused(word: &str, evidence: &Evidence, observed: &Evidence) -> String {
+    let has = |key: &str| evidence.get(key).is_some();
+    let was_seen = |key: &str| has(key) || observed.get(key).is_some();
     let (title, remedy) = match (failure::Code::find(word), Code::find(word)) {
-        (Some(code), _) => (code.entry().title, code.entry().remedy),
-        (None, Some(code)) => {
-            let has = |key: &str| evidence.get(key).is_some();
-            (code.title(has), code.remedy(has))
-        }
+        (Some(code), _) => (code.title(was_seen), code.remedy(was_seen)),
+        (None, Some(code)) => (code.title(has), code.remedy(has)),
         (None, None) => ("a cause that this version does not know", "Use the version of the program that wrote it."),
     };
     // An adapter has no word for most causes; what was said tells.
     let worded = facts(evidence).into_iter().filter(|fact| fact != "cause: other");
-    let facts: Vec<String> = worded.chain(more).collect();
+    let read = facts(observed).into_iter().map(|fact| format!("read {fact}"));
+    let facts: Vec<String> = worded.chain(read).collect();
     let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join("; ")) };
     format!("{}: {title}{facts}\n  {} {remedy}\n", styled(RED.bold(), word), styled(CYAN, "remedy:"))
 }

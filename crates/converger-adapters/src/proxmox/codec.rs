@@ -11,6 +11,7 @@ mod config;
 mod event;
 mod field;
 mod ha;
+mod object;
 mod property;
 mod reason;
 mod request;
@@ -25,7 +26,7 @@ pub use basis::Basis;
 pub use command::{CloneDisks, Command, ConfigSet, Migration, Read, Write, encode};
 pub use config::GuestConfig;
 pub use event::{
-    Accepted, Cluster, Event, GuestStatus, NextId, NodeGuest, Resource, Snapshot, Snapshots, Task, TaskState, Version, decode,
+    Accepted, Cluster, Event, GuestStatus, NextId, NodeGuest, Resource, ResourceList, Snapshot, Snapshots, Task, TaskState, Version, decode,
 };
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};

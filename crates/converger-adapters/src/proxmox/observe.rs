@@ -20,7 +20,7 @@ use futures_util::future::join_all;
 use thiserror::Error;
 
 use super::client::{Exchange, REQUESTS_PER_NODE_MAX, Session};
-use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, Shown, shortened};
+use super::codec::{Cause, Cluster, Command, Event, Failure, GuestPath, Read, Resource, ResourceList, Shown, shortened};
 use super::shell::quoted;
 
 pub use causes::{Note, Reason};
@@ -145,18 +145,18 @@ pub(super) async fn read_on<E: Exchange>(session: &Session<E>, question: &Questi
 /// What a reading begins with.
 pub(super) struct BegunWith {
     pub(super) cluster: Result<Cluster, Failure>,
-    pub(super) list: Result<Vec<Resource>, Failure>,
+    pub(super) list: Result<ResourceList, Failure>,
 }
 
 async fn go_on<E: Exchange>(
     session: &Session<E>,
     question: &Question<'_>,
     before: Cluster,
-    list: Result<Vec<Resource>, Failure>,
+    list: Result<ResourceList, Failure>,
 ) -> Result<Taken, Unread> {
     let resources = list.map_err(|failure| failed(session, question, "the list of guests", failure))?;
     let lists = {
-        let asked = guests_to_confirm(question, &before, &resources);
+        let asked = guests_to_confirm(question, &before, &resources.rows);
         NodeLists::read(session, &asked, before.local.as_ref()).await
     };
     let mut reading = Reading::new(question, &before, resources, &lists);
@@ -198,7 +198,7 @@ fn other_cluster<E: Exchange>(session: &Session<E>, found: &str, wanted: &str) -
 }
 
 /// The list of all guests.
-pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<Vec<Resource>, Failure> {
+pub(super) async fn list<E: Exchange>(session: &Session<E>) -> Result<ResourceList, Failure> {
     match session.call(&Command::Read(Read::Resources)).await? {
         Event::Resources(resources) => Ok(resources),
         other => Err(other.unexpected()),
@@ -231,12 +231,19 @@ struct Reading<'q> {
     came: BTreeMap<(usize, Reason), String>,
     /// What follows from the lists of the nodes for reading a guest by itself, where that is not what is needed of it.
     next_reads: BTreeMap<Vmid, NextRead>,
+    /// Guests whose rows in the list say too little to place them, each with the field that is missing or makes no sense.
+    unusable: BTreeMap<Vmid, &'static str>,
     guests: Vec<ObservedGuest>,
     notes: Vec<Note>,
 }
 
 impl<'q> Reading<'q> {
-    fn new(question: &'q Question<'q>, cluster: &Cluster, resources: Vec<Resource>, lists: &NodeLists) -> Self {
+    fn new(question: &'q Question<'q>, cluster: &Cluster, list: ResourceList, lists: &NodeLists) -> Self {
+        let ResourceList { rows: mut resources, unusable } = list;
+        for resource in &mut resources {
+            // A second row of the guest says too little, so that the first one may be out of date.
+            resource.strange = resource.strange.or(unusable.get(&resource.vmid).copied());
+        }
         let mut nodes: BTreeMap<NodeName, bool> = cluster.nodes.clone();
         for resource in &resources {
             // The config of a node that left the cluster may still be there; nobody answers for it.
@@ -246,7 +253,7 @@ impl<'q> Reading<'q> {
         }
         let nodes: Vec<Node> = nodes.into_iter().map(|(name, online)| Node { name, online }).collect();
         let mut notes = Vec::new();
-        if resources.is_empty() && !question.scope.ids().is_empty() {
+        if resources.is_empty() && unusable.is_empty() && !question.scope.ids().is_empty() {
             notes.push(Note::of_all(Reason::ListEmpty, "the list of guests is empty"));
         }
         notes.extend(lists.notes(&guests_to_confirm(question, cluster, &resources)));
@@ -278,6 +285,7 @@ impl<'q> Reading<'q> {
             answering,
             came: BTreeMap::new(),
             next_reads,
+            unusable,
             guests,
             notes,
         };
@@ -337,6 +345,7 @@ impl<'q> Reading<'q> {
         let listed: BTreeSet<Vmid> = self.guests.iter().map(|row| row.vmid).collect();
         let unlisted: Vec<Vmid> = self.question.scope.ids().iter().copied().filter(|vmid| !listed.contains(vmid)).collect();
         self.lacking = unlisted.iter().map(|vmid| (*vmid, None)).collect();
+        let unlisted = self.doubt_unusable(unlisted);
         if unlisted.is_empty() || !self.quorate {
             return;
         }
@@ -356,6 +365,18 @@ impl<'q> Reading<'q> {
                 self.notes.push(note);
             }
         }
+    }
+
+    /// Guests whose rows in the list are unusable are neither read nor absent. Gives back the others.
+    fn doubt_unusable(&mut self, unlisted: Vec<Vmid>) -> Vec<Vmid> {
+        for vmid in &unlisted {
+            let Some(field) = self.unusable.get(vmid) else { continue };
+            self.complete = false;
+            self.lacking.insert(*vmid, Some(Reason::Malformed));
+            let text = format!("guest {vmid}: its row in the list of guests has no usable `{field}`");
+            self.notes.push(Note::of_guest(*vmid, Reason::Malformed, text));
+        }
+        unlisted.into_iter().filter(|vmid| !self.unusable.contains_key(vmid)).collect()
     }
 
     /// The reading is not whole, and of none of the guests that the list lacks it is known that they are absent.
@@ -439,12 +460,20 @@ fn apply(row: &mut ObservedGuest, outcome: detail::Outcome) -> Option<Note> {
         }
     };
     let strange = detailed.config.config.as_ref().err().cloned();
-    let listed = row.name.clone().unwrap_or_default();
+    let listed = row.name.clone();
+    let told = detailed.status.as_ref().and_then(|told| told.status.name.clone());
     let reason = rows::complete(row, detailed)?;
+    let name = row.name.as_deref().unwrap_or_default();
     let text = match (reason, strange) {
         (Reason::NotUnderstood, Some(key)) => format!("guest {}: the value of `{}` is not understood", row.vmid, Shown(&key)),
+        (Reason::Malformed, _) => format!("guest {}: its config came without a `digest`, which every release of Proxmox sends", row.vmid),
         (Reason::Replaced, _) => format!("guest {}: its node told of one guest before its run-state and of another one after it", row.vmid),
-        _ => format!("guest {}: the list calls it {listed:?}, and its node {:?}", row.vmid, row.name.as_deref().unwrap_or_default()),
+        _ => match listed.filter(|listed| **listed != *name) {
+            Some(listed) => format!("guest {}: the list calls it {listed:?}, and its node {name:?}", row.vmid),
+            None => {
+                format!("guest {}: its config calls it {name:?}, and its run-state {:?}", row.vmid, told.as_deref().unwrap_or_default())
+            }
+        },
     };
     Some(Note::of_guest(row.vmid, reason, text))
 }

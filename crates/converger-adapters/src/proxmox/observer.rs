@@ -3,6 +3,7 @@
 //! The first endpoint with which a connection stands is the one for the whole reading; if none answers, all are named with
 //! their reasons. It starts no runtime of its own: the caller awaits it on the one that the process has.
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use converger_core::desired::{Desired, Scope};
@@ -12,7 +13,7 @@ use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
 
 use super::client::{Bounds, Client, ClientError, Endpoint, Session, Token};
-use super::codec::{Cause, Failure};
+use super::codec::{Cause, Command, Event, Failure, Read, Version};
 use super::doctor::need::Wants;
 use super::doctor::{self, Examined};
 use super::hand::{Caller, Hand};
@@ -43,6 +44,8 @@ pub struct Proxmox {
     ways: Vec<Way>,
     needs: Needs,
     clock: fn() -> SystemTime,
+    /// The release that answered, once it was read: it is asked for once in a run, however often the guests are read.
+    release: OnceLock<Version>,
 }
 
 /// How one endpoint is reached.
@@ -154,7 +157,7 @@ impl Proxmox {
             return Err(ProxmoxError::NoEndpoint);
         }
         let ways = endpoints.into_iter().map(|endpoint| Way { endpoint, token: token.clone(), bounds }).collect();
-        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now })
+        Ok(Self { name, cluster, ways, needs: Needs::Everything, clock: SystemTime::now, release: OnceLock::new() })
     }
 
     /// The same, reading only what is needed.
@@ -190,10 +193,12 @@ impl Proxmox {
             match observe::read(&session, &question).await {
                 Ok(taken) => {
                     let mut observation = taken.observation;
+                    let release = self.release(&session).await;
                     observation.taken_at = Some(time::timestamp(began).into());
                     let (place, requests) = (session.place().to_owned(), session.requests());
                     let over = passed_over.iter().map(|failure| passed(failure, token));
-                    observation.notes = over.chain(observation.notes).collect();
+                    let release = observe::Note::of_release(&release).map(|note| note.told(token));
+                    observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
                     return Ok(Report { reading: observation.within(scope), place, requests, passed_over });
                 }
@@ -205,6 +210,16 @@ impl Proxmox {
             }
         }
         Err(ProxmoxError::NoAnswer(passed_over))
+    }
+
+    async fn release(&self, session: &Session<Client>) -> Result<Version, Failure> {
+        if let Some(version) = self.release.get() {
+            return Ok(version.clone());
+        }
+        match session.call(&Command::Read(Read::Version)).await? {
+            Event::Version(version) => Ok(self.release.get_or_init(|| version).clone()),
+            other => Err(other.unexpected()),
+        }
     }
 
     /// A hand at the endpoint that a [reading](Report::place) came from: what was seen there is changed there.

@@ -185,7 +185,15 @@ fn a_guest_that_moves_vanishes_or_is_renamed_while_it_is_read_is_unknown() {
     let renamed = three().instead("100/pending", vec![success(r#"[{"key":"name","value":"other"}]"#)]);
     let taken = read(&renamed, &[100], &declared(None, true, &[100]), None).expect("a reading");
     assert_eq!(cause(&taken, 100), "renamed-while-read");
-    assert!(taken.notes[0].text.contains("\"g100\"") && taken.notes[0].text.contains("\"other\""), "{:?}", taken.notes);
+    assert_eq!(taken.notes[0].text, r#"guest 100: the list calls it "g100", and its node "other""#);
+    let other = guest(100, "n1").current.replace("g100", "other");
+    let between = three().instead("100/status/current", vec![success(&other)]);
+    let taken = read(&between, &[100], &Needs::Everything, None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "renamed-while-read");
+    assert_eq!(
+        taken.notes[0].text, r#"guest 100: its config calls it "g100", and its run-state "other""#,
+        "names that are equal are no cause"
+    );
 }
 
 /// What `/pending` gives of a guest called `g100`, with these marks and this digest.
@@ -244,8 +252,11 @@ fn a_container_is_not_itself_by_the_name_of_its_root_disk_alone() {
 
 #[test]
 fn a_guest_without_a_name_is_shown_under_one_made_of_its_id() {
-    let nameless =
-        Guest { listed: guest(100, "n1").listed.map(|row| row.replace("g100", "VM 100")), pending: "[]".into(), ..guest(100, "n1") };
+    let nameless = Guest {
+        listed: guest(100, "n1").listed.map(|row| row.replace("g100", "VM 100")),
+        pending: r#"[{"key":"digest","value":"0fe8"}]"#.into(),
+        ..guest(100, "n1")
+    };
     let taken = read(&Desk::with(ALONE, [(100, nameless)]), &[100], &declared(None, true, &[100]), None).expect("a reading");
     assert_eq!((cause(&taken, 100).as_str(), find(&taken, 100).name.as_deref()), ("stopped", Some("VM 100")));
 }
@@ -256,7 +267,10 @@ fn a_guest_that_cannot_be_read_is_unknown_for_that_reason() {
         (failure("\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "not-permitted"),
         (failure("500", "something odd"), "unreadable"),
         (HttpAnswer { body: b"{\"data\":".to_vec(), ..success("") }, "answer-malformed"),
-        (success(r#"[{"key":"name","value":"g100"},{"key":"memory","value":"current=5,new=6"}]"#), "config-not-understood"),
+        (
+            success(r#"[{"key":"name","value":"g100"},{"key":"tags","value":"prod;#1"},{"key":"digest","value":"0f"}]"#),
+            "config-not-understood",
+        ),
     ];
     for (answer, word) in reasons {
         let desk = three().instead("100/pending", vec![answer]);
@@ -471,6 +485,86 @@ fn rows_that_nobody_can_have_do_not_hide_others() {
     let taken = read(&desk, &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
     assert_eq!(cause(&taken, 100), "node-offline", "its node is no member of the cluster");
     assert!(!taken.observation.complete, "what is listed in a way that is not understood is not missing");
+}
+
+#[test]
+fn g1_a_config_without_its_digest_leaves_the_guest_unknown() {
+    for pending in [r#"[{"key":"name","value":"g100"},{"key":"cores","value":2}]"#, r#"[{"key":"name","value":"g100"},{"key":"digest"}]"#] {
+        for needs in [Needs::Everything, declared(None, true, &[100])] {
+            let desk = three().instead("100/pending", vec![success(pending)]);
+            let taken = read(&desk, &[100, 200], &needs, None).expect("a reading");
+            assert_eq!(cause(&taken, 100), "answer-malformed", "{pending}");
+            let text = "guest 100: its config came without a `digest`, which every release of Proxmox sends";
+            assert_eq!(taken.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), [text], "{pending}");
+            assert_eq!(cause(&taken, 200), "stopped", "others are not concerned");
+        }
+    }
+}
+
+#[test]
+fn g1_an_answer_with_a_key_twice_or_a_list_for_an_object_leaves_the_guest_unknown() {
+    let digest = r#"{"key":"digest","value":"0fe8"}"#;
+    let name = r#"{"key":"name","value":"g100"}"#;
+    let bodies = [
+        ("100/pending", format!(r#"[{name},{{"key":"cores","value":2,"value":4}},{digest}]"#)),
+        ("100/pending", format!(r#"[{name},{{"key":"cores","key":"protection","value":0}},{digest}]"#)),
+        ("100/pending", format!(r#"[{name},["protection",0],{digest}]"#)),
+        ("100/pending", format!(r#"{{"name":"g100","digest":"0fe8"}}"#)),
+        ("100/status/current", r#"{"status":"stopped","name":"g100","ha":{"managed":1,"managed":0}}"#.to_owned()),
+        ("100/status/current", r#"{"status":"stopped","status":"running","name":"g100","ha":{"managed":0}}"#.to_owned()),
+        ("100/status/current", r#"["stopped",100,"stopped","g100",null,5,1,512,{"managed":0}]"#.to_owned()),
+    ];
+    for (path, body) in bodies {
+        let taken = read(&three().instead(path, vec![success(&body)]), &[100, 200], &Needs::Everything, None).expect("a reading");
+        assert_eq!((cause(&taken, 100).as_str(), cause(&taken, 200).as_str()), ("answer-malformed", "stopped"), "{body}");
+        assert!(taken.notes.iter().any(|note| note.text.contains("the answer is not what this call gives")), "{body}: {:?}", taken.notes);
+    }
+    let envelope = HttpAnswer { body: br#"[[{"key":"name","value":"g100"}],1]"#.to_vec(), ..success("") };
+    let taken = read(&three().instead("100/pending", vec![envelope]), &[100], &Needs::Everything, None).expect("a reading");
+    assert_eq!(cause(&taken, 100), "answer-malformed");
+}
+
+#[test]
+fn g2_a_row_of_the_list_that_does_not_say_where_its_guest_is_leaves_it_unknown() {
+    for (row, field) in [
+        (r#"{"vmid":101,"type":"qemu","status":"stopped","name":"g101"}"#, "node"),
+        (r#"{"vmid":101,"type":"qemu","node":["n1"],"status":"stopped","name":"g101"}"#, "node"),
+        (r#"{"vmid":101,"node":"n1","status":"stopped","name":"g101"}"#, "type"),
+        (r#"{"vmid":101,"type":{"x":1},"node":"n1","status":"stopped","name":"g101"}"#, "type"),
+    ] {
+        let rows = format!("[{row},{}]", guest(100, "n1").listed.unwrap_or_default());
+        let desk = three().instead("resources?type=vm", vec![success(&rows)]);
+        let taken = read(&desk, &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
+        let text = format!("guest 101: its row in the list of guests has no usable `{field}`");
+        assert_eq!(taken.notes.iter().map(|note| note.text.as_str()).collect::<Vec<_>>(), [text.as_str()], "{row}");
+        let unlisted: Vec<(u32, &str)> = taken.observation.unlisted.iter().map(|own| (own.vmid.get(), &*own.cause)).collect();
+        assert_eq!((unlisted, taken.observation.complete), (vec![(101, "answer-malformed")], false), "{row}");
+        // A row outside of the scope concerns nobody.
+        let taken = read(&desk, &[100], &declared(None, false, &[100]), None).expect("a reading");
+        assert!(taken.observation.complete && taken.notes.is_empty(), "{row}: {:?}", taken.notes);
+        // Beside a whole row of the same guest it leaves open which of them counts.
+        let rows = format!("[{row},{}]", guest(101, "n1").listed.unwrap_or_default());
+        let taken = read(&three().instead("resources?type=vm", vec![success(&rows)]), &[101], &Needs::Everything, None).expect("a reading");
+        assert_eq!(cause(&taken, 101), "answer-malformed", "{row}");
+    }
+}
+
+#[test]
+fn g2_a_list_with_a_row_of_nobody_is_no_list() {
+    for row in [
+        r#"{"type":"qemu","node":"n1","status":"stopped","name":"g101"}"#,
+        r#"{"vmid":"x","type":"qemu","node":"n1","status":"stopped"}"#,
+        r#"{"vmid":[101],"type":"qemu","node":"n1","status":"stopped"}"#,
+        r#"{"vmid":101,"vmid":102,"type":"qemu","node":"n1","status":"stopped"}"#,
+        r#"[101,"qemu","n1","stopped","g101"]"#,
+        r#"5"#,
+    ] {
+        let rows = format!("[{},{row}]", guest(100, "n1").listed.unwrap_or_default());
+        let desk = three().instead("resources?type=vm", vec![success(&rows)]);
+        let unread = read(&desk, &[100], &declared(None, false, &[100]), None).expect_err("no reading");
+        assert!(unread.to_string().contains("the list of guests cannot be read: 200 the answer is not what this call gives"), "{unread}");
+        assert!(!unread.remedy().is_empty(), "{unread}");
+    }
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn config_is_kept_in_effect_or_at_the_next_start() {
     ] {
         assert!(is_no(&kept(&write, &items(cores, rest))), "{cores} {rest}");
     }
-    assert!(is_unclear(&kept(&write, &items(r#""value":"x""#, ""))));
+    assert!(is_unclear(&kept(&write, &items(r#""value":"x""#, ""))), "nobody knows what it says");
     assert!(is_unclear(&kept(&write, &success(r#"[{"key":"cores","value":4},{"key":"tags","value":"a"}]"#))), "cut off: it has no digest");
 }
 

@@ -103,8 +103,9 @@ fn g16_texts_of_others_stay_in_their_fields() {
             let row = format!(
                 r#"{{"vmid":100,"type":"qemu","node":"n1","status":"stopped","name":{name},"template":0,"lock":{name},"tags":{tags}}}"#
             );
-            let pending =
-                format!(r#"[{{"key":"name","value":{name}}},{{"key":"description","value":{name}}},{{"key":{name},"pending":{name}}}]"#);
+            let pending = format!(
+                r#"[{{"key":"name","value":{name}}},{{"key":"description","value":{name}}},{{"key":{name},"pending":{name}}},{{"key":"digest","value":"0fe8"}}]"#
+            );
             let current = format!(r#"{{"status":"stopped","name":{name},"ha":{{"managed":0}}}}"#);
             let desk = Desk::with(ALONE, [(100, Guest { listed: Some(row), pending, current, ..guest(100, "n1") })]);
             let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");

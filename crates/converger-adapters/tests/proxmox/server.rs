@@ -62,7 +62,8 @@ pub(crate) struct Server {
     pub(crate) at_once_max: Counts,
     /// How many connections there were.
     pub(crate) connections: Arc<AtomicUsize>,
-    _runtime: tokio::runtime::Runtime,
+    /// Taken only when the server is dropped.
+    runtime: Option<tokio::runtime::Runtime>,
 }
 
 /// A certificate for names, and the key that it is for.
@@ -111,14 +112,16 @@ pub(crate) fn server_config() -> rustls::ConfigBuilder<ServerConfig, rustls::ser
 
 pub(crate) fn start_with(leaf: &[u8], config: ServerConfig, handler: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Server {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
-    let server = Server {
+    // Bound without a runtime: a server may be started by code that already runs on one.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener of the runtime");
+    let mut server = Server {
         address: listener.local_addr().expect("an address"),
         fingerprint: Fingerprint::of(leaf),
         seen: Arc::default(),
         at_once_max: Arc::default(),
         connections: Arc::default(),
-        _runtime: runtime,
+        runtime: None,
     };
     let desk = Desk {
         acceptor: TlsAcceptor::from(Arc::new(config)),
@@ -128,13 +131,24 @@ pub(crate) fn start_with(leaf: &[u8], config: ServerConfig, handler: impl Fn(&Se
         at_once_max: server.at_once_max.clone(),
     };
     let connections = server.connections.clone();
-    server._runtime.spawn(async move {
+    runtime.spawn(async move {
+        let listener = TcpListener::from_std(listener).expect("a listener");
         while let Ok((stream, _)) = listener.accept().await {
             connections.fetch_add(1, Ordering::SeqCst);
             tokio::spawn(desk.clone().serve(stream));
         }
     });
+    server.runtime = Some(runtime);
     server
+}
+
+impl Drop for Server {
+    /// A runtime must not be dropped by code that runs on one, unless it is left to end by itself.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 impl Server {

@@ -89,6 +89,7 @@ fn odd_guest(rng: &mut Rng, kind: &'static str) -> Guest {
         let item = json!({"key": key(rng)});
         items.push(some(rng, &["value", "value", "pending", "delete"], item));
     }
+    items.push(json!({"key": "digest", "value": "0fe8"}));
     let (listed, current, pending) = (Some(listed.to_string()), current.to_string(), Value::Array(items).to_string());
     Guest { kind, node: "n1".into(), listed, own: None, current, pending }
 }
@@ -129,7 +130,7 @@ fn whatever_a_server_says_is_read_back_as_it_was_written() {
 
 /// The one guest of a desk with this item in its config, as it is read back: known or the cause, and the keys that wait.
 fn with_item(item: &str) -> (String, Vec<String>, Vec<String>) {
-    let pending = format!(r#"[{{"key":"name","value":"g100"}},{item}]"#);
+    let pending = format!(r#"[{{"key":"name","value":"g100"}},{{"key":"digest","value":"0fe8"}},{item}]"#);
     let reading = check(&Desk::with(ALONE, [(100, Guest { pending, ..guest(100, "n1") })]), &Needs::Everything, item);
     let row = reading.find(Vmid::new(100).expect("an id")).expect("listed");
     let status = match &row.status {
@@ -161,17 +162,23 @@ fn g3_a_tag_that_is_none_may_hide_one_that_protects() {
 }
 
 #[test]
-fn marks_and_orders_that_are_none_make_a_guest_unknown() {
-    for (key, value) in [
-        ("smbios1", "uuid= "),
-        ("smbios1", "uuid=,manufacturer=x"),
-        ("meta", "ctime=9007199254740992"),
-        ("meta", "ctime=soon"),
-        ("boot", "xyz"),
-        ("boot", "legacy="),
-    ] {
+fn marks_that_are_none_make_a_guest_unknown() {
+    for (key, value) in
+        [("smbios1", "uuid= "), ("smbios1", "uuid=,manufacturer=x"), ("meta", "ctime=9007199254740992"), ("meta", "ctime=soon")]
+    {
         let (status, ..) = with_item(&format!(r#"{{"key":"{key}","value":"{value}"}}"#));
         assert_eq!(status, "config-not-understood", "{key}: {value}");
+    }
+}
+
+#[test]
+fn a_value_that_is_not_understood_is_read_back_as_it_was_written() {
+    for text in ["xyz", "legacy=", " "] {
+        let pending = format!(r#"[{{"key":"name","value":"g100"}},{{"key":"boot","value":"{text}"}},{{"key":"digest","value":"0fe8"}}]"#);
+        let reading = check(&Desk::with(ALONE, [(100, Guest { pending, ..guest(100, "n1") })]), &Needs::Everything, text);
+        let config = reading.guests[0].config.as_ref().read().expect("read");
+        assert_eq!((config.not_understood(Field::Boot), config.get(Field::Boot)), (Some(text), None));
+        assert!(matches!(reading.guests[0].status, Status::Known(_)), "{text}");
     }
 }
 

@@ -14,7 +14,7 @@ use super::{has_marks, without_blanks};
 use crate::desired::{self, DesiredGuest, Restart, Scope, Stop};
 use crate::document::{Notation, yaml_comment, yaml_lines, yaml_text};
 use crate::guest::{GuestName, Identity, Kind, Vmid};
-use crate::normalize::{Boot, Field, Role, Rule, Startup, TABLE, Value, is_met};
+use crate::normalize::{Boot, Field, Role, Rule, Startup, TABLE, Value, is_met, read_with};
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
 use crate::plan::{self, Verdict};
 use crate::policy::{HOLD_TAG, Rules};
@@ -240,8 +240,16 @@ impl Draft {
         for change in pending {
             self.leave_out(change.key(), waiting(change, row));
         }
+        let is_waiting = |field: Field| pending.iter().any(|change| change.key() == field.word());
+        for field in managed(row.kind).map(|rule| rule.field).filter(|field| !is_waiting(*field)) {
+            let Some((key, text)) = strange_value(row, field) else { continue };
+            if key == field || values.iter().any(|(rule, _)| rule.field == field) {
+                self.leave_out(field.word(), format!("`{}` has the value {text:?}, which is not understood", key.word()));
+            }
+        }
         let mut kept = String::new();
-        for (rule, value) in values.iter().filter(|(rule, _)| pending.iter().all(|change| change.key() != rule.field.word())) {
+        let is_declarable = |field: Field| !is_waiting(field) && strange_value(row, field).is_none();
+        for (rule, value) in values.iter().filter(|(rule, _)| is_declarable(rule.field)) {
             let lines = format!("{kept}      {}: {}\n", rule.field.word(), written(value));
             match self.check(rule, value, &lines) {
                 Ok(()) => kept = lines,
@@ -270,6 +278,13 @@ impl Draft {
         let is_same = settings.filter(|setting| setting.field == rule.field).any(|own| is_met(rule, own.wanted.as_ref(), Some(value)));
         if is_same { Ok(()) } else { Err("it would not read back as it is".into()) }
     }
+}
+
+/// The key that keeps a field from being declared because its value is not understood: the field itself, or one that is decided
+/// together with it.
+fn strange_value(row: &ObservedGuest, field: Field) -> Option<(Field, &str)> {
+    let config = row.config.as_ref().read()?;
+    std::iter::once(field).chain(read_with(field).iter().copied()).find_map(|own| Some((own, config.not_understood(own)?)))
 }
 
 /// What waits for the next start, beside what is in effect.

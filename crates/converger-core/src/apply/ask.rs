@@ -239,8 +239,10 @@ pub struct Cause {
 pub enum Trouble {
     /// The config is not the one that was read.
     Changed,
-    /// A lock is held on the guest.
+    /// A lock is set in the guest's config.
     Locked,
+    /// Another process holds a lock file of the guest or of the cluster; nothing in the guest's config says so.
+    LockFile,
     /// Protection is on.
     Protected,
     /// The cluster has no quorum.

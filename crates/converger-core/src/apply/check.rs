@@ -137,6 +137,7 @@ pub fn rejection(operation: &Operation, cause: &Cause) -> Option<Refusal> {
     match cause.trouble {
         Trouble::Changed => Some(Refusal::plan_stale(vec![format!("config: {text}")])),
         Trouble::Locked => Some(Refusal::guest_locked(text)),
+        Trouble::LockFile => Some(Refusal::lock_file_held(text)),
         Trouble::Protected => Some(Refusal::protected_guest(vec!["protection-flag".into()], vec![operation.step.change.word().to_owned()])),
         Trouble::NotQuorate => Some(Refusal::not_quorate()),
         Trouble::NotThere => Some(unread(cause)),
@@ -242,8 +243,10 @@ fn field_differs(operation: &Operation, change: &FieldChange, config: &ConfigRea
     let Some(rule) = normalize::rule_of(operation.guest.kind, change.field) else { return Some(format!("{name}: not a field")) };
     let shown = |value: Option<&Value>| value.map_or_else(|| "absent".to_owned(), ToString::to_string);
     let found = promise::in_effect(change.field, config);
-    if !normalize::is_met(rule, change.before.as_ref(), found.as_ref()) {
-        return Some(format!("{name}: planned {}, found {}", shown(change.before.as_ref()), shown(found.as_ref())));
+    let is_understood = config.values.not_understood(change.field).is_none();
+    if !is_understood || !normalize::is_met(rule, change.before.as_ref(), found.as_ref()) {
+        let found = promise::shown_in_effect(change.field, config);
+        return Some(format!("{name}: planned {}, found {found}", shown(change.before.as_ref())));
     }
     let waiting = promise::waiting(change.field, config);
     let is_same = match (&change.pending, waiting) {

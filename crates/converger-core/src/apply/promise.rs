@@ -199,13 +199,16 @@ fn applied(operation: &Operation, config: Option<&ConfigRead>) -> Kept {
     let (mut still, mut lost, mut seen) = (Vec::new(), Vec::new(), Evidence::default());
     for awaited in fields {
         let word = awaited.field.word();
+        if config.values.not_understood(awaited.field).is_some() {
+            return Kept::Unclear(Evidence::default().with(word, &*shown_in_effect(awaited.field, config)));
+        }
         match stands(operation.guest.kind, awaited, config) {
             Standing::InEffect => continue,
             Standing::Waits => still.push(word.into()),
             Standing::Not if waiting(awaited.field, config).is_some() => still.push(word.into()),
             Standing::Not => lost.push(word.into()),
         }
-        seen = seen.with(word, &*shown(in_effect(awaited.field, config).as_ref()));
+        seen = seen.with(word, &*shown_in_effect(awaited.field, config));
     }
     if still.is_empty() && lost.is_empty() {
         return Kept::Yes(Evidence::default());
@@ -223,7 +226,7 @@ pub(super) fn reason_gone(operation: &Operation, config: &ConfigRead) -> Vec<Str
         let value = awaited.value.as_ref().map_or_else(|| "a value".to_owned(), |value| shown(value.as_ref()));
         let found = || match waiting(awaited.field, config) {
             Some(next) => shown(next),
-            None => format!("nothing, and {} in effect", shown(in_effect(awaited.field, config).as_ref())),
+            None => format!("nothing, and {} in effect", shown_in_effect(awaited.field, config)),
         };
         let is_gone = matches!(stands(operation.guest.kind, awaited, config), Standing::Not);
         is_gone.then(|| format!("{}: planned with {value} waiting, found {}", awaited.field.word(), found()))
@@ -252,23 +255,50 @@ fn shown(value: Option<&Value>) -> String {
     value.map_or_else(|| "absent".to_owned(), ToString::to_string)
 }
 
+/// The value in effect as it is shown, also where it is not understood.
+pub(super) fn shown_in_effect(field: Field, config: &ConfigRead) -> String {
+    match config.values.not_understood(field) {
+        Some(text) => format!("{text:?}, which is not understood"),
+        None => shown(in_effect(field, config).as_ref()),
+    }
+}
+
 /// Each field has its value, or waits with it where it cannot take effect before the next start (design 6.21).
 fn written(kind: Kind, fields: &[FieldChange], config: &ConfigRead) -> Kept {
     let mut seen = Evidence::default();
     let mut waits = Vec::new();
-    let mut is_kept = true;
+    let (mut is_kept, mut is_clear) = (true, true);
     for change in fields {
-        seen = seen.with(change.field.word(), &*shown(in_effect(change.field, config).as_ref()));
+        seen = seen.with(change.field.word(), &*shown_in_effect(change.field, config));
         match standing(kind, change.field, change.after.as_ref(), change.effect, config) {
             Standing::InEffect => {}
             Standing::Waits => waits.push(change.field.word().into()),
-            Standing::Not => is_kept = false,
+            // A text that is not understood may be what was written, in a form that this version does not know.
+            Standing::Not if config.values.not_understood(change.field).is_some() => is_clear = false,
+            Standing::Not => {
+                is_kept = false;
+                // Written, but not in effect where it should be: the guest needs a restart that nobody planned for.
+                if is_waiting_with(kind, change, config) {
+                    waits.push(change.field.word().into());
+                }
+            }
         }
     }
     if !waits.is_empty() {
         seen = seen.with("pending_restart", Fact::Words(waits.into()));
     }
-    if is_kept { Kept::Yes(seen) } else { Kept::No(seen) }
+    match (is_kept, is_clear) {
+        (false, _) => Kept::No(seen),
+        (true, false) => Kept::Unclear(seen),
+        (true, true) => Kept::Yes(seen),
+    }
+}
+
+/// Whether the value that was written waits for the next start.
+fn is_waiting_with(kind: Kind, change: &FieldChange, config: &ConfigRead) -> bool {
+    let rule = normalize::rule_of(kind, change.field);
+    let next = waiting(change.field, config);
+    rule.zip(next).is_some_and(|(rule, next)| normalize::is_met(rule, change.after.as_ref(), next))
 }
 
 enum Standing {
@@ -283,6 +313,7 @@ fn standing(kind: Kind, field: Field, wanted: Option<&Value>, effect: Effect, co
     let is_met = |found: Option<&Value>| normalize::is_met(rule, wanted, found);
     let value = in_effect(field, config);
     match waiting(field, config) {
+        _ if config.values.not_understood(field).is_some() => Standing::Not,
         _ if config.pending.iter().any(|entry| matches!(entry, Pending::Other(key) if &**key == field.word())) => Standing::Not,
         None if is_met(value.as_ref()) => Standing::InEffect,
         Some(next) if is_met(next) && is_met(value.as_ref()) => Standing::InEffect,

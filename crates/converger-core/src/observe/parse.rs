@@ -14,7 +14,7 @@ const KEYS: [&str; 11] =
     ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
 const NODE_KEYS: [&str; 2] = ["name", "online"];
-const GUEST_KEYS: [&str; 20] = [
+const GUEST_KEYS: [&str; 21] = [
     "cause",
     "config",
     "cpus",
@@ -27,6 +27,7 @@ const GUEST_KEYS: [&str; 20] = [
     "maxmem",
     "name",
     "node",
+    "not_understood",
     "pending",
     "protection",
     "run_state",
@@ -37,7 +38,7 @@ const GUEST_KEYS: [&str; 20] = [
     "vmid",
 ];
 const STATUS_WORDS: [&str; 3] = ["running", "stopped", "unknown"];
-const GUEST_REQUIRED: [usize; 4] = [6, 11, 16, 19];
+const GUEST_REQUIRED: [usize; 4] = [6, 11, 17, 20];
 
 pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Diagnostics> {
     let draft = decode(bytes, notation, File)?;
@@ -181,6 +182,7 @@ struct Row<'t> {
     identity: Option<Marks>,
     macs: Words,
     has_config: bool,
+    not_understood: Vec<(Field, Box<str>, Span)>,
     pending: Option<Vec<PendingDraft<'t>>>,
     digest: Option<Box<str>>,
 }
@@ -220,13 +222,14 @@ fn member<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, key: usize, row: &mut R
         9 => row.maxmem = reader.integer("`maxmem`", 0, INTEGER_MAX)?.map(|(number, _)| number),
         10 => row.name = text(reader, "`name`")?,
         11 => row.node = reader.text("`node`")?,
-        12 => row.pending = pending(reader)?,
-        13 => row.protection = reader.flag("`protection`")?,
-        14 => row.run_state = text(reader, "`run_state`")?,
-        15 => row.source = text(reader, "`source`")?,
-        16 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
-        17 => row.tags = tags(reader, &mut scratch.tags)?,
-        18 => row.template = reader.flag("`template`")?,
+        12 => row.not_understood = not_understood(reader)?,
+        13 => row.pending = pending(reader)?,
+        14 => row.protection = reader.flag("`protection`")?,
+        15 => row.run_state = text(reader, "`run_state`")?,
+        16 => row.source = text(reader, "`source`")?,
+        17 => row.status = reader.word("`status`", &STATUS_WORDS)?.map(|(index, _)| index),
+        18 => row.tags = tags(reader, &mut scratch.tags)?,
+        19 => row.template = reader.flag("`template`")?,
         _ => row.vmid = vmid(reader)?,
     }
     Ok(())
@@ -266,7 +269,7 @@ fn contradictions<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, seen: &Seen, ro
         reader.report(Diagnostic::new(seen.span, "a guest that is running or stopped lacks the key `name`"))?;
     }
     let raw = row.run_state.as_deref();
-    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(14))
+    if let (Some(word), Some(status), Some(span)) = (raw, row.status.filter(|_| known), seen.key(15))
         && STATUS_WORDS.get(status) != Some(&word)
     {
         let fault = Diagnostic::new(span, format!("`run_state` is {}, so that `status` is neither running nor stopped", quoted(word)));
@@ -286,6 +289,7 @@ fn finish<'t, S: Source<'t>>(
 ) -> Result<(), End> {
     let (Some(place), Some(kind), Some(node), Some(status)) = (row.vmid, row.kind, row.node, row.status) else { return Ok(()) };
     let config = config_of(reader, scratch, kind)?;
+    let config = with_not_understood(reader, config, row.not_understood, row.has_config, kind)?;
     let pending = match row.pending {
         Some(list) => Reading::Read(pending_of(reader, list, kind)?),
         None => Reading::Unread,
@@ -419,6 +423,38 @@ fn config_of<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, scratch: &mut Scratc
     }
     scratch.config.retain(|(_, value, _)| !is_nothing(value));
     Ok(Config::new(scratch.config.drain(..).map(|(field, value, _)| (field, value)).collect()))
+}
+
+/// The texts of keys whose values the reader of the environment did not understand.
+fn not_understood<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Vec<(Field, Box<str>, Span)>, End> {
+    let mut texts = Vec::new();
+    reader.fields("`not_understood`", &Field::WORDS, |reader, index, span| {
+        let text = text(reader, "a value in `not_understood`")?;
+        texts.extend(Field::ALL.get(index).copied().zip(text).map(|(field, text)| (field, text, span)));
+        Ok(())
+    })?;
+    Ok(texts)
+}
+
+/// A key is understood or it is not, and without `config` nothing was read that could be misunderstood.
+fn with_not_understood<'t, S: Source<'t>>(
+    reader: &mut Reader<'t, S>,
+    config: Config,
+    texts: Vec<(Field, Box<str>, Span)>,
+    has_config: bool,
+    kind: Kind,
+) -> Result<Config, End> {
+    for (field, _, span) in &texts {
+        check_field(reader, *field, *span, kind)?;
+        if !has_config || config.get(*field).is_some() {
+            let fault = if has_config { "has a value in `config` too" } else { "stands without `config`" };
+            reader.report(Diagnostic::new(*span, format!("{} in `not_understood` {fault}", field.quoted())))?;
+        }
+    }
+    if texts.is_empty() {
+        return Ok(config);
+    }
+    Ok(config.with_not_understood(texts.into_iter().map(|(field, text, _)| (field, text)).collect()))
 }
 
 fn check_field<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, field: Field, span: Span, kind: Kind) -> Result<(), End> {

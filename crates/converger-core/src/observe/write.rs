@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Config, Ha, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
 use crate::guest::NodeName;
+use crate::normalize::Field;
 
 /// The part of a reading that a plan may depend on: who read it, and when, is outside.
 pub struct InScope<'o>(pub &'o Observation);
@@ -121,6 +122,8 @@ impl Serialize for Row<'_> {
         entry_some(&mut map, "maxmem", guest.maxmem.as_ref())?;
         entry_some(&mut map, "name", guest.name.as_ref())?;
         map.serialize_entry("node", &observation.node_of(guest).map(|node| &node.name))?;
+        let strange = guest.config.as_ref().read().map(Config::all_not_understood).filter(|keys| !keys.is_empty());
+        entry_some(&mut map, "not_understood", strange.map(NotUnderstood).as_ref())?;
         entry_read(&mut map, "pending", &guest.pending)?;
         entry_read(&mut map, "protection", &guest.protection)?;
         entry_some(&mut map, "run_state", guest.run_state.as_ref())?;
@@ -157,7 +160,16 @@ impl Serialize for Ha {
 
 impl Serialize for Config {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(field, value)| (field.word(), value)))
+        serializer.collect_map(self.values.iter().map(|(field, value)| (field.word(), value)))
+    }
+}
+
+/// Keys whose values are not understood, with their texts.
+struct NotUnderstood<'o>(&'o [(Field, Box<str>)]);
+
+impl Serialize for NotUnderstood<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|(field, text)| (field.word(), text)))
     }
 }
 

@@ -1,11 +1,13 @@
 //! The verdict on one guest by itself: is it the right one, can it be seen, what differs, and may it be touched.
 
+use std::collections::BTreeMap;
+
 use super::config::{self, Drift};
 use super::{Reason, Step, Verdict};
 use crate::action::Change;
 use crate::desired::{DesiredGuest, Restart, Stop};
 use crate::guest::{Kind, RunState};
-use crate::normalize::Field;
+use crate::normalize::{self, Field};
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
 use crate::policy::{Grip, HOLD_TAG, Own, Rules};
 use crate::refusal::Refusal;
@@ -76,7 +78,7 @@ fn not_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped)
         // An observer that names no node has not seen one answer.
         None => Some(Refusal::node_offline("not listed")),
     };
-    let config = unread_fields(guest, row).map(Refusal::config_unreadable);
+    let config = unread_fields(guest, row).map(Refusal::config_unreadable).or_else(|| not_understood(guest, row));
     if node.is_none() && config.is_none() { None } else { Some(node.into_iter().chain(config).collect()) }
 }
 
@@ -90,6 +92,17 @@ fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String
         return None;
     }
     Some(guest.config.iter().filter(|setting| is_unread(setting.field)).map(|setting| setting.field.word().to_owned()).collect())
+}
+
+/// Declared fields that have a value which is not understood, or which are decided together with such a value.
+fn not_understood(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Refusal> {
+    let Reading::Read(config) = &row.config else { return None };
+    let strange = |field: Field| config.not_understood(field).map(|text| (field, text));
+    let found = |declared: Field| std::iter::once(declared).chain(normalize::read_with(declared).iter().copied()).filter_map(strange);
+    let fields: Vec<Field> = guest.config.iter().map(|setting| setting.field).filter(|field| found(*field).next().is_some()).collect();
+    let values: BTreeMap<Field, &str> = fields.iter().flat_map(|field| found(*field)).collect();
+    let shown = values.into_iter().map(|(field, text)| format!("{}={text}", field.word())).collect();
+    (!fields.is_empty()).then(|| Refusal::config_not_understood(fields.iter().map(|field| field.word().to_owned()).collect(), shown))
 }
 
 /// Config before run-state. A stop makes pending config take effect at the next start, so that it needs no restart.

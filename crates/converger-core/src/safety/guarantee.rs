@@ -55,6 +55,7 @@ impl Case<'_> {
         let status = matches!(row.status, Status::Known(state) if self.steps.first().is_some_and(|step| step.from == state));
         let guards = row.lock.is_read() && row.ha.is_read() && row.template.is_read() && row.protection.is_read();
         let values = row.tags.is_read() && row.pending.is_read() && (row.config.is_read() || !self.writes_config());
+        let values = values && !self.writes_not_understood(row);
         reading && online && status && guards && values && self.is_the_declared_one(row)
     }
 
@@ -70,6 +71,12 @@ impl Case<'_> {
     /// Whether a step writes keys that are read with the config; tags are read with the guest.
     fn writes_config(&self) -> bool {
         self.writes().flatten().any(|field| field.field != Field::Tags)
+    }
+
+    /// Whether a step replaces a value that nobody understood, so that nobody can say what the step changes.
+    fn writes_not_understood(&self, row: &ObservedGuest) -> bool {
+        let Reading::Read(config) = &row.config else { return false };
+        self.writes().flatten().any(|change| config.not_understood(change.field).is_some())
     }
 
     fn writes(&self) -> impl Iterator<Item = &[FieldChange]> {
@@ -270,6 +277,13 @@ mod tests {
             "ha": null, "template": false, "protection": false, "tags": [], "pending": [] }]),
         );
         check(&container, Change::Start, &["G1"]);
+    }
+
+    #[test]
+    fn g1_a_forged_write_over_a_value_that_is_not_understood_is_found() {
+        check(&seen("not_understood", json!({ "cores": "many" })), set_cores(), &["G1"]);
+        check(&seen("not_understood", json!({ "boot": " " })), set_cores(), &[]);
+        check(&seen("not_understood", json!({ "cores": "many" })), Change::Start, &[]);
     }
 
     #[test]

@@ -205,6 +205,18 @@ fn what_desired_yaml_cannot_say_is_left_out_in_the_words_of_the_parser() {
 }
 
 #[test]
+fn a_value_that_is_not_understood_is_left_out_and_the_guest_is_declared() {
+    let (text, guest) = declared(&json!({ "config": { "cores": 2, "memory": 512 }, "not_understood": { "boot": " ", "numa": "odd" } }));
+    assert!(text.contains("      cores: 2\n") && !text.contains("memory: "), "{text}");
+    let left_out: Vec<(&str, &str)> = guest.left_out.iter().map(|own| (&*own.key, own.why.as_str())).collect();
+    let expected = [
+        ("boot", r#"`boot` has the value " ", which is not understood"#),
+        ("memory", r#"`numa` has the value "odd", which is not understood"#),
+    ];
+    assert_eq!(left_out, expected, "{text}");
+}
+
+#[test]
 fn birth_marks_that_a_guest_never_had_are_said_to_be_absent() {
     let (text, guest) = declared(&json!({ "identity": { "uuid": UUID } }));
     assert_eq!(guest.absent, ["ctime"]);

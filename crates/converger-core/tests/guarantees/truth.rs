@@ -71,6 +71,27 @@ fn g1_a_config_that_was_not_read_is_not_taken_for_the_default() {
 }
 
 #[test]
+fn g1_a_value_that_is_not_understood_refuses_only_what_is_decided_by_it() {
+    let plan = |declared: Value, strange: Value| {
+        let guest = guest(100, "web", json!({ "state": "running", "config": declared }));
+        let row = merged(seen(json!({})), json!({ "config": {}, "not_understood": strange }));
+        scene(json!([guest]), json!([row]))
+    };
+    let refused = "refused: config-unreadable";
+    check(&plan(json!({ "cores": 4 }), json!({ "boot": " " })), 100, BOTH_STEPS);
+    check(&plan(json!({ "boot": ["net0"] }), json!({ "boot": " " })), 100, refused);
+    check(&plan(json!({ "boot": null, "cores": 4 }), json!({ "boot": " " })), 100, refused);
+    // Whether a balloon fits, and when memory takes effect, is decided by other keys too.
+    check(&plan(json!({ "balloon": "512MiB" }), json!({ "memory": "lots" })), 100, refused);
+    for key in ["balloon", "hotplug", "numa"] {
+        check(&plan(json!({ "memory": "1GiB" }), json!({ key: "odd" })), 100, refused);
+    }
+    let body = crate::plan(&plan(json!({ "boot": ["net0"], "cores": 4 }), json!({ "boot": " " })));
+    let evidence = &body["guests"][0]["refusals"][0]["evidence"];
+    assert_eq!(*evidence, json!({ "fields": ["boot"], "not_understood": ["boot= "] }));
+}
+
+#[test]
 fn g1_a_pinned_guest_whose_marks_were_not_read_gets_no_step() {
     let pinned = merged(wanted(), json!({ "identity": { "uuid": "1C0D6F6E-5a0e-4a55-9d3c-2f9a3c7b1e10" } }));
     check(&scene(json!([pinned]), json!([seen(json!({}))])), 100, BOTH_STEPS);

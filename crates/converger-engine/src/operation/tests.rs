@@ -182,6 +182,8 @@ fn a_write_that_waits_although_it_should_not_is_a_broken_promise() {
     answers.extend(std::iter::repeat_n(config_waiting(), 100));
     let (state, _) = play(fresh("config.set"), &answers);
     assert_eq!(end(&state), "failed promise-broken");
+    let observed = &state.ended().expect("ended").findings().observed;
+    assert_eq!(observed.get("pending_restart"), Some(&Fact::Words(Box::new(["cores".into()]))), "it was written, and where it is");
 }
 
 #[test]
@@ -321,6 +323,7 @@ fn what_reached_nobody_failed_and_what_was_turned_down_is_refused_or_failed() {
     for (trouble, ends) in [
         (Trouble::Changed, "refused plan-stale"),
         (Trouble::Locked, "refused guest-locked"),
+        (Trouble::LockFile, "refused guest-locked"),
         (Trouble::Protected, "refused protected-guest"),
         (Trouble::NotQuorate, "refused not-quorate"),
         (Trouble::NotThere, "refused guest-unknown"),

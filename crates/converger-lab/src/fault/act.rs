@@ -69,6 +69,10 @@ pub enum Act {
     Lock(u32, String),
     /// The lock is gone.
     Unlock(u32),
+    /// A process outside of Proxmox holds the lock file of a guest; nothing in its config says so.
+    HoldLockFile(u32),
+    /// The lock file is free again.
+    FreeLockFile(u32),
     /// A key of a guest's config is changed by hand; an empty value removes it.
     Set(u32, String, String),
     /// A key of a guest's config becomes pending by hand; an empty value takes back what waits.
@@ -139,6 +143,8 @@ pub(crate) fn carry_out(world: &mut World, act: Act) {
         Act::Replace(vmid) => recycle(world, vmid, None),
         Act::Lock(vmid, lock) => set(world, vmid, "lock", &lock),
         Act::Unlock(vmid) => set(world, vmid, "lock", ""),
+        Act::HoldLockFile(vmid) => drop(world.tasks.lock_files.insert(vmid)),
+        Act::FreeLockFile(vmid) => world.free_lock_file(vmid),
         Act::Set(vmid, key, value) => set(world, vmid, &key, &value),
         Act::SetPending(vmid, key, value) => set_pending(world, vmid, key, value),
         Act::Start(vmid) => start(world, vmid),

@@ -116,15 +116,15 @@ pub(crate) fn order(boot: &str) -> Vec<String> {
     list.split(';').filter(|device| !device.is_empty()).map(str::to_owned).collect()
 }
 
-/// The boot order that a new guest gets: first disk, first CD-ROM, first card.
-pub(crate) fn default_order(section: &Section) -> Option<String> {
+/// The boot order that a new guest gets: first disk, first CD-ROM, first card. Proxmox stores one blank for a guest that has none of them.
+pub(crate) fn default_order(section: &Section) -> String {
     let mut disks: Vec<(&String, Drive)> = drives(Kind::Qemu, section).filter(|(key, _)| bootable(key)).collect();
     disks.sort_by_key(|(key, _)| rank(key));
     let disk = disks.iter().find(|(_, drive)| !drive.is_cdrom()).map(|(key, _)| key.as_str());
     let cdrom = disks.iter().find(|(_, drive)| drive.is_cdrom()).map(|(key, _)| key.as_str());
     let card = section.keys().find(|key| super::is_card_key(key)).map(String::as_str);
     let devices: Vec<&str> = [disk, cdrom, card].into_iter().flatten().collect();
-    if devices.is_empty() { None } else { Some(format!("order={}", devices.join(";"))) }
+    if devices.is_empty() { " ".to_owned() } else { format!("order={}", devices.join(";")) }
 }
 
 fn bootable(key: &str) -> bool {
@@ -175,7 +175,7 @@ mod tests {
             [("net0", "virtio"), ("scsi0", "a:b,size=1G"), ("ide2", "none,media=cdrom")]
                 .map(|(key, value)| (key.to_owned(), value.to_owned())),
         );
-        assert_eq!(default_order(&section).as_deref(), Some("order=scsi0;ide2;net0"));
-        assert_eq!(default_order(&Section::new()), None);
+        assert_eq!(default_order(&section), "order=scsi0;ide2;net0");
+        assert_eq!(default_order(&Section::new()), " ", "a guest without disk and card has one blank");
     }
 }

@@ -256,9 +256,9 @@ fn complete(world: &mut World, guest: &mut Guest) {
             ("rootfs", format!("local:{vmid}/vm-{vmid}-disk-0.raw,size=4G")),
         ]
     };
-    let order = || drive::default_order(&guest.main).map(|order| ("boot", order));
+    let order = || ("boot", drive::default_order(&guest.main));
     let usual: Vec<(&str, String)> = match guest.kind {
-        Kind::Qemu => marks.into_iter().chain(order()).collect(),
+        Kind::Qemu => marks.into_iter().chain([order()]).collect(),
         Kind::Lxc => container().into_iter().collect(),
     };
     for (key, value) in usual {

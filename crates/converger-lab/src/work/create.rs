@@ -61,7 +61,7 @@ pub(super) fn finish(world: &mut World, id: TaskId, vmid: u32, start: bool) -> R
     guest.main = section;
     if guest.kind == Kind::Qemu && !guest.main.contains_key("boot") {
         let order = drive::default_order(&guest.main);
-        guest.main.extend(order.map(|order| ("boot".to_owned(), order)));
+        guest.main.insert("boot".to_owned(), order);
     }
     let (node, kind) = (guest.node.clone(), guest.kind);
     if start {

@@ -192,6 +192,20 @@ fn a_write_waits_ten_seconds_for_a_task_that_holds_the_guest() {
 }
 
 #[test]
+fn a_write_waits_ten_seconds_for_a_lock_file_that_no_task_holds() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.act(Act::HoldLockFile(100));
+        let answer = lab.ask("PUT", &format!("{GUEST}/config"), "cores=3");
+        let text = "can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout";
+        assert_eq!((answer.status, answer.reason.as_str(), answer.delay_ms), (500, text, 10_000));
+        assert!(lab.get(&format!("{GUEST}/config"))["lock"].is_null(), "there is no lock in the config");
+        lab.act(Act::FreeLockFile(100));
+        assert_eq!(lab.ask("PUT", &format!("{GUEST}/config"), "cores=3").status, 200);
+    });
+}
+
+#[test]
 fn a_task_that_nobody_remembers_is_refused_by_its_status_and_has_an_empty_log() {
     in_every_release(|| {
         let mut lab = Lab::new(SMALL);

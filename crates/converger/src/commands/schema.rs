@@ -145,6 +145,7 @@ fn value(shape: Shape) -> Json {
 fn observation() -> Json {
     let config: Map<String, Json> =
         Field::ALL.iter().filter(|field| **field != Field::Tags).map(|field| (field.word().to_owned(), value(field.shape()))).collect();
+    let texts: Map<String, Json> = config.keys().map(|key| (key.clone(), text())).collect();
     let guest = object(
         &["vmid", "kind", "node", "status"],
         json!({
@@ -154,6 +155,7 @@ fn observation() -> Json {
             "lock": or_null(text()), "macs": list(text()), "ha": or_null(object(&[], json!({ "state": or_null(text()) }))),
             "template": { "type": "boolean" }, "protection": { "type": "boolean" }, "tags": list(text()), "identity": identity(),
             "config": { "type": "object", "additionalProperties": false, "properties": config },
+            "not_understood": { "type": "object", "additionalProperties": false, "properties": texts },
             "pending": list(object(&["key"], json!({ "key": text(), "value": {}, "delete": { "type": "boolean" } }))),
             "digest": text(),
         }),

@@ -76,6 +76,8 @@ impl Lab {
     pub(crate) fn look(&self, vmid: u32) -> String {
         let Some(truth) = self.world.lock().truth(vmid) else { return format!("{vmid}: there is no such guest") };
         let shown = |key: &&String| !["meta", "smbios1", "vmgenid", "digest"].contains(&key.as_str());
+        // Every guest without disk and network card has one blank there.
+        let shown = |key: &&String| shown(key) && (*key != "boot" || truth.config[*key] != " ");
         let config: Vec<String> = truth.config.keys().filter(shown).map(|key| format!("{key}: {}", truth.config[key])).collect();
         let pending: Vec<String> = truth.pending.iter().map(|(key, value)| format!("; pending {key}: {value}")).collect();
         let state = truth.process.as_deref().unwrap_or("stopped");

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
+use super::object::{Object, UniqueMap};
 use super::scalar::Scalar;
 
 /// What somebody may do: privileges by path, each with whether it spreads to what lies below.
@@ -36,8 +37,8 @@ pub enum Spread {
 }
 
 /// A privilege is granted where it is named; its value only says whether it spreads to what lies below.
-pub(super) fn permissions(rows: BTreeMap<Box<str>, BTreeMap<Box<str>, Scalar<'_>>>) -> Permissions {
-    let spreads = |privileges: BTreeMap<Box<str>, Scalar<'_>>| {
+pub(super) fn permissions(UniqueMap(rows): UniqueMap<UniqueMap<Scalar<'_>>>) -> Permissions {
+    let spreads = |UniqueMap(privileges): UniqueMap<Scalar<'_>>| {
         privileges.into_iter().map(|(privilege, value)| (privilege, value.flag() == Some(true))).collect()
     };
     Permissions(rows.into_iter().map(|(path, privileges)| (path, spreads(privileges))).collect())
@@ -81,7 +82,7 @@ pub(super) struct UserRow<'a> {
     #[serde(borrow, default)]
     expire: Scalar<'a>,
     #[serde(borrow, default)]
-    tokens: BTreeMap<Box<str>, TokenRow<'a>>,
+    tokens: UniqueMap<Object<TokenRow<'a>>>,
 }
 
 #[derive(Deserialize)]
@@ -98,7 +99,7 @@ pub(super) fn user(row: UserRow<'_>) -> User {
     User {
         enabled: row.enable.flag() != Some(false),
         expiry: expiry(&row.expire),
-        tokens: row.tokens.into_iter().map(|(id, row)| (id, token(row))).collect(),
+        tokens: row.tokens.0.into_iter().map(|(id, Object(row))| (id, token(row))).collect(),
     }
 }
 

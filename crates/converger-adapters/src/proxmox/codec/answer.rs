@@ -10,6 +10,7 @@ use std::fmt;
 use converger_core::document::is_hidden;
 use serde::Deserialize;
 
+use super::object::{Object, UniqueMap};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 
@@ -132,7 +133,7 @@ struct Envelope<'a, T> {
     #[serde(borrow, default)]
     message: Scalar<'a>,
     #[serde(borrow, default)]
-    errors: Option<BTreeMap<Box<str>, Scalar<'a>>>,
+    errors: Option<UniqueMap<Scalar<'a>>>,
 }
 
 fn none<T>() -> Option<T> {
@@ -151,7 +152,7 @@ pub(super) fn data<'a, T: Deserialize<'a>>(effect: Effect, answer: &'a HttpAnswe
         let text = "the answer has more parts than any answer of Proxmox";
         return Err(Failure { cause: Cause::TooLarge, ..Failure::malformed(effect, answer.status, text) });
     }
-    let envelope: Envelope<'_, T> = parsed(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
+    let Object(envelope): Object<Envelope<'_, T>> = parsed(&answer.body).map_err(|error| not_json(effect, answer, &error))?;
     if !envelope.success.is_nothing() && envelope.success.flag().is_none() {
         return Err(Failure::malformed(effect, answer.status, "the answer does not say whether it is a yes or a no"));
     }
@@ -185,7 +186,7 @@ struct Said {
 }
 
 fn said<T>(envelope: Envelope<'_, T>) -> Said {
-    let errors = envelope.errors.unwrap_or_default().into_iter();
+    let errors = envelope.errors.unwrap_or_default().0.into_iter();
     Said {
         text: envelope.message.text().map_or_else(|| "no reason given".into(), |text| shortened(&text)),
         errors: errors.take(ERRORS_MAX).filter_map(|(key, text)| Some((shortened(&key), shortened(&text.text()?)))).collect(),
@@ -195,8 +196,8 @@ fn said<T>(envelope: Envelope<'_, T>) -> Said {
 /// What an answer with an error status says: in its body since some version 8, in its reason phrase always.
 fn outside(answer: &HttpAnswer) -> Said {
     let body = Some(&answer.body).filter(|body| !is_crowded(body));
-    let envelope: Option<Envelope<'_, serde::de::IgnoredAny>> = body.and_then(|body| serde_json::from_slice(body).ok());
-    match envelope {
+    let envelope: Option<Object<Envelope<'_, serde::de::IgnoredAny>>> = body.and_then(|body| serde_json::from_slice(body).ok());
+    match envelope.map(|Object(envelope)| envelope) {
         Some(envelope) if envelope.message.text().is_some() => said(envelope),
         Some(envelope) => Said { text: shortened(&answer.reason), ..said(envelope) },
         None => Said { text: shortened(&answer.reason), errors: BTreeMap::new() },
@@ -206,7 +207,7 @@ fn outside(answer: &HttpAnswer) -> Said {
 /// Whether this can be the body of an error of Proxmox: nothing, where it comes from before a handler, or an envelope, in which there is
 /// always a member for data.
 fn is_of_proxmox(body: &[u8]) -> bool {
-    let has_data = |body| serde_json::from_slice::<BTreeMap<&str, serde::de::IgnoredAny>>(body).is_ok_and(|own| own.contains_key("data"));
+    let has_data = |body| serde_json::from_slice::<UniqueMap<serde::de::IgnoredAny>>(body).is_ok_and(|own| own.0.contains_key("data"));
     body.is_empty() || (!is_crowded(body) && has_data(body))
 }
 

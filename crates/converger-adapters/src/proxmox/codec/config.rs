@@ -23,7 +23,8 @@ use super::words::{Digest, DiskKey, DiskSize};
 pub struct GuestConfig {
     /// The name in the config; a guest without one is shown under a name made of its id.
     pub name: Option<Box<str>>,
-    /// The values in effect of the managed fields, or the key whose value is not understood.
+    /// The values in effect of the managed fields, or the key that leaves the whole guest unknown: a guard or a birth mark that is not
+    /// understood, a value of the wrong type, or a key that is listed twice.
     pub config: Result<Config, Box<str>>,
     /// What waits for the next start.
     pub pending: Box<[Pending]>,
@@ -182,17 +183,20 @@ fn interpret(kind: Kind, values: &Values<'_>, pending: Box<[Pending]>) -> GuestC
     }
 }
 
-/// All fields of the kind, or the key whose value is not understood. The tags are only looked at: the core keeps them beside the config.
+/// All fields of the kind. A text that is not understood concerns its own key only, except for the tags, which protect: the core
+/// keeps them beside the config, and here they are only looked at.
 fn config(kind: Kind, values: &Values<'_>) -> Result<Config, Box<str>> {
-    let mut known = Vec::new();
+    let (mut known, mut strange) = (Vec::new(), Vec::new());
     for (key, text) in values.iter() {
         let Some(field) = field_of(kind, key) else { continue };
-        let value = field::read(field, text).ok_or(key)?;
-        if field != Field::Tags && !is_nothing(&value) {
-            known.push((field, value));
+        match field::read(field, text) {
+            None if field == Field::Tags => return Err(key.into()),
+            None => strange.push((field, text.into())),
+            Some(value) if field != Field::Tags && !is_nothing(&value) => known.push((field, value)),
+            Some(_) => {}
         }
     }
-    Ok(Config::new(known))
+    Ok(Config::new(known).with_not_understood(strange))
 }
 
 /// The birth marks, or the key that holds one that is none.
@@ -397,8 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_understood_makes_the_config_unread() {
-        assert_eq!(of_map(Kind::Qemu, r#"{"cores": 1, "memory": "current=1,max=2"}"#).config, Err("memory".into()));
+    fn a_value_that_is_not_understood_concerns_its_own_key_only() {
+        let config = of_map(Kind::Qemu, r#"{"cores": 1, "memory": "current=1,max=2", "boot": " "}"#).config.expect("a config");
+        assert_eq!((config.get(Field::Cores), config.not_understood(Field::Cores)), (Some(&Value::Count(1)), None));
+        assert_eq!((config.get(Field::Memory), config.not_understood(Field::Memory)), (None, Some("current=1,max=2")));
+        assert_eq!((config.get(Field::Boot), config.not_understood(Field::Boot)), (None, Some(" ")));
+        assert_eq!(of_map(Kind::Qemu, r#"{"tags": "prod;#1"}"#).config, Err("tags".into()), "a tag may protect");
         let strange = of_list(Kind::Qemu, r#"[{"key": "cores", "value": 1, "pending": "many"}]"#);
         assert_eq!(*strange.pending, [Pending::Other("cores".into())]);
     }

@@ -9,7 +9,7 @@ use std::fmt;
 use converger_core::artifact::INTEGER_MAX;
 use converger_core::guest::{Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
-use serde::de::{SeqAccess, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::access::{self, Permissions, Roles, User};
@@ -18,6 +18,7 @@ use super::command::{Command, Read};
 use super::config::{self, GuestConfig};
 use super::field;
 use super::ha::{self, HaStatus};
+use super::object::{Object, UniqueMap};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -29,7 +30,7 @@ use super::words::GuestPath;
 pub enum Event {
     Version(Version),
     Cluster(Cluster),
-    Resources(Vec<Resource>),
+    Resources(ResourceList),
     NodeGuests(Vec<NodeGuest>),
     Permissions(Permissions),
     NextId(NextId),
@@ -63,6 +64,17 @@ pub struct Version {
     pub major: u32,
 }
 
+impl Version {
+    /// The first parts of the releases that this program knows.
+    pub const MAJORS_KNOWN: std::ops::RangeInclusive<u32> = 7..=9;
+
+    /// Whether this program knows the release.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        Self::MAJORS_KNOWN.contains(&self.major)
+    }
+}
+
 /// The cluster and its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
@@ -82,6 +94,15 @@ impl Cluster {
     pub fn known_as(&self) -> &str {
         self.name.as_deref().or(self.local.as_ref().map(NodeName::as_str)).unwrap_or("")
     }
+}
+
+/// The cluster's list of guests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceList {
+    /// The guests whose rows say what and where they are.
+    pub rows: Vec<Resource>,
+    /// Guests of which a row says too little to place them, each with the field that is missing or makes no sense.
+    pub unusable: BTreeMap<Vmid, &'static str>,
 }
 
 /// A guest in the cluster's list. Run-state and name come from a cache; lock, tags and place from the config.
@@ -251,27 +272,30 @@ pub fn decode(command: &Command, answer: &HttpAnswer) -> Result<Event, Failure> 
 
 fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
     match read {
-        Read::Version | Read::NodeVersion(_) => required(answer).and_then(|row| version(answer, &row)).map(Event::Version),
-        Read::ClusterStatus => required::<Vec<ClusterRow<'_>>>(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
-        Read::Resources => required(answer).map(|Resources(rows)| Event::Resources(rows)),
+        Read::Version | Read::NodeVersion(_) => required(answer).and_then(|Object(row)| version(answer, &row)).map(Event::Version),
+        Read::ClusterStatus => objects(answer).and_then(|rows| cluster(answer, &rows)).map(Event::Cluster),
+        Read::Resources => required(answer).map(Event::Resources),
         Read::NodeGuests { .. } | Read::NodeGuestsInFull(_) => {
-            required(answer).map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
+            objects(answer).map(|rows: Vec<NodeGuestRow<'_>>| Event::NodeGuests(rows.into_iter().filter_map(node_guest).collect()))
         }
         Read::Permissions | Read::PermissionsOn(_) | Read::PermissionsOf(_) => {
             required(answer).map(|rows| Event::Permissions(access::permissions(rows)))
         }
-        Read::User(_) => required(answer).map(|row| Event::User(access::user(row))),
-        Read::Roles => required(answer).map(|rows| Event::Roles(access::roles(rows))),
+        Read::User(_) => required(answer).map(|Object(row)| Event::User(access::user(row))),
+        Read::Roles => objects(answer).map(|rows| Event::Roles(access::roles(rows))),
         Read::NextId(vmid) => next_id(answer, *vmid).map(Event::NextId),
-        Read::GuestStatus(guest) => of_guest(answer, guest).and_then(|row| guest_status(answer, guest, row)).map(Event::GuestStatus),
-        Read::GuestPending(guest) => {
-            of_guest(answer, guest).map(|items: Vec<config::Item<'_>>| Event::Config(config::from_items(guest.kind, &items).into()))
+        Read::GuestStatus(guest) => {
+            of_guest(answer, guest).and_then(|Object(row)| guest_status(answer, guest, row)).map(Event::GuestStatus)
         }
-        Read::Snapshots(_) => required(answer).map(|rows| Event::Snapshots(snapshots(rows))),
-        Read::HaStatus => required(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
-        Read::NodeTime(_) => required(answer).and_then(|row| time(answer, &row)).map(Event::NodeTime),
-        Read::TaskStatus(upid) => required(answer).and_then(|row| task_state(answer, upid, &row)).map(Event::Task),
-        Read::Tasks { .. } => required(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
+        Read::GuestPending(guest) => of_guest(answer, guest).map(|items: Vec<Object<config::Item<'_>>>| {
+            let items: Vec<config::Item<'_>> = items.into_iter().map(|Object(item)| item).collect();
+            Event::Config(config::from_items(guest.kind, &items).into())
+        }),
+        Read::Snapshots(_) => objects(answer).map(|rows| Event::Snapshots(snapshots(rows))),
+        Read::HaStatus => objects(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
+        Read::NodeTime(_) => required(answer).and_then(|Object(row)| time(answer, &row)).map(Event::NodeTime),
+        Read::TaskStatus(upid) => required(answer).and_then(|Object(row)| task_state(answer, upid, &row)).map(Event::Task),
+        Read::Tasks { .. } => objects(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
     }
 }
 
@@ -279,6 +303,11 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
 fn required<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<T, Failure> {
     answer::data(Effect::None, answer)?
         .ok_or_else(|| Failure::malformed(Effect::None, answer.status, "the answer has no `data`, as every answer of Proxmox has"))
+}
+
+/// The same for a list of objects.
+fn objects<'a, T: Deserialize<'a>>(answer: &'a HttpAnswer) -> Result<Vec<T>, Failure> {
+    required(answer).map(|rows: Vec<Object<T>>| rows.into_iter().map(|Object(row)| row).collect())
 }
 
 /// The same for a reading of one guest. That a guest is not there is proof only where the guest is named that was asked for.
@@ -381,10 +410,7 @@ struct ResourceRow<'a> {
     uptime: Scalar<'a>,
 }
 
-/// Only rows of guests, as they come: whatever else is listed is not kept.
-struct Resources(Vec<Resource>);
-
-impl<'de> Deserialize<'de> for Resources {
+impl<'de> Deserialize<'de> for ResourceList {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(EachRow)
     }
@@ -393,29 +419,49 @@ impl<'de> Deserialize<'de> for Resources {
 struct EachRow;
 
 impl<'de> Visitor<'de> for EachRow {
-    type Value = Resources;
+    type Value = ResourceList;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a list")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Resources, A::Error> {
-        let mut rows = Vec::new();
-        while let Some(row) = list.next_element::<ResourceRow<'de>>()? {
-            rows.extend(resource(row));
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<ResourceList, A::Error> {
+        let (mut list, mut number) = (ResourceList::default(), 0_usize);
+        while let Some(Object(row)) = rows.next_element::<Object<ResourceRow<'de>>>()? {
+            number += 1;
+            // It may be any guest, so that nothing can be said about those that the list seems to lack.
+            add_row(&mut list, row).map_err(|NoId| A::Error::custom(format!("row {number} of the list of guests has no usable `vmid`")))?;
         }
-        Ok(Resources(rows))
+        Ok(list)
     }
 }
 
-/// A row of a guest; rows of anything else, and ids that no guest can have, are left out.
-fn resource(row: ResourceRow<'_>) -> Option<Resource> {
+/// A row of a guest does not say which one it is.
+struct NoId;
+
+/// Adds a row of a guest to the list. Rows of anything else, and of ids that no guest of this program can have, are not kept.
+fn add_row(list: &mut ResourceList, row: ResourceRow<'_>) -> Result<(), NoId> {
+    if row.r#type.text().is_some_and(|word| OTHER_TYPES.contains(&&*word)) {
+        return Ok(());
+    }
+    let Some(vmid) = Vmid::new(row.vmid.number().ok_or(NoId)?) else { return Ok(()) };
+    let kind = row.r#type.text().and_then(|word| kind(&word));
+    let node = row.node.text().and_then(|name| NodeName::new(&name));
+    match (kind, node) {
+        (Some(kind), Some(node)) => list.rows.push(resource(row, vmid, kind, node)),
+        (None, _) => drop(list.unusable.insert(vmid, "type")),
+        (_, None) => drop(list.unusable.insert(vmid, "node")),
+    }
+    Ok(())
+}
+
+fn resource(row: ResourceRow<'_>, vmid: Vmid, kind: Kind, node: NodeName) -> Resource {
     let tags = row.tags.text().map_or_else(|| Some(Words::default()), |text| field::tags(&text));
     let strange = strange(&row).or(tags.is_none().then_some("tags"));
-    Some(Resource {
-        vmid: row.vmid.number().and_then(Vmid::new)?,
-        kind: kind(&row.r#type.text()?)?,
-        node: NodeName::new(&row.node.text()?)?,
+    Resource {
+        vmid,
+        kind,
+        node,
         status: row.status.word().unwrap_or_else(|| "unknown".into()),
         name: row.name.word(),
         template: row.template.flag(),
@@ -426,9 +472,13 @@ fn resource(row: ResourceRow<'_>) -> Option<Resource> {
         maxmem: memory(&row.maxmem),
         uptime_secs: row.uptime.number(),
         strange,
-    })
+    }
 }
 
+/// What the list of resources holds beside guests where more is listed than was asked for.
+const OTHER_TYPES: [&str; 5] = ["network", "node", "pool", "sdn", "storage"];
+
+/// Lists and maps where a word belongs, guards that are `null`, a template that is neither one nor none, and memory that no number of ours can hold.
 fn strange(row: &ResourceRow<'_>) -> Option<&'static str> {
     let guards = [("lock", &row.lock), ("tags", &row.tags), ("hastate", &row.hastate)];
     strange_field(&[("status", &row.status), ("name", &row.name)], &guards, &row.template, &row.maxmem)
@@ -526,7 +576,7 @@ struct StatusRow<'a> {
     #[serde(borrow, default)]
     maxmem: Scalar<'a>,
     #[serde(borrow, default)]
-    ha: BTreeMap<Box<str>, Scalar<'a>>,
+    ha: UniqueMap<Scalar<'a>>,
 }
 
 fn processors(value: &Scalar<'_>) -> Option<u32> {
@@ -546,7 +596,7 @@ fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> R
         return Err(odd("the answer holds a list, a map or `null` where a word belongs"));
     }
     // Every release says it of every guest; where it is not said, high availability may have the guest.
-    let is_managed = row.ha.get("managed").and_then(Scalar::flag);
+    let is_managed = row.ha.0.get("managed").and_then(Scalar::flag);
     let is_managed = is_managed.ok_or_else(|| odd("the answer does not say whether high availability has the guest"))?;
     Ok(GuestStatus {
         status: row.status,
@@ -556,7 +606,7 @@ fn guest_status(answer: &HttpAnswer, guest: &GuestPath, row: StatusRow<'_>) -> R
         uptime_secs: row.uptime.number(),
         cpus: processors(&row.cpus),
         maxmem: memory(&row.maxmem),
-        ha: is_managed.then(|| row.ha.get("state").and_then(Scalar::word)),
+        ha: is_managed.then(|| row.ha.0.get("state").and_then(Scalar::word)),
     })
 }
 

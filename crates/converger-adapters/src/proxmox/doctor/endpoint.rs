@@ -5,6 +5,7 @@ use super::gather::{EndpointSeen, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::{Distrust, Trust};
 use crate::proxmox::codec::{Cause, Shown, Version};
+use crate::proxmox::observe::Reason;
 use crate::proxmox::observe;
 use converger_core::failure::Code;
 use converger_core::moment;
@@ -16,9 +17,6 @@ const ENDS_SOON_SECS: u64 = 14 * 86_400;
 /// written some time before it was read, so that a second or two mean nothing.
 const CLOCK_WARN_SECS: u64 = 5;
 const CLOCK_FAIL_SECS: u64 = 60;
-
-/// The releases that this program knows.
-const MAJORS: std::ops::RangeInclusive<u32> = 7..=9;
 
 pub(super) fn findings(gathered: &Gathered) -> Vec<Finding> {
     let works = gathered.endpoints.iter().any(|seen| seen.version.is_ok());
@@ -156,9 +154,8 @@ fn release(seen: &EndpointSeen) -> Option<Finding> {
 
 fn of_release(version: &Version) -> Finding {
     let found = format!("Proxmox VE {}", Shown(&version.version));
-    if MAJORS.contains(&version.major) {
+    if version.is_known() {
         return Finding::new("version", Level::Ok, found);
     }
-    Finding::new("version", Level::Warn, format!("{found}; this program knows 7, 8 and 9"))
-        .remedy("expect calls to be refused or to answer otherwise; try it on a host that does not matter")
+    Finding::new("version", Level::Warn, format!("{found}; this program knows 7, 8 and 9")).remedy(Reason::ReleaseUnsupported.remedy())
 }

@@ -274,7 +274,7 @@ async fn guests<E: Exchange>(
     say: &dyn Fn(&str),
 ) -> (Scope, Result<Taken, Unread>) {
     let list = observe::list(session).await;
-    let listed = list.as_deref().unwrap_or_default();
+    let listed = list.as_ref().map(|list| list.rows.as_slice()).unwrap_or_default();
     let scope = asked.scope.cloned().unwrap_or_else(|| Scope::new(listed.iter().map(|row| row.vmid).collect()));
     let count = scope.ids().len();
     say(&format!("{count} guests"));

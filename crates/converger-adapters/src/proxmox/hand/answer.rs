@@ -8,7 +8,7 @@ use converger_core::observe::{Ha, Status};
 
 use super::{Caller, revision};
 use crate::proxmox::codec::{
-    self, Accepted, Cluster, Command, Delivery, Event, Failure, GuestConfig, GuestStatus, Read, Resource, Task, Upid,
+    self, Accepted, Cluster, Command, Delivery, Event, Failure, GuestConfig, GuestStatus, Read, ResourceList, Task, Upid,
 };
 use crate::proxmox::observe::{Reason, fallback_name};
 
@@ -31,7 +31,7 @@ pub fn answer(caller: &Caller, ask: &Ask, came: Result<Event, Failure>, time: Op
         (Ask::Cluster, Ok(Event::Cluster(cluster))) => membership(caller, cluster),
         (Ask::Status(_), Ok(Event::GuestStatus(status))) => Answer::Status(live(status)),
         (Ask::Config(place), Ok(Event::Config(config))) => config_read(place, *config),
-        (Ask::Where(vmid), Ok(Event::Resources(rows))) => found(*vmid, &rows),
+        (Ask::Where(vmid), Ok(Event::Resources(list))) => found(*vmid, &list),
         (Ask::Task(task), Ok(Event::Task(state))) => Answer::Task(task_state(state, age_secs(task, time))),
         (Ask::Tasks { place, change, age_secs_max }, Ok(Event::Tasks(tasks))) => match aged(&tasks, time) {
             Ok(aged) => listed(caller, &aged, *age_secs_max, |upid| is_of(place, change, upid)),
@@ -76,8 +76,8 @@ fn unread_because(reason: Reason, text: &str) -> Answer {
 fn trouble(cause: codec::Cause) -> Trouble {
     match cause {
         codec::Cause::Changed => Trouble::Changed,
-        // Somebody is at work on the guest without having marked it.
-        codec::Cause::Locked | codec::Cause::LockTimeout => Trouble::Locked,
+        codec::Cause::Locked => Trouble::Locked,
+        codec::Cause::LockTimeout => Trouble::LockFile,
         codec::Cause::Protected => Trouble::Protected,
         codec::Cause::NoQuorum => Trouble::NotQuorate,
         codec::Cause::NoSuchGuest => Trouble::NotThere,
@@ -132,8 +132,11 @@ fn config_read(place: &Place, config: GuestConfig) -> Answer {
 }
 
 /// A list that has the guest twice was read while it moved.
-fn found(vmid: Vmid, rows: &[Resource]) -> Answer {
-    let mut own = rows.iter().filter(|row| row.vmid == vmid);
+fn found(vmid: Vmid, list: &ResourceList) -> Answer {
+    if let Some(field) = list.unusable.get(&vmid) {
+        return unread_because(Reason::Malformed, &format!("the guest's row in the list of guests has no usable `{field}`"));
+    }
+    let mut own = list.rows.iter().filter(|row| row.vmid == vmid);
     let first = own.next();
     if own.next().is_some() {
         return unread_because(Reason::Moved, "the list has the guest twice");

@@ -191,7 +191,7 @@ fn a_config_that_is_cut_off_or_not_understood_is_unread() {
     let config = Ask::Config(place());
     check(&yes(&config, "[]"), "unread answer-malformed");
     check(&yes(&config, r#"[{"key":"cores","value":2}]"#), "unread answer-malformed");
-    let strange = format!(r#"[{{"key":"memory","value":"current=1,max=2"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
+    let strange = format!(r#"[{{"key":"tags","value":"prod;#1"}},{{"key":"digest","value":"{DIGEST}"}}]"#);
     check(&yes(&config, &strange), "unread config-not-understood");
     check(&no(&config, "\"403\"", "Permission check failed (/vms/100, VM.Audit)"), "unread not-permitted");
 }
@@ -388,7 +388,7 @@ fn each_ask_is_one_request_and_only_a_change_is_no_reading() {
 fn a_no_says_what_it_amounts_to() {
     for (message, trouble) in [
         ("VM is locked (backup)", Trouble::Locked),
-        ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Trouble::Locked),
+        ("can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout", Trouble::LockFile),
         ("checksum mismatch (file change by other user?)", Trouble::Changed),
         ("cluster not ready - no quorum?", Trouble::NotQuorate),
         ("you can't start a vm if it's a template", Trouble::Template),

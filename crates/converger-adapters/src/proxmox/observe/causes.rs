@@ -3,7 +3,7 @@
 use converger_core::guest::Vmid;
 use converger_core::observe;
 
-use crate::proxmox::codec::{Cause, Failure, shortened};
+use crate::proxmox::codec::{Cause, Failure, Shown, Version, shortened};
 use crate::proxmox::shell::quoted;
 
 /// Why a guest, or the reading as a whole, is not known.
@@ -49,11 +49,15 @@ pub enum Reason {
     ClusterUnread,
     /// A node does not report its guests to the cluster, or not in time.
     ReportLate,
+    /// The release of Proxmox VE is none that this program knows.
+    ReleaseUnsupported,
+    /// The release of Proxmox VE could not be read.
+    ReleaseUnread,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 22] = [
         Self::NodeOffline,
         Self::NodeSilent,
         Self::NoAnswer,
@@ -74,6 +78,8 @@ impl Reason {
         Self::ListShrunken,
         Self::ClusterUnread,
         Self::ReportLate,
+        Self::ReleaseUnsupported,
+        Self::ReleaseUnread,
     ];
 
     /// The word for it.
@@ -100,6 +106,8 @@ impl Reason {
             Self::ListShrunken => "list-shrunken",
             Self::ClusterUnread => "cluster-unread",
             Self::ReportLate => "report-late",
+            Self::ReleaseUnsupported => "release-unsupported",
+            Self::ReleaseUnread => "release-unread",
         }
     }
 
@@ -144,6 +152,8 @@ impl Reason {
             Self::ReportLate => {
                 "if it stays so for half a minute, look at pvestatd on the node (systemctl status pvestatd): it is dead, or it waits for a storage that hangs"
             }
+            Self::ReleaseUnsupported => "expect calls to be refused or to answer otherwise; try it on a host that does not matter",
+            Self::ReleaseUnread => "check the release on a node with `pveversion`: this program knows Proxmox VE 7, 8 and 9",
         }
     }
 
@@ -194,6 +204,20 @@ impl Note {
         Self { vmid: Some(vmid), reason, text: shortened(&text.into()).into() }
     }
 
+    /// What is to be said about the release that answers, if it is none that this program knows.
+    pub(in crate::proxmox) fn of_release(release: &Result<Version, Failure>) -> Option<Self> {
+        match release {
+            Ok(version) if version.is_known() => None,
+            Ok(version) => {
+                let text = format!("Proxmox VE {} answers, and this program knows 7, 8 and 9", Shown(&version.version));
+                Some(Self::of_all(Reason::ReleaseUnsupported, text))
+            }
+            Err(failure) => {
+                Some(Self::of_all(Reason::ReleaseUnread, format!("the release of Proxmox VE could not be read: {failure}")))
+            }
+        }
+    }
+
     pub(super) fn of_all(reason: Reason, text: impl Into<String>) -> Self {
         Self { vmid: None, reason, text: shortened(&text.into()).into() }
     }
@@ -205,7 +229,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_there_once_and_has_its_own_word() {
-        assert_eq!(Reason::ALL.len(), Reason::ReportLate as usize + 1);
+        assert_eq!(Reason::ALL.len(), Reason::ReleaseUnread as usize + 1);
         for (index, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(index, *reason as usize, "{}", reason.word());
             assert_eq!(Reason::ALL.iter().filter(|other| other.word() == reason.word()).count(), 1, "{}", reason.word());

@@ -155,6 +155,8 @@ pub(super) fn complete(row: &mut ObservedGuest, detailed: Detailed) -> Option<Re
     let values = match config.config {
         _ if is_renamed => return Some(doubt(row, Reason::Renamed)),
         _ if is_another => return Some(doubt(row, Reason::Replaced)),
+        // What has none is cut off, or is no config; and no write could be bound to it.
+        _ if config.digest.is_none() => return Some(doubt(row, Reason::Malformed)),
         Ok(values) => values,
         Err(_) => return Some(doubt(row, Reason::NotUnderstood)),
     };

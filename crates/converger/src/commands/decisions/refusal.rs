@@ -43,7 +43,7 @@ impl Refusal {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = render::caused(self.code.as_str(), &self.evidence, std::iter::empty());
+        let mut text = render::caused(self.code.as_str(), &self.evidence, &Evidence::default());
         let mut row = |name: &str, value: String| {
             let _ = writeln!(text, "  {} {value}", styled(render::CYAN, format!("{name:<8}")));
         };
