@@ -112,7 +112,7 @@ SIGTERM and a terminal that is closed begin nothing new and wait for what is und
 leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
 carried out.
 
-Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 held.")]
+Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 an operation on a guest in scope is held.")]
     Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held
     #[command(

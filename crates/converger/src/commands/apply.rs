@@ -26,7 +26,7 @@ use converger_core::apply::{Answer, Ask, Cause, End as Fate, History, OperationI
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit, objections};
 use converger_core::artifact::{Narrowed, Provenance, RecordedPlan};
 use converger_core::contract;
-use converger_core::desired::Desired;
+use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::EnvironmentName;
 use converger_core::plan::Verdict;
@@ -127,7 +127,9 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     // Whatever could not be found out, because the run is being left, keeps its guest.
     let remembered = memory.remembered(&environment)?;
     // It outweighs a refusal: what is refused is known.
-    let is_held = is_held(&recovered, &remembered, &ground.desired);
+    let scope = ground.desired.scope();
+    let is_held = is_held(&recovered, &remembered, &scope);
+    let holds = result::Holds::of(is_held, &remembered);
     let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
     let untold: String = remembered.unsettled.iter().filter(is_new).map(render::unsettled).collect();
     let _ = write!(anstream::stderr(), "{}", screen::err(&untold));
@@ -137,7 +139,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     // All that is decided from here on is in the ledger before anybody is told of it.
     let recorded = record::begin(memory, &outcome.judged, config, run_id()?)?;
     let person = Person { memory, signal: signal.clone() };
-    let told = Told { environment: &environment, run: &recorded, at_once, recovered: &recovered, is_held };
+    let told = Told { environment: &environment, run: &recorded, at_once, recovered: &recovered, holds };
     let approved = match decided(arguments, outcome, mode, saved, &person, &recorded) {
         Ok(Some(approved)) => approved,
         not => {
@@ -169,10 +171,12 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     }
 }
 
-/// Whether it is not known what became of something: of what was left of an earlier run, or of a guest that is declared.
-fn is_held(recovered: &Report, remembered: &Remembered, desired: &Desired) -> bool {
-    let of_recovered = recovered.operations().iter().any(|reported| reported.outcome.end() == Fate::Held);
-    of_recovered || remembered.unsettled.iter().any(|history| desired.scope().has(history.operation.guest.vmid))
+/// Whether the outcome of an operation on a guest in scope is not known. Guests outside of the scope are reported, and do not decide how the run ends.
+fn is_held(recovered: &Report, remembered: &Remembered, scope: &Scope) -> bool {
+    let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == Fate::Held);
+    let held = held.map(|reported| reported.operation.guest.vmid);
+    let unsettled = remembered.unsettled.iter().map(|history| history.operation.guest.vmid);
+    held.chain(unsettled).any(|vmid| scope.has(vmid))
 }
 
 fn undecided(arguments: &Apply, environment: &EnvironmentName) -> Stop {

@@ -80,7 +80,7 @@ pub(super) fn judged(ground: Ground, seen: Seen, remembered: Remembered) -> Outc
         config.circumstances.freeze = Some(format!("{} (by {})", freeze.reason, freeze.by));
     }
     let rules = match seen.provenance {
-        Provenance::Live => config.rules.with_host(host::own()).with_grips(grips(&remembered)),
+        Provenance::Live => config.rules.with_host(host::own()).with_grips_in(&desired.scope(), grips(&remembered)),
         // A recording is planned alike on every machine.
         Provenance::Replay => config.rules,
     };

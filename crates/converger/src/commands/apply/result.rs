@@ -10,6 +10,7 @@ use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_engine::driver::{Report, Reported};
 use converger_engine::schedule::Limits;
+use converger_store::Remembered;
 use serde_json::{Value as Json, json};
 
 use super::super::Stop;
@@ -30,8 +31,27 @@ pub(super) struct Told<'r> {
     pub(super) at_once: Limits,
     /// What was left of earlier runs.
     pub(super) recovered: &'r Report,
-    /// It is not known what became of some of that.
-    pub(super) is_held: bool,
+    /// Which operations are held, of those that this run did not begin.
+    pub(super) holds: Holds,
+}
+
+/// Where operations of earlier runs are held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    Nowhere,
+    /// On guests outside of the scope: reported, and of no consequence for how the run ends.
+    Elsewhere,
+    InScope,
+}
+
+impl Holds {
+    pub(super) fn of(is_in_scope: bool, remembered: &Remembered) -> Self {
+        match is_in_scope {
+            true => Self::InScope,
+            false if remembered.unsettled.is_empty() => Self::Nowhere,
+            false => Self::Elsewhere,
+        }
+    }
 }
 
 impl Told<'_> {
@@ -79,9 +99,9 @@ impl Told<'_> {
         if !open.is_empty() {
             let _ = write!(text, "\n{open}");
         }
-        let is_well = report.end() == Fate::Done && left_out == 0 && !self.is_held;
+        let is_well = report.end() == Fate::Done && left_out == 0 && self.holds != Holds::InScope;
         let style = if is_well { render::GREEN } else { render::RED };
-        let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out, self.is_held.then_some(self.environment))));
+        let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out, self.holds, self.environment)));
         text
     }
 
@@ -98,15 +118,17 @@ impl Told<'_> {
     }
 }
 
-fn summary(report: &Report, left_out: u64, held_in: Option<&EnvironmentName>) -> String {
+fn summary(report: &Report, left_out: u64, holds: Holds, environment: &EnvironmentName) -> String {
     let steps = u64::try_from(report.operations().len()).unwrap_or(u64::MAX);
     let mut text = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(report)) };
     if left_out > 0 {
         let _ = write!(text, "; {} refused and left out", counted(left_out, "guest"));
     }
-    if let Some(environment) = held_in {
-        let _ = write!(text, "; what was held before still is: `converger ops list {environment} --held`");
-    }
+    let _ = match holds {
+        Holds::Nowhere => Ok(()),
+        Holds::Elsewhere => write!(text, "; operations on guests outside of the scope are held: `converger ops list {environment} --held`"),
+        Holds::InScope => write!(text, "; what was held before still is: `converger ops list {environment} --held`"),
+    };
     text
 }
 
