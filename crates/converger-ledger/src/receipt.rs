@@ -118,6 +118,12 @@ impl Receipt {
     }
 }
 
+/// Whether this is the first line of a receipt, of one entry or of several.
+#[must_use]
+pub fn is_receipt_head(line: &str) -> bool {
+    [HEAD, SHEAF].contains(&line)
+}
+
 impl Sheaf {
     /// Whether a text says that it is one.
     #[must_use]

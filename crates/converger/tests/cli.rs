@@ -159,7 +159,8 @@ fn with_input(mut command: Command, input: &[u8]) -> Output {
 #[test]
 fn plan_writes_the_artifact_that_json_prints_and_names_its_digest() {
     let room = room();
-    fs::write(room.path().join("plan.json"), "an older plan, longer than nothing").expect("written");
+    fs::write(room.path().join("plan.json"), r#"{"schema":"converger.plan/1","summary":"an older plan, longer than nothing"}"#)
+        .expect("written");
     let written = run(&room, &["plan", "desired.yaml", "--replay", "current.json"]);
     let printed = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--json"]);
     let file = fs::read_to_string(room.path().join("plan.json")).expect("written");
@@ -236,11 +237,12 @@ fn what_is_read_is_never_written_over_through_a_link() {
 #[test]
 fn an_output_is_not_written_where_the_input_is_not_accepted() {
     let room = room();
-    fs::write(room.path().join("plan.json"), "an older plan").expect("written");
+    let older = r#"{"schema":"converger.plan/1"}"#;
+    fs::write(room.path().join("plan.json"), older).expect("written");
     fs::write(room.path().join("current.json"), "{").expect("written");
     check_stop(&run(&room, &["plan", "desired.yaml", "--replay", "current.json"]), 2, &["current.json:1"]);
     check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"]), 2, &["current.json:1"]);
-    assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), "an older plan");
+    assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), older);
     assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"]);
 }
 

@@ -7,6 +7,8 @@ use converger_core::apply::RunId;
 use converger_core::evidence::KINDS;
 use converger_core::guest::Vmid;
 
+use super::Overwrite;
+
 /// Which ledger.
 #[derive(Args, Debug)]
 pub(crate) struct LedgerPlace {
@@ -145,6 +147,8 @@ pub(crate) struct Exporting {
     pub(crate) place: LedgerPlace,
     /// The directory; an earlier export of the same ledger is extended
     pub(crate) directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
 }
 
 /// What is proven.
@@ -157,6 +161,8 @@ pub(crate) struct Proving {
     /// The file to write [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
 }
 
 /// What is checked, and with what.
@@ -203,6 +209,8 @@ pub(crate) struct Reproducing {
     /// Write the plan that came out to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
     #[command(flatten)]
     pub(crate) source: LedgerSource,
     /// Print it as JSON

@@ -61,7 +61,7 @@ pub(super) fn apply(arguments: &Apply) -> Result<End, Stop> {
     ask::is_sound(arguments)?;
     if let Some(path) = &result::place(arguments) {
         super::not_an_input(path, &arguments.source, arguments.plan.as_ref())?;
-        result::has_place(path)?;
+        result::has_place(path, arguments)?;
     }
     let ground = spine::ground(&arguments.source, &arguments.choice)?;
     match &arguments.source.look.replay {

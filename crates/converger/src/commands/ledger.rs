@@ -25,6 +25,7 @@ use super::verify::Export;
 use super::{Stop, memory, people, shown, witness};
 use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
+use crate::files::{OwnFile, Replaces};
 use crate::{files, output, screen, state};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
@@ -191,14 +192,17 @@ fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
 
 fn export(exporting: &Exporting) -> Result<End, Stop> {
     let signed = sign(exporting.place.config.as_deref())?;
-    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))? {
+    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
         Some(exported) => exported,
         // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
         None => {
             let signed = sign(exporting.place.config.as_deref())?;
             let lost =
                 || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
-            signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?.ok_or_else(lost)?
+            signed
+                .shelf
+                .read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))?
+                .ok_or_else(lost)?
         }
     };
     let directory = files::shown(&exporting.directory);
@@ -225,13 +229,17 @@ fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
 }
 
 fn prove(proving: &Proving) -> Result<End, Stop> {
+    let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
+    if let Some(path) = &proving.out {
+        super::not_kept(path, proving.place.config.as_deref())?;
+        super::may_replace(path, replaces)?;
+    }
     let signed = sign(proving.place.config.as_deref())?;
     let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
-            super::not_kept(path, proving.place.config.as_deref())?;
-            files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
+            files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
             let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)
         }

@@ -23,6 +23,7 @@ use converger_store::{Batch, Head, Looked, Store as _, StoreError, Write};
 use super::Stop;
 use super::ledger::{broken, damaged, key_in, named, named_in, signer, unnamed};
 use super::memory::{self, Memory};
+use crate::files::{OwnFile, Replaces};
 use crate::{files, state};
 
 /// How a ledger stands to what a witness has seen of it.
@@ -265,7 +266,7 @@ fn begin(memory: &Memory, path: &Path) -> Result<(), Stop> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Stop> {
-    files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
+    files::replace(path, Replaces::Own(OwnFile::Checkpoint), |file| file.write_all(text.as_bytes())).map_err(|error| {
         Stop::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
             .help("what was done stays done and is recorded; the witness is told by the next command that writes")
             .code(Code::FileUnwritable)

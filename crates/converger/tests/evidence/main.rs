@@ -26,6 +26,7 @@ mod interrupted;
 mod judge;
 mod meanwhile;
 mod oracle;
+mod outputs;
 mod reading;
 mod receipts;
 mod reproduce;

@@ -17,7 +17,7 @@ use super::super::Stop;
 use super::board;
 use super::record::Recorded;
 use crate::cli::Apply;
-use crate::files;
+use crate::files::{self, OwnFile, Replaces};
 use crate::render::{self, counted, styled};
 
 const SCHEMA: &str = "converger.result/1";
@@ -82,7 +82,7 @@ impl Told<'_> {
         let Some(path) = place(arguments) else { return Ok(()) };
         // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
         let text = format!("{document}\n");
-        match files::replace(&path, |file| file.write_all(text.as_bytes())) {
+        match files::replace(&path, replaces(arguments), |file| file.write_all(text.as_bytes())) {
             Ok(()) => {
                 let _ = writeln!(anstream::stderr(), "{}", render::wrote(&path, None));
                 Ok(())
@@ -147,14 +147,21 @@ pub(super) fn place(arguments: &Apply) -> Option<PathBuf> {
 }
 
 /// Whether a result can be written there: found out before there is one.
-pub(super) fn has_place(path: &Path) -> Result<(), Stop> {
+pub(super) fn has_place(path: &Path, arguments: &Apply) -> Result<(), Stop> {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some() && !room.is_dir() {
         return Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
             .help("make it, or name another file with --out"));
     }
-    files::is_replaceable(path)
-        .map_err(|error| Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"))
+    files::is_replaceable(path, replaces(arguments)).map_err(|error| match files::is_taken(&error) {
+        true => super::super::unwritten(path, &error),
+        false => Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"),
+    })
+}
+
+/// The result of an earlier run is replaced, and nothing else.
+fn replaces(arguments: &Apply) -> Replaces<'static> {
+    Replaces::own(OwnFile::Json(SCHEMA), arguments.overwrite.overwrite)
 }
 
 /// What was done is done, and the journal has it.
