@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use converger_core::apply::RunId;
+use converger_core::apply::{OperationId, RunId};
 use converger_core::evidence::KINDS;
 use converger_core::guest::Vmid;
 
@@ -176,6 +176,9 @@ pub(crate) struct Verifying {
     /// The key of the ledger, or a file that has it
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// The operation that a receipt has to be about; a receipt of another one is no evidence of it
+    #[arg(long, value_name = "ID", requires = "path", value_parser = operation_id)]
+    pub(crate) operation: Option<OperationId>,
     /// A checkpoint that was seen before: the record must be that one, or have grown out of it
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
@@ -246,6 +249,10 @@ pub(crate) struct Backtesting {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn operation_id(text: &str) -> Result<OperationId, String> {
+    OperationId::new(text).ok_or_else(|| "this is not the id of an operation; `ops list` shows them".to_owned())
 }
 
 fn run_id(text: &str) -> Result<RunId, String> {

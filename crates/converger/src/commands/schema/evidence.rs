@@ -76,9 +76,9 @@ pub(super) fn verified() -> Json {
         }),
     );
     let whole = object(
-        &["entries", "gone", "key", "notes", "proven", "root", "schema", "what", "whole"],
+        &["entries", "gone", "key", "key_verified", "notes", "proven", "root", "schema", "what", "whole"],
         json!({
-            "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "proven": or_null(proven),
+            "entries": count(), "gone": count(), "key": or_null(text()), "key_verified": { "type": "boolean" }, "notes": list(text()), "proven": or_null(proven),
             "root": or_null(text()),
             "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
         }),

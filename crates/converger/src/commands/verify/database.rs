@@ -2,6 +2,7 @@
 //!
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
+use converger_core::artifact::Digest;
 use converger_core::failure::Code;
 use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile, Verifier, root_at};
 use converger_store::{Head, StoreError};
@@ -25,11 +26,20 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
     if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
-    let mut notes = keys(book, own.as_ref(), key)?;
-    notes.extend(unnamed(book, &heard)?);
+    no_stranger(book, &heard)?;
+    let notes = keys(book, own.as_ref(), key)?;
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes, proven: None })
+    Ok(Whole {
+        what,
+        entries: heard.deep.entries(),
+        root: Some(root.to_string()),
+        verifier: own,
+        gone,
+        notes,
+        proven: None,
+        is_key_unverified: false,
+    })
 }
 
 /// Every entry, and every hash that is kept over them.
@@ -133,15 +143,16 @@ fn journal(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
     })
 }
 
-/// What is kept and no entry names: somebody was interrupted while writing it, or put it there. It proves nothing and harms nothing.
-fn unnamed(book: &Book, heard: &Heard<'_>) -> Result<Option<String>, Stop> {
+/// Everything that is kept is named by an entry: both are written in one transaction, so that what none names was put there by other means.
+fn no_stranger(book: &Book, heard: &Heard<'_>) -> Result<(), Stop> {
     let mut digests = asked(book.looked().digests())?;
     digests.retain(|digest| !heard.deep.is_named(digest));
-    let first = digests.first().map(|first| {
-        let is = if digests.len() == 1 { "is" } else { "are" };
-        format!("{} {is} kept that no entry names, the first as {first}", render::counted(digests.len() as u64, "thing"))
-    });
-    Ok(first)
+    let Some(first) = digests.first() else { return Ok(()) };
+    let is = if digests.len() == 1 { "is" } else { "are" };
+    let found = book.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
+    let wrong = found.map(|found| format!("; its bytes have the digest {found}")).unwrap_or_default();
+    let count = render::counted(digests.len() as u64, "thing");
+    Err(broken(format!("{count} {is} kept that no entry names, the first as {first}{wrong}")))
 }
 
 fn asked<T>(answer: Result<T, StoreError>) -> Result<T, Stop> {

@@ -1,12 +1,13 @@
 //! An export: static files, checked without the program that made them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Deep, Entry};
+use converger_core::evidence::{Deep, Entry, parse_entry};
 use converger_core::failure::Code;
 use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, Walked, walk};
 
@@ -81,9 +82,19 @@ pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Resul
     let (deep, walked) = log(path, &key, since, |_, _| {})?;
     let gone = deep.kept(|digest| blob(path, digest))?;
     named(&deep, &key)?;
+    no_stranger(path, &deep)?;
     notes.extend(strange(path, &key, &deep).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
-    Ok(Whole { what: format!("{shown}, its log in {} files", walked.files), entries, root, verifier: Some(key), gone, notes, proven: None })
+    Ok(Whole {
+        what: format!("{shown}, its log in {} files", walked.files),
+        entries,
+        root,
+        verifier: Some(key),
+        gone,
+        notes,
+        proven: None,
+        is_key_unverified: false,
+    })
 }
 
 /// A key is one line; more is none.
@@ -128,23 +139,63 @@ fn strange(path: &Path, key: &Verifier, deep: &Deep) -> io::Result<Vec<&'static 
     if has_more(path, deep.entries())? {
         notes.push("files of a longer log lie beside it: an export was interrupted, or its checkpoint is an older one that was put back");
     }
-    if has_unnamed(path, deep)? {
-        notes.push("something lies below `blob` that no entry names: it was not exported with this log, and nothing vouches for it");
-    }
     Ok(notes)
 }
 
-/// Whether something lies among what entries name that none of them names.
-fn has_unnamed(path: &Path, deep: &Deep) -> io::Result<bool> {
+/// Everything below `blob` is named by an entry. A file that none names was not exported with this log, and would be taken for part of it.
+///
+/// An export that was interrupted has the files of a longer log beside the older checkpoint: what entries there name is no stranger's.
+fn no_stranger(path: &Path, deep: &Deep) -> Result<(), Stop> {
     let names = |room: &str| match fs::read_dir(path.join(room)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        there => there?.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<_>>>(),
+        there => there.and_then(|there| there.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<OsString>>>()),
     };
-    let is_named = |name: &OsString| {
-        let digest = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}")));
-        digest.is_some_and(|digest| deep.is_named(&digest)) || files::is_left(name)
-    };
-    Ok(names("blob")?.iter().any(|name| name != "sha256") || names("blob/sha256")?.iter().any(|name| !is_named(name)))
+    let names = |room: &str| names(room).map_err(|error| unreadable(&path.join(room), &error));
+    let shown = |room: &str, name: &OsString| files::shown(&Path::new(room).join(name));
+    if let Some(name) = names("blob")?.iter().find(|name| *name != "sha256") {
+        return Err(broken(format!("{} is no part of an export", shown("blob", name))));
+    }
+    let mut later = None;
+    for name in names("blob/sha256")? {
+        let place = shown("blob/sha256", &name);
+        let Some(digest) = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}"))) else {
+            if files::is_left(&name) {
+                continue;
+            }
+            return Err(broken(format!("{place} is no part of an export: its name is no digest")));
+        };
+        // What entries of this log name was hashed already.
+        if deep.is_named(&digest) {
+            continue;
+        }
+        let found = blob(path, digest)?.map(|bytes| Digest::of_bytes(&bytes));
+        if found != Some(digest) {
+            let found = found.map(|found| found.to_string()).unwrap_or_default();
+            return Err(broken(format!("{place} is stored under a wrong digest: its bytes have {found}")));
+        }
+        if !later.get_or_insert_with(|| named_later(path, deep.entries())).contains(&digest) {
+            return Err(broken(format!("{place} is named by no entry: it was not exported with this log, and nothing vouches for it")));
+        }
+    }
+    Ok(())
+}
+
+/// What the entries of a longer log name that lies beside this one. Nothing of it is signed, so that it only explains what is there.
+fn named_later(path: &Path, size: u64) -> BTreeSet<Digest> {
+    let mut named = BTreeSet::new();
+    for index in size / TILE_WIDTH.. {
+        let widths = (1..=TILE_WIDTH as u16).rev();
+        let bundle =
+            widths.map(|width| Tile { level: 0, index, width }).find_map(|tile| Directory(path).read(&tile.entries_path()).ok()?);
+        let Some(bundle) = bundle else { break };
+        named.extend(
+            converger_ledger::entries(&bundle)
+                .map_while(Result::ok)
+                .filter_map(|entry| parse_entry(entry).ok())
+                .flat_map(|entry| entry.names()),
+        );
+    }
+    named
 }
 
 /// Whether there is a tile of a longer log, beside the last one or in place of it.
