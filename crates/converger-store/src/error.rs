@@ -10,6 +10,11 @@ use thiserror::Error;
 
 use crate::write::Batch;
 
+/// A process, for people.
+fn process(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid} (`ps -p {pid}` shows it)"))
+}
+
 /// Why something was not written or read. Nothing of a batch that got an error was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
@@ -23,10 +28,12 @@ pub enum StoreError {
         place: PathBuf,
     },
     /// Another process writes, for longer than is waited. Nothing of the batch was written.
-    #[error("{place} is in use by another process: nothing was written; wait for it to end and try again")]
+    #[error("{place} is in use by {}: nothing was written; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
+        /// The number of that process, where the system tells it.
+        holder: Option<u32>,
     },
     /// What was written may or may not be durable, so that nothing more is acknowledged (S18).
     #[error(
@@ -230,10 +237,12 @@ pub enum OpenError {
         place: PathBuf,
     },
     /// Another process holds it for longer than is waited.
-    #[error("{place} is in use by another process; wait for it to end and try again")]
+    #[error("{place} is in use by {}; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
+        /// The number of that process, where the system tells it.
+        holder: Option<u32>,
     },
     /// Something else.
     #[error("cannot open {place}: {cause}")]

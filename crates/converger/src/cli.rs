@@ -295,7 +295,10 @@ Examples:
 Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and \
 compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
     Contract {
-        /// Print it as JSON
+        /// Name the tests of each guarantee
+        #[arg(long)]
+        verbose: bool,
+        /// Print it as JSON, with the names of the tests
         #[arg(long)]
         json: bool,
     },

@@ -80,7 +80,7 @@ fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Diff(arguments) => decisions::diff(&arguments),
         Command::Backtest(arguments) => decisions::backtest(&arguments),
         Command::Explain { topic, source, json } => explain::explain(topic.as_deref(), &decisions::Place::of(&source), json),
-        Command::Contract { json } => explain::contract(json),
+        Command::Contract { json, verbose } => explain::contract(json, verbose),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
     }

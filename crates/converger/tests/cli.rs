@@ -509,3 +509,18 @@ fn faults_in_one_long_line_are_shown_without_reading_it_again_and_again() {
     let output = command.current_dir(room.path()).env_clear().stdin(Stdio::null()).output().expect("a shell runs");
     check_stop(&output, 2, &["100 faults in desired.json; there may be more"]);
 }
+
+#[test]
+fn contract_names_tests_only_where_they_are_asked_for() {
+    let room = room();
+    let told = |arguments: &[&str]| stdout(&run(&room, arguments));
+    let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));
+    assert!(summary.lines().count() < 40 && summary.contains("--verbose names the tests"), "{summary}");
+    let json: serde_json::Value = serde_json::from_str(&told(&["contract", "--json"])).expect("JSON");
+    let guarantees = json["guarantees"].as_array().expect("a list");
+    let names: Vec<&str> =
+        guarantees.iter().flat_map(|own| own["tests"].as_array().expect("a list")).filter_map(|name| name.as_str()).collect();
+    assert!(names.len() > 100, "{}", names.len());
+    assert!(names.iter().all(|name| verbose.contains(name) && !summary.contains(name)));
+    assert!(guarantees.iter().all(|own| summary.contains(own["id"].as_str().expect("an id"))), "{summary}");
+}
