@@ -161,6 +161,11 @@ pub enum Refused {
     /// The ledger names a key already.
     #[error("the ledger names a key already, and has one for ever; sign with that one")]
     SecondKey,
+    /// The key that was to be replaced is not the one that the ledger names last, or the new one was used before.
+    #[error(
+        "the ledger names another key by now: look with `converger ledger tail --kind rekey`, and try again if it is still to be replaced"
+    )]
+    OtherKey,
     /// An entry of the ledger would be too long.
     #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
     EntryTooLong {

@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use converger_core::guest::Vmid;
 
 pub(crate) use evidence::{
-    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Reproducing, Resyncing, ShowingEntry,
-    Tailing, Verifying,
+    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Rekeying, Reproducing, Resyncing,
+    ShowingEntry, Tailing, Verifying,
 };
 
 const ABOUT: &str = "\

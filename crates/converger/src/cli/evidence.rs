@@ -66,6 +66,17 @@ Examples:
 What happened between that copy and the restore is lost here and not in the environment: look there first. The \
 reason is recorded.")]
     Resync(Resyncing),
+    /// Replace the key that signs checkpoints, because it was lost or must not be used any more
+    #[command(after_help = "\
+Examples:
+  converger ledger rekey --reason \"the disk with the key broke\"
+  converger ledger rekey --reason \"...\" --checkpoint web/checkpoint
+  converger ledger rekey --reason \"it leaked\" --replace-key
+
+A new key is made, and an entry names it with who replaced the old one and why. The last checkpoint of the old key stays \
+in that entry as evidence: that of --checkpoint or of the witness, or one that the old key signs now where it is still there. \
+Whoever checks this ledger needs the new key from you: a ledger that names its own new key proves nothing to them.")]
+    Rekey(Rekeying),
     /// Let go of old readings that no open decision needs; entries stay for ever
     #[command(after_help = "\
 Examples:
@@ -91,6 +102,22 @@ pub(crate) struct Pruning {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Why the key is replaced.
+#[derive(Args, Debug)]
+pub(crate) struct Rekeying {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
+    /// The last checkpoint of the old key that somebody kept, such as that of an export
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Replace a key that is still there
+    #[arg(long)]
+    pub(crate) replace_key: bool,
 }
 
 /// Why a state directory is taken back into service.

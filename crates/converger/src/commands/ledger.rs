@@ -8,6 +8,7 @@ mod key;
 mod lines;
 mod prove;
 mod prune;
+mod rekey;
 mod when;
 
 use std::collections::VecDeque;
@@ -30,7 +31,7 @@ use crate::{files, output, screen, state};
 
 pub(super) use book::{Book, Shelf, broken, damaged};
 pub(super) use export::blob_path;
-pub(super) use key::{key_in, named, named_in, signer, unnamed};
+pub(super) use key::{NamedKeys, is_next, key_in, named, named_in, signer, unnamed};
 pub(super) use lines::line;
 
 pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
@@ -42,6 +43,7 @@ pub(super) fn ledger(ledger: &Ledger) -> Result<End, Stop> {
         Ledger::Export(exporting) => export(exporting),
         Ledger::Prove(proving) => prove(proving),
         Ledger::Resync(resyncing) => resync(resyncing),
+        Ledger::Rekey(rekeying) => rekey::rekey(rekeying),
         Ledger::Prune(pruning) => prune::prune(pruning),
     }
 }

@@ -83,7 +83,6 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
             let since = since(arguments)?;
-            since.as_ref().map_or(Ok(()), |since| since.is_signed_by(&key))?;
             let whole = directory::verify(path, key, since.as_ref()).map_err(given)?;
             if is_theirs { Whole { is_key_unverified: true, ..whole }.noting(UNTRUSTED_KEY) } else { whole }
         }
@@ -111,11 +110,8 @@ fn in_database(arguments: &Verifying, shelf: &Shelf, key: Option<Verifier>) -> R
         let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
         return Err(Stop::input(text).help(help));
     }
+    // Which key signed it is known once the entries were read.
     let since = since(arguments)?;
-    // Without a key it is that of the ledger, which is known once its entries were read.
-    if let (Some(since), Some(key)) = (&since, &key) {
-        since.is_signed_by(key)?;
-    }
     let whole = shelf.read(|book| database::verify(book, key.as_ref(), since.as_ref()))?;
     witness::guard(&shelf.directory, shelf.witness.as_deref())?;
     Ok(whole)

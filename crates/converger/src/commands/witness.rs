@@ -21,7 +21,7 @@ use converger_ledger::{Checkpoint, Hash, Hashes, Signer, Tile, TiledHashes, Tree
 use converger_store::{Batch, Head, Looked, Store as _, StoreError, Write};
 
 use super::Stop;
-use super::ledger::{broken, damaged, key_in, named, named_in, signer, unnamed};
+use super::ledger::{NamedKeys, broken, damaged, key_in, named, named_in, signer, unnamed};
 use super::memory::{self, Memory};
 use crate::files::{OwnFile, Replaces};
 use crate::{files, state};
@@ -145,10 +145,13 @@ fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, Stop>) -> 
 }
 
 /// The key of the ledger here, which may name one. Where there is no ledger left, it is told as put back from a copy of before it began.
-fn verifier(directory: &Path, named: Option<String>, bytes: &[u8]) -> Result<Verifier, Stop> {
+///
+/// A checkpoint from before the key was replaced is believed under the key of that time, which only the entry of the replacement tells.
+fn verifier(directory: &Path, named: Option<NamedKeys>, bytes: &[u8]) -> Result<Verifier, Stop> {
     // A copy of before the first signature has the key, and no entry that names it.
     // Nothing is signed here, so that the secret may be elsewhere.
-    let of_ledger = named.and_then(|named| Verifier::parse(&named).ok());
+    let size = Checkpoint::unverified(bytes).map_or(u64::MAX, |checkpoint| checkpoint.size);
+    let of_ledger = named.and_then(|named| Verifier::parse(named.at(size)).ok());
     let own = if of_ledger.is_some() { of_ledger } else { key_in(directory)?.map(|signer| signer.verifier()) };
     match own {
         Some(verifier) => Ok(verifier),
@@ -285,7 +288,7 @@ fn tell_in_turn(memory: &Memory, signer: &Signer, path: &Path, telling: Telling)
     }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(signer);
     if telling == Telling::On
-        && let Some(seen) = read(path, |_| Ok(signer.verifier()))?
+        && let Some(seen) = read(path, |bytes| verifier(&memory.directory, named_in(memory)?, bytes))?
     {
         // Another copy of the directory may have told it meanwhile.
         let root = if seen.size > heads.all.size { None } else { Some(root_at(&mut hashes, seen.size)?) };

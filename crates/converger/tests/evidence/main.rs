@@ -29,6 +29,7 @@ mod oracle;
 mod outputs;
 mod reading;
 mod receipts;
+mod rekey;
 mod reproduce;
 mod rows;
 mod secrets;

@@ -11,10 +11,11 @@ use std::path::Path;
 use converger_core::artifact::Digest;
 use converger_core::evidence::LetGo;
 use converger_core::failure::Code;
-use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
+use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile, Verifier};
+use converger_store::key_named_in;
 
 use super::super::{Stop, witness};
-use super::{Book, Signed, broken};
+use super::{Book, NamedKeys, Signed, broken};
 use crate::files::{self, Replaces};
 
 /// What an export has.
@@ -39,7 +40,9 @@ pub(super) fn export(book: &Book, signed: &Signed, directory: &Path, overwrite: 
         }
     }
     let Some(kept) = blobs(book, directory, checkpoint.size)? else { return Ok(None) };
-    directory.put("log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
+    let is_ours = |key: &str| keys(book, checkpoint.size).is_ok_and(|keys| keys.is_some_and(|keys| keys.has(key)));
+    let there = fs::read_to_string(directory.path.join("log.vkey")).is_ok_and(|there| is_ours(there.trim_end()));
+    Directory { overwrite: overwrite || there, ..*directory }.put("log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
     // What was there is an earlier checkpoint of this ledger.
     Directory { overwrite: true, ..*directory }.put("checkpoint", signed.text.as_bytes())?;
     Ok(Some(Exported { entries: checkpoint.size, kept }))
@@ -82,7 +85,10 @@ fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
-    let old = Checkpoint::verify(&old, &signed.signer.verifier()).map_err(|error| {
+    // An export from before the key was replaced is signed with the key of that time.
+    let size = Checkpoint::unverified(&old).map_or(u64::MAX, |old| old.size);
+    let then = keys(book, new.size)?.and_then(|keys| Verifier::parse(keys.at(size)).ok());
+    let old = Checkpoint::verify(&old, &then.unwrap_or_else(|| signed.signer.verifier())).map_err(|error| {
         Stop::input(format!("{shown} holds something else: {error}"))
             .code(Code::FileTaken)
             .help("name a directory that is empty or not there")
@@ -97,6 +103,16 @@ fn extends(book: &Book, directory: &Path, signed: &Signed) -> Result<(), Stop> {
     }
     let text = format!("{shown} and the ledger here differ within their first {} entries", old.size);
     Err(broken(format!("{text}{}", given_up(book, new.size, &old)?)))
+}
+
+/// The keys that the entries name.
+fn keys(book: &Book, size: u64) -> Result<Option<NamedKeys>, Stop> {
+    let mut named = Vec::new();
+    book.each(0, size, |index, bytes| {
+        named.extend(key_named_in(bytes).map(|key| (index, key.into())));
+        Ok(())
+    })?;
+    Ok(NamedKeys::of(named))
 }
 
 /// Who gave up what was exported before, where an entry says so.

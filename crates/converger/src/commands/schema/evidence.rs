@@ -36,13 +36,14 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
         ("thaw", json!({ "by": text(), "environment": text() })),
+        ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
         ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
     ]
 }
 
 /// Members that an entry of a kind may be without.
-const OPTIONAL: [(&str, &str); 3] = [("refusal", "guest"), ("resync", "root"), ("run-started", "boot")];
+const OPTIONAL: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {

@@ -8,17 +8,14 @@ use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile, Verifier, root_at};
 use converger_store::{Head, StoreError};
 
 use super::super::Stop;
-use super::super::ledger::{Book, broken, damaged, key_in};
+use super::super::ledger::{Book, broken, damaged, is_next, key_in};
 use super::{Since, Whole, heard::Heard};
 use crate::{files, render};
 
 pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (heard, root) = entries(book, since)?;
     let own = named(&heard)?;
-    if let (Some(since), None) = (since, key) {
-        let unsigned = || broken("nothing of this ledger was ever signed, and a checkpoint of it was given");
-        since.is_signed_by(own.as_ref().ok_or_else(unsigned)?)?;
-    }
+    heard.since_is_signed(key)?;
     heard.extends()?;
     let gone = heard.deep.kept(|digest| book.blob(digest))?;
     journal(book, &heard)?;
@@ -27,7 +24,9 @@ pub(super) fn verify(book: &Book, key: Option<&Verifier>, since: Option<&Since>)
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
     no_stranger(book, &heard)?;
-    let notes = keys(book, own.as_ref(), key)?;
+    let mut notes = keys(book, own.as_ref(), key)?;
+    let size = heard.deep.entries();
+    notes.extend(heard.attested(|at| root_at(&mut book.hashes(size), at))?);
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
     Ok(Whole {
@@ -126,6 +125,9 @@ fn keys(book: &Book, named: Option<&Verifier>, given: Option<&Verifier>) -> Resu
     }
     match key_in(book.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
+        _ if is_next(book.directory(), &named.to_string())? => {
+            Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
+        }
         Some(_) => {
             let key = files::shown(&book.directory().join(converger_store::KEY_FILE));
             Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))

@@ -9,7 +9,7 @@ use std::path::Path;
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Deep, Entry, parse_entry};
 use converger_core::failure::Code;
-use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, Walked, walk};
+use converger_ledger::{BadCheckpoint, BadNote, Broken, Files, Hash, Part, TILE_WIDTH, Tile, TiledHashes, Verifier, Walked, root_at, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
@@ -46,7 +46,12 @@ impl Files for Directory<'_> {
 
 /// The log of an export, checked whole: its signature, its hashes, what its entries say, and what was seen before. What is told of each entry
 /// on the way may be believed once this ends well, and not before.
-pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: impl FnMut(u64, &Entry)) -> Result<(Deep, Walked), Stop> {
+pub(super) fn log(
+    path: &Path,
+    key: &Verifier,
+    since: Option<&Since>,
+    mut told: impl FnMut(u64, &Entry),
+) -> Result<(Deep, Walked, Vec<String>), Stop> {
     let (mut heard, mut wrong) = (Heard::new(since), None);
     let walked = walk(&mut Directory(path), key, |index, entry| {
         if wrong.is_none() {
@@ -55,8 +60,11 @@ pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: 
     });
     // What entries say counts only where the hashes over them are whole; the first that is wrong is told, whichever found it.
     let walked = first(wrong, walked?.map_err(|found| broken_at(&found)))?;
+    heard.since_is_signed(Some(key))?;
     heard.extends()?;
-    Ok((heard.deep, walked))
+    let size = walked.checkpoint.size;
+    let attested = heard.attested(|at| root_at(&mut TiledHashes::new(size, |tile| tile_in(path, tile)), at))?;
+    Ok((heard.deep, walked, attested))
 }
 
 /// What is wrong at the earlier entry: with what entries say, or with the hashes over them. What has no place is wrong with all of it.
@@ -66,6 +74,12 @@ fn first<T>(said: Option<Stop>, hashed: Result<T, Stop>) -> Result<T, Stop> {
         (Some(said), Err(hashed)) if hashed.index() <= said.index() => Err(hashed),
         (Some(said), _) => Err(said),
     }
+}
+
+/// The hashes of a tile that was checked.
+fn tile_in(path: &Path, tile: Tile) -> Result<Vec<Hash>, Stop> {
+    let bytes = Directory(path).read(&tile.path())?.unwrap_or_default();
+    Ok(bytes.as_chunks::<32>().0.iter().map(|hash| Hash(*hash)).collect())
 }
 
 /// What lies there under a digest, unhashed.
@@ -79,7 +93,8 @@ fn unreadable(path: &Path, error: &io::Error) -> Stop {
 
 pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
     let (shown, mut notes) = (files::shown(path), Vec::new());
-    let (deep, walked) = log(path, &key, since, |_, _| {})?;
+    let (deep, walked, attested) = log(path, &key, since, |_, _| {})?;
+    notes.extend(attested);
     let gone = deep.kept(|digest| blob(path, digest))?;
     named(&deep, &key)?;
     no_stranger(path, &deep)?;
@@ -120,11 +135,12 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{}: it is not one line with a key", files::shown(&file)))) }
 }
 
-/// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
+/// A key signs once an entry names it, and until another one is named: one that none names was laid there by somebody else, who signed what is not
+/// theirs, and one that was replaced may be in the hands of anybody.
 pub(super) fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
     let (keys, own) = (deep.replay().keys(), key.to_string());
     match keys.last() {
-        _ if keys.iter().any(|named| **named == own) => Ok(()),
+        Some(named) if **named == own => Ok(()),
         None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names no key"))),
         Some(named) => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names {}", files::plain(named)))),
     }
@@ -223,6 +239,9 @@ fn broken_at(found: &Broken) -> Stop {
             broken("there is no checkpoint: the export was interrupted, or it was removed").help("export again, or get the missing file")
         }
         Broken::Missing(part) => in_part(part, "the file is missing"),
+        Broken::Checkpoint(error @ BadCheckpoint::Note(BadNote::Unsigned)) => broken(format!("checkpoint: {error}")).help(
+            "keep it as it is, and compare the key with the one that `converger ledger key` prints at its source; if `converger ledger rekey` replaced it since, get the new key there: a ledger cannot vouch for its own key",
+        ),
         Broken::Checkpoint(error) => broken(format!("checkpoint: {error}")),
         Broken::Bundle(part) => in_part(part, "the file has more or fewer entries than it should, or ends inside of one"),
         Broken::Entry(part) => in_part(part, "the entry is not the one that was logged"),
