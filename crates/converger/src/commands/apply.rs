@@ -127,13 +127,11 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     // Whatever could not be found out, because the run is being left, keeps its guest.
     let remembered = memory.remembered(&environment)?;
     // It outweighs a refusal: what is refused is known.
-    let scope = ground.desired.scope();
-    let is_held = is_held(&recovered, &remembered, &scope);
-    let holds = result::Holds::of(is_held, &remembered);
+    let holds = result::Holds::of(is_held(&recovered, &remembered, &ground.desired.scope()), &remembered);
     let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());
     let untold: String = remembered.unsettled.iter().filter(is_new).map(render::unsettled).collect();
     let _ = write!(anstream::stderr(), "{}", screen::err(&untold));
-    let refused = if is_held { End::Held } else { End::Refused };
+    let refused = if holds.are_in_scope() { End::Held } else { End::Refused };
     let config = ground.config.snapshot.clone();
     let outcome = spine::judged(ground, Seen { observation: report.reading, provenance: Provenance::Live }, remembered);
     // All that is decided from here on is in the ledger before anybody is told of it.
@@ -163,7 +161,7 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let report = carry_out(&engine, memory, approved, recorded.run(), &signal)?;
     told.carried_out(arguments, &report, left_out)?;
     // What was left of an earlier run and is settled by now does not speak about this one.
-    let held = if is_held { Fate::Held } else { Fate::Done };
+    let held = if holds.are_in_scope() { Fate::Held } else { Fate::Done };
     // Who was left out was refused before anything began: that says nothing about how the others ended.
     match worst([report.end(), held].into_iter()) {
         Fate::Done if left_out > 0 => Ok(End::Refused),

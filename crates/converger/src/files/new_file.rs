@@ -126,7 +126,7 @@ fn temporary(path: &Path) -> PathBuf {
 pub(super) fn remove_left_of(path: &Path) {
     // What cannot be read or removed is only untidy.
     let (Some(own), Ok(entries)) = (path.file_name(), fs::read_dir(room(path))) else { return };
-    let is_of_path = |name: &OsStr| name.as_encoded_bytes().strip_prefix(own.as_encoded_bytes()).is_some_and(|rest| is_ending(rest));
+    let is_of_path = |name: &OsStr| name.as_encoded_bytes().strip_prefix(own.as_encoded_bytes()).is_some_and(is_ending);
     let names = entries.flatten().map(|entry| entry.file_name()).filter(|name| is_of_path(name) && is_left(name));
     for name in names.collect::<Vec<_>>() {
         let _ = fs::remove_file(room(path).join(name));

@@ -52,6 +52,10 @@ impl Holds {
             false => Self::Elsewhere,
         }
     }
+
+    pub(super) fn are_in_scope(self) -> bool {
+        self == Self::InScope
+    }
 }
 
 impl Told<'_> {
@@ -99,7 +103,7 @@ impl Told<'_> {
         if !open.is_empty() {
             let _ = write!(text, "\n{open}");
         }
-        let is_well = report.end() == Fate::Done && left_out == 0 && self.holds != Holds::InScope;
+        let is_well = report.end() == Fate::Done && left_out == 0 && !self.holds.are_in_scope();
         let style = if is_well { render::GREEN } else { render::RED };
         let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, left_out, self.holds, self.environment)));
         text

@@ -36,9 +36,9 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("release", json!({ "by": text(), "environment": text(), "guest": vmid() })),
         ("freeze", json!({ "by": text(), "environment": text(), "reason": text() })),
         ("thaw", json!({ "by": text(), "environment": text() })),
-        ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
         ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
+        ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
     ]
 }
 
