@@ -174,6 +174,21 @@ pub enum Entry {
         /// When.
         at_ms: u64,
     },
+    /// A person replaced the key that signs, because it was lost or must not be used any more. From here on checkpoints are signed with the new one.
+    Rekeyed {
+        /// Who can check them from here on.
+        verifier: Box<str>,
+        /// The key before.
+        previous: Box<str>,
+        /// The last checkpoint that is kept of the key before, as it was signed; none where none is kept.
+        checkpoint: Option<Box<str>>,
+        /// Who.
+        by: Box<str>,
+        /// Why.
+        reason: Box<str>,
+        /// When.
+        at_ms: u64,
+    },
     /// A person let readings go that only decisions of before a time rest on.
     Pruned {
         /// Who.
@@ -236,6 +251,7 @@ impl Entry {
             | Self::Release { at_ms, .. }
             | Self::Thaw { at_ms, .. }
             | Self::Resync { at_ms, .. }
+            | Self::Rekeyed { at_ms, .. }
             | Self::Pruned { at_ms, .. } => *at_ms,
         }
     }
@@ -263,12 +279,13 @@ impl Entry {
             Self::Thaw { .. } => "thaw",
             Self::Resync { .. } => "resync",
             Self::Pruned { .. } => "prune",
+            Self::Rekeyed { .. } => "rekey",
         }
     }
 }
 
 /// The words for kinds.
-pub const KINDS: [&str; 19] = [
+pub const KINDS: [&str; 20] = [
     "key",
     "run-started",
     "plan",
@@ -288,6 +305,7 @@ pub const KINDS: [&str; 19] = [
     "thaw",
     "resync",
     "prune",
+    "rekey",
 ];
 
 /// So many digests are below the bound of an entry; what is more becomes another one.

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::desired::DesiredGuest;
+use crate::desired::{DesiredGuest, Scope};
 use crate::guest::{Identity, Vmid};
 use crate::normalize::{Value, Words};
 use crate::observe::{ObservedGuest, Reading};
@@ -202,6 +202,14 @@ impl Rules {
         Self { grips: sorted(grips), ..self }
     }
 
+    /// The same, without holds and operations of guests outside of this scope: nothing is planned for those, so that they must not change the
+    /// digest of a plan or what it is refused for.
+    #[must_use]
+    pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<Grip>) -> Self {
+        grips.retain(|grip| scope.has(grip.vmid));
+        self.with_grips(grips)
+    }
+
     /// Who has this guest, if somebody does.
     pub fn grips_on(&self, vmid: Vmid) -> impl Iterator<Item = &Grip> {
         self.grips.iter().filter(move |grip| grip.vmid == vmid)
@@ -357,6 +365,14 @@ mod tests {
         assert!(rules.is_protected_name("core-switch"));
         assert!(!rules.is_protected_name("preprod-web") && !rules.is_protected_name("prod") && !rules.is_protected_name("éprod-"));
         assert!(rules.is_protecting_tag("PROD") && rules.is_protecting_tag("keep") && !rules.is_protecting_tag("production"));
+    }
+
+    #[test]
+    fn holds_on_guests_outside_of_the_scope_are_no_part_of_the_rules() {
+        let vmid = |id: u64| Vmid::new(id).expect("an id");
+        let grip = |id: u64| Grip { vmid: vmid(id), by: GripBy::Operation("run-0".into()) };
+        let rules = Rules::default().with_grips_in(&Scope::new(vec![vmid(101)]), vec![grip(100), grip(101), grip(102)]);
+        assert_eq!(rules, Rules::default().with_grips(vec![grip(101)]));
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use growth::Growth;
 pub use hash::Hash;
 pub use note::{BadKey, BadNote, Note, Signer, Verifier};
 pub use proof::{BadProof, Hashes, consistency, inclusion, root_at, verify_consistency, verify_inclusion};
-pub use receipt::{BadReceipt, Proven, Receipt, Sheaf};
+pub use receipt::{BadReceipt, Proven, Receipt, Sheaf, is_receipt_head};
 pub use tile::{BadBundle, Bundle, ENTRY_BYTES_MAX, TILE_WIDTH, Tile, TiledHashes, entries};
 pub use tree::Tree;
 pub use walk::{Broken, Files, Part, Walked, walk};

@@ -16,7 +16,7 @@ const SIGNATURES_MAX: usize = 100;
 /// What a key that signs begins with where it is kept.
 const PRIVATE: &str = "PRIVATE+KEY+";
 /// What a signature line begins with.
-const DASH: &str = "\u{2014} ";
+pub(crate) const DASH: &str = "\u{2014} ";
 
 /// A key that is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +41,9 @@ pub enum BadNote {
     /// Not a text with signatures below it.
     #[error("this is no signed note")]
     Form,
+    /// Lines end with CR LF.
+    #[error("its line endings were changed, and what is signed are bytes: its lines end with LF, and these have CR")]
+    LineEndings,
     /// Nobody who is known signed it.
     #[error("the note is not signed with this key")]
     Unsigned,
@@ -184,6 +187,9 @@ impl<'n> Note<'n> {
     /// It is none.
     pub fn parse(bytes: &'n [u8]) -> Result<Self, BadNote> {
         let note = std::str::from_utf8(bytes).map_err(|_| BadNote::Form)?;
+        if note.contains('\r') {
+            return Err(BadNote::LineEndings);
+        }
         let is_odd = note.len() > NOTE_BYTES_MAX || note.chars().any(|letter| letter.is_control() && letter != '\n');
         let split = note.rfind("\n\n").filter(|_| !is_odd).ok_or(BadNote::Form)?;
         let (text, below) = (&note[..=split], &note[split + 2..]);

@@ -6,6 +6,7 @@
 //!
 //! What never enters: what entries say, and whether those of a sheaf belong together.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use base64::Engine as _;
@@ -13,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::checkpoint::{BadCheckpoint, Checkpoint, decimal};
 use crate::hash::Hash;
-use crate::note::Verifier;
+use crate::note::{DASH as SIGNATURE, Verifier};
 use crate::proof::{BadProof, verify_inclusion};
 
 const HEAD: &str = "c2sp.org/tlog-proof@v1";
@@ -77,6 +78,12 @@ pub enum BadReceipt {
         /// What is wrong with them.
         cause: BadProof,
     },
+    /// A line that a receipt has once, twice. What proves nothing more is not what was written.
+    #[error("line {line} is there twice")]
+    Repeated {
+        /// The second of the two, counted from 1.
+        line: usize,
+    },
     /// Entries that are not in the order of their log, or one of them twice.
     #[error("entry {index} stands behind one that the log has no earlier than it")]
     Order {
@@ -98,6 +105,7 @@ impl Receipt {
     /// # Errors
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, BadReceipt> {
+        repeated(text)?;
         Self::parts(text).ok_or(BadReceipt::Form)
     }
 
@@ -116,6 +124,12 @@ impl Receipt {
         verify_inclusion(self.index, Hash::of_leaf(&self.entry), checkpoint.size, checkpoint.root, &self.proof)?;
         Ok(checkpoint)
     }
+}
+
+/// Whether this is the first line of a receipt, of one entry or of several.
+#[must_use]
+pub fn is_receipt_head(line: &str) -> bool {
+    [HEAD, SHEAF].contains(&line)
 }
 
 impl Sheaf {
@@ -144,6 +158,7 @@ impl Sheaf {
     /// # Errors
     /// It is none.
     pub fn parse(text: &str) -> Result<Self, BadReceipt> {
+        repeated(text)?;
         Self::parts(text).ok_or(BadReceipt::Form)
     }
 
@@ -179,6 +194,16 @@ impl Sheaf {
             Some((_, late)) => Err(BadReceipt::Order { index: late.index }),
             None => Ok(checkpoint),
         }
+    }
+}
+
+/// Lines that a receipt has once: what is given along, and signatures. Hashes may repeat where two proofs have one in common; entries have their order.
+fn repeated(text: &str) -> Result<(), BadReceipt> {
+    let mut seen = BTreeSet::new();
+    let is_single = |line: &&str| ["kept ", SIGNATURE].iter().any(|head| line.starts_with(head));
+    match text.lines().enumerate().find(|(_, line)| is_single(line) && !seen.insert(*line)) {
+        Some((at, _)) => Err(BadReceipt::Repeated { line: at + 1 }),
+        None => Ok(()),
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::History;
+use converger_core::apply::{End, History};
 use converger_core::approve::Mode;
 use converger_core::artifact::Provenance;
 use converger_core::contract;
-use converger_core::desired::Desired;
+use converger_core::desired::Scope;
 use converger_core::refusal::Refusal;
 use converger_engine::driver::{Report, Signal};
 use converger_engine::schedule::OnFailure;
@@ -24,6 +24,7 @@ use crate::executor::{self, EnvironmentActuator};
 use crate::host;
 use crate::reader::{EnvironmentReader, Observed};
 use crate::record::{self, RunRecord};
+use crate::report::HeldBefore;
 use crate::run::{Run, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
@@ -127,7 +128,7 @@ impl Environment {
         };
         let conditions = state.load_conditions(reader.name()).await?;
         self.publish_held(&conditions, &recovered);
-        let has_held = has_held_guest(&recovered, &conditions, &request.desired);
+        let held_before = find_held(&recovered, &conditions, &scope);
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
         let RunRequest { desired, expected, narrowed, refused, on_failure } = request;
         let planned = reader.judge(desired, observed, &conditions);
@@ -135,7 +136,7 @@ impl Environment {
         // Record before returning: nobody learns of a decision that the ledger does not have (G10).
         let record = RunRecord::start(state, &planned.judged, reader.config().snapshot.clone(), host::new_run_id()?).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        Ok(Run::new(self.clone(), hand, record, planned, recovered, has_held, staleness, refused, on_failure))
+        Ok(Run::new(self.clone(), hand, record, planned, recovered, held_before, staleness, refused, on_failure))
     }
 
     /// Tells the witness what the ledger holds by now. Call it after a run, whatever came of it.
@@ -178,10 +179,16 @@ impl Environment {
     }
 }
 
-/// Whether an operation of a declared guest, or one of those just recovered, has no known outcome.
-fn has_held_guest(recovered: &Report, conditions: &Remembered, desired: &Desired) -> bool {
-    let of_recovered = recovered.operations().iter().any(|reported| reported.outcome.end() == converger_core::apply::End::Held);
-    of_recovered || conditions.unsettled.iter().any(|history| desired.scope().has(history.operation.guest.vmid))
+/// Where operations of earlier runs are held. Guests outside of the scope are reported, and do not decide how the run ends.
+fn find_held(recovered: &Report, conditions: &Remembered, scope: &Scope) -> HeldBefore {
+    let held = recovered.operations().iter().filter(|reported| reported.outcome.end() == End::Held);
+    let held = held.map(|reported| reported.operation.guest.vmid);
+    let unsettled = conditions.unsettled.iter().map(|history| history.operation.guest.vmid);
+    match held.chain(unsettled).any(|vmid| scope.has(vmid)) {
+        true => HeldBefore::InScope,
+        false if conditions.unsettled.is_empty() => HeldBefore::Nowhere,
+        false => HeldBefore::OutOfScope,
+    }
 }
 
 /// A program that does not keep its contract may read, and may not act.

@@ -1,13 +1,23 @@
 //! Reading inputs and writing artifacts: bounded, whole or not at all, and with messages that say what to do.
 
+mod new_file;
+mod own;
+
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use converger_core::document::{Notation, TEXT_BYTES_MAX, is_hidden};
 
+use new_file::{NewFile, remove_left_of};
+use own::Found;
+
+pub use new_file::is_left;
+pub use own::{OwnFile, Replaces, is_own, is_taken};
+
 /// A text that was read, with the name to show it under.
+#[derive(Debug)]
 pub struct Text {
     /// The name, fit to be shown.
     pub name: String,
@@ -82,22 +92,23 @@ pub fn notation(path: &Path) -> Notation {
     }
 }
 
-/// Writes a file whole: beside it first, then in its place, so that a crash or a full disk leaves the old one.
+/// Writes a file whole, and then has it take its place, so that a crash or a full disk leaves the old one. What is there is replaced only where it
+/// is what `replaces` says.
 ///
 /// A device, a pipe or a directory is not replaced, and what a link leads to is written, not the link.
 ///
 /// # Errors
 /// What the system says.
-pub fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    replace_as(path, Readers::Usual, write)
+pub fn replace<T>(path: &Path, replaces: Replaces<'_>, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    replace_as(path, replaces, Readers::Usual, write)
 }
 
 /// The same for what nobody else may read.
 ///
 /// # Errors
 /// What the system says.
-pub fn replace_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    replace_as(path, Readers::Owner, write)
+pub fn replace_private<T>(path: &Path, replaces: Replaces<'_>, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    replace_as(path, replaces, Readers::Owner, write)
 }
 
 /// Who may read a file that is written.
@@ -108,9 +119,15 @@ enum Readers {
     Owner,
 }
 
-fn replace_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+fn replace_as<T>(path: &Path, replaces: Replaces<'_>, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     let path = target(path)?;
-    whole(&path, readers, write, |beside| fs::rename(beside, &path))
+    remove_left_of(&path);
+    own::look(&path, replaces)?;
+    // Somebody may have put another file there since.
+    whole(&path, readers, write, |new| match own::look(&path, replaces)? {
+        Found::Nothing => new.take_name(&path),
+        Found::Replaceable => new.replace(&path),
+    })
 }
 
 /// Replaces a file by `text` if it still is what was read. Of two who do so at once one is refused.
@@ -135,18 +152,19 @@ fn exchange_once(path: &Path, read: &[u8], write: impl FnOnce(&mut File) -> io::
         if is_held && self::read(&path)?.bytes == read { Ok(()) } else { Err(changed()) }
     };
     is_same()?;
-    whole(&path, Readers::Usual, write, |beside| is_same().and_then(|()| fs::rename(beside, &path)))
+    remove_left_of(&path);
+    whole(&path, Readers::Usual, write, |new| is_same().and_then(|()| new.replace(&path)))
 }
 
-/// Whether a file can take this place: one is made beside it, as it would be, and taken away again. What is there tells too little: in some
+/// Whether a file can take this place: what is there may be replaced, and another can be made beside it. What is there tells too little: in some
 /// places, such as below `/proc`, files are regular and no other can be made.
 ///
 /// # Errors
 /// What the system says.
-pub fn is_replaceable(path: &Path) -> io::Result<()> {
-    let beside = beside(&target(path)?);
-    File::options().write(true).create_new(true).mode(0o600).open(&beside)?;
-    fs::remove_file(&beside)
+pub fn is_replaceable(path: &Path, replaces: Replaces<'_>) -> io::Result<()> {
+    let path = target(path)?;
+    own::look(&path, replaces)?;
+    NewFile::beside(&path, 0o600).map(drop)
 }
 
 /// The file that is meant, if it can be replaced.
@@ -157,6 +175,7 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     if path == Path::new("-") {
         return Err(io::Error::other("`-` is not a file; --json prints to standard output"));
     }
+    own::is_followed(path)?;
     if path.is_symlink() && !path.exists() {
         return Err(io::Error::other("it is a link that leads nowhere"));
     }
@@ -167,36 +186,25 @@ fn target(path: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Writes a file beside `path`, whole and durable, and then has it take its `place`.
+/// Writes a file for `path`, whole and durable, and then has it take its `place`.
 fn whole<T>(
     path: &Path,
     readers: Readers,
     write: impl FnOnce(&mut File) -> io::Result<T>,
-    place: impl FnOnce(&Path) -> io::Result<()>,
+    place: impl FnOnce(&mut NewFile) -> io::Result<()>,
 ) -> io::Result<T> {
-    let beside = beside(path);
-    // Created anew: a link that somebody laid under this name would be followed otherwise.
-    let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
-    let mut file = File::options().write(true).create_new(true).mode(mode).open(&beside)?;
-    let written = (|| {
-        if let Some(there) = fs::metadata(path).ok().filter(|_| readers == Readers::Usual) {
-            resemble(&file, &there)?;
-        }
-        let value = write(&mut file)?;
-        file.flush()?;
-        file.sync_all()?;
-        place(&beside)?;
-        // From here on the file is there, whatever a crash leaves of it.
-        let unsure =
-            |error| io::Error::other(format!("it is in place, but a crash may undo that: its directory cannot be synced ({error})"));
-        sync_room(path).map_err(unsure)?;
-        Ok(value)
-    })();
-    if written.is_err() {
-        // What matters is the first error; a leftover beside the file is only untidy.
-        let _ = fs::remove_file(&beside);
+    let mut new = NewFile::beside(path, if readers == Readers::Owner { 0o600 } else { 0o666 })?;
+    if let Some(there) = fs::metadata(path).ok().filter(|_| readers == Readers::Usual) {
+        resemble(&new.file, &there)?;
     }
-    written
+    let value = write(&mut new.file)?;
+    new.file.flush()?;
+    new.file.sync_all()?;
+    place(&mut new)?;
+    // From here on the file is there, whatever a crash leaves of it.
+    let unsure = |error| io::Error::other(format!("it is in place, but a crash may undo that: its directory cannot be synced ({error})"));
+    sync_room(path).map_err(unsure)?;
+    Ok(value)
 }
 
 /// Owner, group and mode of the file that was there. Only root may give a file away; for others the owner is who writes.
@@ -214,7 +222,7 @@ fn resemble(file: &File, there: &fs::Metadata) -> io::Result<()> {
 /// # Errors
 /// What the system says.
 pub fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    whole(path, Readers::Usual, write, |beside| take_name(beside, path))
+    create_as(path, Readers::Usual, write)
 }
 
 /// The same for what nobody else may read.
@@ -222,29 +230,25 @@ pub fn create<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) ->
 /// # Errors
 /// What the system says.
 pub fn create_private<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
-    whole(path, Readers::Owner, write, |beside| take_name(beside, path))
+    create_as(path, Readers::Owner, write)
 }
 
-fn take_name(beside: &Path, path: &Path) -> io::Result<()> {
-    use rustix::fs::{CWD, RenameFlags, renameat_with};
-    use rustix::io::Errno;
-    match renameat_with(CWD, beside, CWD, path, RenameFlags::NOREPLACE) {
-        // Some network file systems cannot; a second name for the same file is as exclusive.
-        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::hard_link(beside, path).and_then(|()| fs::remove_file(beside)),
-        renamed => renamed.map_err(io::Error::from),
-    }
+fn create_as<T>(path: &Path, readers: Readers, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    remove_left_of(path);
+    whole(path, readers, write, |new| new.take_name(path))
+}
+
+/// The same for one of many files in a directory that was tidied before ([`tidy`]).
+///
+/// # Errors
+/// What the system says.
+pub fn create_in_tidied<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
+    whole(path, Readers::Usual, write, |new| new.take_name(path))
 }
 
 /// The name of a file is durable once its directory is.
 fn sync_room(path: &Path) -> io::Result<()> {
-    let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(room)?.sync_all()
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    path.with_file_name(name)
+    File::open(new_file::room(path))?.sync_all()
 }
 
 /// Removes what writers that are no longer there left beside files in a directory and those below it, so many deep: they were killed between
@@ -267,13 +271,6 @@ pub fn tidy(directory: &Path, rooms_max: usize) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Whether a file has a name that [`beside`] gives, and no process has that number. One that has it by now may be another: then the file
-/// stays, and is only untidy.
-pub fn is_left(name: &std::ffi::OsStr) -> bool {
-    let number = name.to_str().and_then(|name| name.strip_suffix(".tmp")?.rsplit_once('.')).map(|(_, number)| number);
-    number.and_then(|number| number.parse::<u32>().ok()).is_some_and(|number| !Path::new(&format!("/proc/{number}")).exists())
 }
 
 /// Whether two paths are one file.
@@ -321,16 +318,17 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let place = room.path().join("result.json");
         for _ in 0..2 {
-            is_replaceable(&place).expect("it can be written");
+            is_replaceable(&place, Replaces::Anything).expect("it can be written");
             assert!(fs::read_dir(room.path()).expect("read").all(|file| file.expect("read").path() == place), "nothing is left beside it");
             fs::write(&place, "old").expect("written");
         }
         assert_eq!(fs::read_to_string(&place).expect("read"), "old", "what is there is not touched");
         // Regular files for all that can be seen of them, also for root.
         for elsewhere in ["/proc/self/mem", "/proc/self/environ", "/proc/version"] {
-            assert!(is_replaceable(Path::new(elsewhere)).is_err(), "{elsewhere}");
+            assert!(is_replaceable(Path::new(elsewhere), Replaces::Anything).is_err(), "{elsewhere}");
         }
-        assert!(is_replaceable(room.path()).is_err() && is_replaceable(&room.path().join("none/result.json")).is_err());
+        let is = |path: &Path| is_replaceable(path, Replaces::Anything);
+        assert!(is(room.path()).is_err() && is(&room.path().join("none/result.json")).is_err());
     }
 
     #[test]
@@ -338,7 +336,7 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let path = room.path().join("plan.json");
         fs::write(&path, "old").expect("written");
-        let failed = replace(&path, |file| {
+        let failed = replace(&path, Replaces::Anything, |file| {
             file.write_all(b"half")?;
             Err::<(), _>(io::Error::other("disk full"))
         });

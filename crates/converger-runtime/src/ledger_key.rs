@@ -10,10 +10,10 @@ use std::path::Path;
 use converger_core::evidence::Entry;
 use converger_core::failure::Code;
 use converger_ledger::Signer;
-use converger_store::{Batch, KEY_FILE, Looked, Refused, Store as _, StoreError, Write};
+use converger_store::{Batch, KEY_FILE, Looked, Refused, Store as _, StoreError, Write, key_named_in};
 
 use crate::error::RuntimeError;
-use crate::ledger_reader::{broken, damaged, parse_entry_at};
+use crate::ledger_reader::{broken, damaged};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
 use crate::{files, host};
 
@@ -44,59 +44,130 @@ pub fn signer(state: &StateDirectory) -> Result<Signer, RuntimeError> {
 /// The key cannot be read or written, or is not the one that the ledger names.
 pub fn unnamed(state: &StateDirectory) -> Result<Signer, RuntimeError> {
     let path = state.path().join(KEY_FILE);
-    read(&path)?.map_or_else(|| make(&path), Ok)
+    let name = || Ok::<_, RuntimeError>(format!("converger-{:016x}", host::random().map_err(RuntimeError::failed)?));
+    read(&path)?.map_or_else(|| make(&path, &name()?), Ok)
 }
 
 /// The key that the ledger names, if it names one. Nothing is made.
 fn known(state: &StateDirectory) -> Result<Option<Signer>, RuntimeError> {
     let path = state.path().join(KEY_FILE);
     let shown = files::shown(&path);
-    match (named_in(state)?, read(&path)?) {
-        (None, _) => Ok(None),
-        (Some(named), Some(signer)) if named == signer.verifier().to_string() => Ok(Some(signer)),
-        (Some(_), Some(_)) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
+    let Some(named) = named_in(state)? else { return Ok(None) };
+    finish_rekey(state.path(), named.current())?;
+    match read(&path)? {
+        Some(signer) if named.current() == signer.verifier().to_string() => Ok(Some(signer)),
+        Some(_) => Err(broken(format!("{shown} is not the key that the ledger names: somebody replaced it"))
             .with_help("put the right one back from a copy, and find out who wrote there")),
-        (Some(_), None) => Err(broken(format!("the key of this ledger is not there: {shown}"))
-            .with_help("put it back from a copy; without it nothing new is signed, and what was signed stays so")),
+        None => Err(broken(format!("the key of this ledger is not there: {shown}")).with_help(
+            "put it back from a copy; if there is none, `converger ledger rekey --reason \"...\"` makes a new one and records that",
+        )),
     }
 }
 
-/// The key that the ledger in a directory names, for whoever only looks.
+/// The keys that a ledger names, each with the entry that does. There is one, and one more for each time that it was replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedKeys(Vec<(u64, String)>);
+
+impl NamedKeys {
+    /// None: no key is named.
+    pub fn of(named: Vec<(u64, String)>) -> Option<Self> {
+        (!named.is_empty()).then_some(Self(named))
+    }
+
+    /// The key that signs now.
+    pub fn current(&self) -> &str {
+        self.at(u64::MAX)
+    }
+
+    /// The key that signed when the ledger had so many entries. What was signed before the first was named is signed with that.
+    pub fn at(&self, size: u64) -> &str {
+        let before = self.0.iter().rev().find(|(index, _)| *index < size);
+        before.or(self.0.first()).map_or("", |(_, key)| key)
+    }
+
+    /// Whether the ledger names this key.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.0.iter().any(|(_, own)| own == key)
+    }
+}
+
+/// The keys that the ledger in a directory names, for whoever only looks.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn named(directory: &Path) -> Result<Option<String>, RuntimeError> {
+pub fn named(directory: &Path) -> Result<Option<NamedKeys>, RuntimeError> {
     let Some(store) = Looked::open(directory).map_err(|error| unreadable_error(&error))? else { return Ok(None) };
-    first_named(|next| store.entries(next, PAGE))
+    all_named(|next| store.entries(next, PAGE))
 }
 
 /// The same of the store that is open. It is asked itself: a second look at its file would bring file and log together in memory.
 ///
 /// # Errors
 /// The key cannot be read or written, or is not the one that the ledger names.
-pub fn named_in(state: &StateDirectory) -> Result<Option<String>, RuntimeError> {
-    first_named(|next| state.wait(state.store().entries(next, PAGE)))
+pub fn named_in(state: &StateDirectory) -> Result<Option<NamedKeys>, RuntimeError> {
+    all_named(|next| state.wait(state.store().entries(next, PAGE)))
 }
 
-/// The first key in entries that are read page by page. It stands at the beginning, where the first who signed put it.
-fn first_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<String>, RuntimeError> {
-    let mut next = 0;
+/// The keys in entries that are read page by page. All entries are looked at, because any of them may replace the key.
+fn all_named(read: impl Fn(u64) -> Result<Vec<Vec<u8>>, StoreError>) -> Result<Option<NamedKeys>, RuntimeError> {
+    let (mut next, mut named) = (0, Vec::new());
     loop {
         let page = read(next).map_err(|error| damaged(&error))?;
         if page.is_empty() {
-            return Ok(None);
+            return Ok(NamedKeys::of(named));
         }
-        for bytes in &page {
-            if let Entry::Key { verifier, .. } = parse_entry_at(next, bytes)? {
-                return Ok(Some(verifier.into()));
-            }
-            next += 1;
-        }
+        named.extend(page.iter().zip(next..).filter_map(|(bytes, index)| Some((index, key_named_in(bytes)?.into()))));
+        next += page.len() as u64;
     }
 }
 
 /// So many entries are looked at before more are read.
-const PAGE: u32 = 16;
+const PAGE: u32 = 256;
+
+/// A new key lies here until the ledger names it: a process that is killed in between leaves the old one in its place.
+const NEXT_FILE: &str = "ledger.key.next";
+
+/// Whether this key waits to take its place: a process was killed after the ledger named it.
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn is_next(directory: &Path, named: &str) -> Result<bool, RuntimeError> {
+    Ok(read(&directory.join(NEXT_FILE))?.is_some_and(|next| next.verifier().to_string() == named))
+}
+
+/// Puts a new key into its place that the ledger names.
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn finish_rekey(directory: &Path, named: &str) -> Result<(), RuntimeError> {
+    if !is_next(directory, named)? {
+        return Ok(());
+    }
+    let (next, path) = (directory.join(NEXT_FILE), directory.join(KEY_FILE));
+    let moved = fs::rename(&next, &path).and_then(|()| fs::File::open(directory)?.sync_all());
+    moved.map_err(|error| {
+        RuntimeError::failed(format!("cannot move {} to {}: {error}", files::shown(&next), files::shown(&path)))
+            .with_code(Code::JournalUnwritable)
+            .with_help("see to it that this user may write there, and try again: the ledger names the new key already")
+    })
+}
+
+/// A new key for the log of this name, which is not in its place yet.
+///
+/// # Errors
+/// The key cannot be read or written, or is not the one that the ledger names.
+pub fn make_next(directory: &Path, name: &str) -> Result<Signer, RuntimeError> {
+    let path = directory.join(NEXT_FILE);
+    // One that the ledger does not name was left by a process that was killed before it could say so.
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(RuntimeError::failed(format!("cannot remove {}: {error}", files::shown(&path))).with_code(Code::JournalUnwritable));
+        }
+        _ => {}
+    }
+    make(&path, name)
+}
 
 /// The key in a state directory, whatever the ledger says of it.
 ///
@@ -124,14 +195,13 @@ fn read(path: &Path) -> Result<Option<Signer>, RuntimeError> {
     Signer::parse(&text).map(Some).map_err(|error| broken(format!("{} is damaged: {error}", files::shown(path))))
 }
 
-fn make(path: &Path) -> Result<Signer, RuntimeError> {
+fn make(path: &Path, name: &str) -> Result<Signer, RuntimeError> {
     let failed =
         |what: &str| RuntimeError::failed(format!("cannot make {}: {what}", files::shown(path))).with_code(Code::JournalUnwritable);
     let mut secret = [0; 32];
     let random = |bytes: &mut [u8]| fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(bytes));
     random(&mut secret).map_err(|error| failed(&error.to_string()))?;
-    let name = format!("converger-{:016x}", host::random().map_err(|error| failed(&error))?);
-    let signer = Signer::new(&name, &secret).map_err(|error| failed(&error.to_string()))?;
+    let signer = Signer::new(name, &secret).map_err(|error| failed(&error.to_string()))?;
     match files::create_private(path, |file| writeln!(file, "{}", signer.to_secret())) {
         // Somebody else made one meanwhile: that one counts.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => read(path)?.ok_or_else(|| failed("it comes and goes")),

@@ -180,7 +180,7 @@ impl EnvironmentReader {
         }
         let rules = config.rules.clone();
         let rules = match observed.provenance {
-            Provenance::Live => rules.with_host(machine::own()).with_grips(guest_blocks(conditions)),
+            Provenance::Live => rules.with_host(machine::own()).with_grips_in(&desired.scope(), guest_blocks(conditions)),
             Provenance::Replay => rules,
         };
         let plan = plan::plan(Arc::new(desired), Arc::new(observed.observation), Arc::new(rules));

@@ -18,6 +18,17 @@ use crate::record::RunRecord;
 /// The schema id of the document.
 pub const RESULT_SCHEMA: &str = "converger.result/1";
 
+/// Where operations of earlier runs are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeldBefore {
+    /// None is.
+    Nowhere,
+    /// On guests outside of the scope: reported, and of no consequence for how the run ends.
+    OutOfScope,
+    /// On a guest in scope.
+    InScope,
+}
+
 /// What became of a run.
 #[derive(Debug)]
 pub struct RunReport {
@@ -37,8 +48,8 @@ pub struct RunReport {
     pub operations: Report,
     /// How many refused guests were left out.
     pub left_out: u64,
-    /// Whether a declared guest has an operation of an earlier run without a known outcome.
-    pub has_held: bool,
+    /// Where operations of earlier runs are held.
+    pub held_before: HeldBefore,
     /// Why nothing was sent, where the admission refused it.
     pub causes: Vec<Refusal>,
     /// Why nothing was sent, where it could not be.
@@ -51,19 +62,19 @@ impl RunReport {
         environment: &Environment,
         record: &RunRecord,
         recovered: &Arc<Report>,
-        has_held: bool,
+        held_before: HeldBefore,
         operations: Report,
         left_out: u64,
     ) -> Self {
         let end = operations.end();
-        Self { operations, left_out, ..Self::not_sent(environment, record, recovered, has_held, end, Vec::new(), None) }
+        Self { operations, left_out, ..Self::not_sent(environment, record, recovered, held_before, end, Vec::new(), None) }
     }
 
     pub(crate) fn not_sent(
         environment: &Environment,
         record: &RunRecord,
         recovered: &Arc<Report>,
-        has_held: bool,
+        held_before: HeldBefore,
         end: End,
         causes: Vec<Refusal>,
         error: Option<RuntimeError>,
@@ -77,7 +88,7 @@ impl RunReport {
             refusals: record.refusals().to_vec(),
             operations: Report::default(),
             left_out: 0,
-            has_held,
+            held_before,
             causes,
             error,
             end,
@@ -93,7 +104,7 @@ impl RunReport {
     /// The worst of how the run ended and of what is still held: failed, held, refused, not run, done.
     #[must_use]
     pub fn end(&self) -> End {
-        let held = if self.has_held { End::Held } else { End::Done };
+        let held = if self.held_before == HeldBefore::InScope { End::Held } else { End::Done };
         worst([self.end, held].into_iter())
     }
 

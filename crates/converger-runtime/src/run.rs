@@ -25,7 +25,7 @@ use crate::expected_plan::ExpectedPlan;
 use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
-use crate::report::RunReport;
+use crate::report::{HeldBefore, RunReport};
 use crate::state_dir::store_error;
 
 /// What to do, and how.
@@ -50,7 +50,7 @@ pub struct Run {
     record: RunRecord,
     planned: Planned,
     recovered: Arc<Report>,
-    has_held: bool,
+    held_before: HeldBefore,
     staleness: Option<Refusal>,
     refused: Refused,
     on_failure: OnFailure,
@@ -99,7 +99,7 @@ pub struct ApprovedRun {
     record: RunRecord,
     plan: ApprovedPlan,
     recovered: Arc<Report>,
-    has_held: bool,
+    held_before: HeldBefore,
     on_failure: OnFailure,
 }
 
@@ -111,12 +111,12 @@ impl Run {
         record: RunRecord,
         planned: Planned,
         recovered: Arc<Report>,
-        has_held: bool,
+        held_before: HeldBefore,
         staleness: Option<Refusal>,
         refused: Refused,
         on_failure: OnFailure,
     ) -> Self {
-        Self { environment, hand, record, planned, recovered, has_held, staleness, refused, on_failure }
+        Self { environment, hand, record, planned, recovered, held_before, staleness, refused, on_failure }
     }
 
     /// The judged plan.
@@ -137,10 +137,10 @@ impl Run {
         self.environment.mode()
     }
 
-    /// Whether a declared guest has an operation without a known outcome.
+    /// Where operations of earlier runs are held.
     #[must_use]
-    pub fn has_held(&self) -> bool {
-        self.has_held
+    pub fn held_before(&self) -> HeldBefore {
+        self.held_before
     }
 
     /// The guests that the plan refuses.
@@ -207,18 +207,26 @@ impl Run {
                 Err(error) => (Admitted::Refused(Vec::new()), Err(error)),
             },
         };
-        let Self { environment, hand, record, recovered, has_held, on_failure, .. } = self;
+        let Self { environment, hand, record, recovered, held_before, on_failure, .. } = self;
         match (admitted, recorded) {
             (Admitted::Approved(plan), Ok(())) => {
-                RunAdmission::Approved(ApprovedRun { environment, hand, record, plan, recovered, has_held, on_failure })
+                RunAdmission::Approved(ApprovedRun { environment, hand, record, plan, recovered, held_before, on_failure })
             }
             (Admitted::Refused(causes), Ok(())) => {
                 record.end_without_sending(end).await;
-                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, has_held, end, causes, None))
+                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, held_before, end, causes, None))
             }
             (_, Err(error)) => {
                 record.end_without_sending(End::Failed).await;
-                RunAdmission::Ended(RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error)))
+                RunAdmission::Ended(RunReport::not_sent(
+                    &environment,
+                    &record,
+                    &recovered,
+                    held_before,
+                    End::Failed,
+                    Vec::new(),
+                    Some(error),
+                ))
             }
         }
     }
@@ -231,11 +239,11 @@ fn admit_safe(safe: SafePlan, admission: &Admission) -> Result<Admitted, Runtime
 impl ApprovedRun {
     /// Applies the plan, once, and reports every operation.
     pub async fn apply(self) -> RunReport {
-        let Self { environment, hand, record, plan, recovered, has_held, on_failure } = self;
+        let Self { environment, hand, record, plan, recovered, held_before, on_failure } = self;
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = environment.attest_ledger().await {
             record.end_without_sending(End::Failed).await;
-            return RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error));
+            return RunReport::not_sent(&environment, &record, &recovered, held_before, End::Failed, Vec::new(), Some(error));
         }
         let left_out = count_refused(&plan);
         let events = Arc::clone(environment.reader().events());
@@ -248,13 +256,13 @@ impl ApprovedRun {
         let applied = engine.apply(plan, run.clone(), ids, Vec::new(), environment.stop_receiver(), publish).await;
         events.publish(RunEvent::ApplyEnded);
         match applied {
-            Ok(report) => RunReport::applied(&environment, &record, &recovered, has_held, report, left_out),
+            Ok(report) => RunReport::applied(&environment, &record, &recovered, held_before, report, left_out),
             Err(error) => {
                 let error = match error {
                     EngineError::Store(error) => store_error(&error),
                     EngineError::NoIds | EngineError::OtherRun(_) => RuntimeError::failed(error.to_string()),
                 };
-                RunReport::not_sent(&environment, &record, &recovered, has_held, End::Failed, Vec::new(), Some(error))
+                RunReport::not_sent(&environment, &record, &recovered, held_before, End::Failed, Vec::new(), Some(error))
             }
         }
     }

@@ -201,7 +201,7 @@ impl StateDirectory {
     }
 
     /// Waits for a future of the store. For blocking threads only ([`run_blocking`]): on a thread of the runtime it would panic.
-    pub(crate) fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+    pub fn wait<T>(&self, future: impl Future<Output = T>) -> T {
         Handle::current().block_on(future)
     }
 }
@@ -210,7 +210,7 @@ impl StateDirectory {
 ///
 /// # Errors
 /// Those of the work.
-pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static) -> Result<T, RuntimeError> {
+pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         // A panic there is a panic here: it is a defect, and the journal makes stopping safe.

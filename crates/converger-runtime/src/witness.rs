@@ -21,7 +21,8 @@ use converger_ledger::{Checkpoint, Hash, Hashes, Signer, Tile, TiledHashes, Tree
 use converger_store::{Batch, Head, Looked, Store as _, StoreError, Write};
 
 use crate::error::RuntimeError;
-use crate::ledger_key::{key_in, named, named_in, signer, unnamed};
+use crate::files::{OwnFile, Replaces};
+use crate::ledger_key::{NamedKeys, key_in, named, named_in, signer, unnamed};
 use crate::ledger_reader::{broken, damaged};
 use crate::state_dir::{StateDirectory, store_error, unreadable_error};
 use crate::{files, host};
@@ -155,10 +156,13 @@ fn read(path: &Path, verifier: impl FnOnce(&[u8]) -> Result<Verifier, RuntimeErr
 }
 
 /// The key of the ledger here, which may name one. Where there is no ledger left, it is told as put back from a copy of before it began.
-fn verifier(directory: &Path, named: Option<String>, bytes: &[u8]) -> Result<Verifier, RuntimeError> {
+///
+/// A checkpoint from before the key was replaced is believed under the key of that time, which only the entry of the replacement tells.
+fn verifier(directory: &Path, named: Option<NamedKeys>, bytes: &[u8]) -> Result<Verifier, RuntimeError> {
     // A copy of before the first signature has the key, and no entry that names it.
     // Nothing is signed here, so that the secret may be elsewhere.
-    let of_ledger = named.and_then(|named| Verifier::parse(&named).ok());
+    let size = Checkpoint::unverified(bytes).map_or(u64::MAX, |checkpoint| checkpoint.size);
+    let of_ledger = named.and_then(|named| Verifier::parse(named.at(size)).ok());
     let own = if of_ledger.is_some() { of_ledger } else { key_in(directory)?.map(|signer| signer.verifier()) };
     match own {
         Some(verifier) => Ok(verifier),
@@ -272,7 +276,7 @@ fn begin(state: &StateDirectory, path: &Path) -> Result<(), RuntimeError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), RuntimeError> {
-    files::replace(path, |file| file.write_all(text.as_bytes())).map_err(|error| {
+    files::replace(path, Replaces::Own(OwnFile::Checkpoint), |file| file.write_all(text.as_bytes())).map_err(|error| {
         RuntimeError::failed(format!("the witness {} cannot be told: {error}", files::shown(path)))
             .with_help("what was done stays done and is recorded; the witness is told by the next command that writes")
             .with_code(Code::FileUnwritable)
@@ -291,7 +295,7 @@ fn tell_in_turn(state: &StateDirectory, signer: &Signer, path: &Path, telling: T
     }
     let text = Checkpoint { origin: signer.verifier().name().to_owned(), size: head.size, root: head.root }.sign(signer);
     if telling == Telling::On
-        && let Some(seen) = read(path, |_| Ok(signer.verifier()))?
+        && let Some(seen) = read(path, |bytes| verifier(state.path(), named_in(state)?, bytes))?
     {
         // Another copy of the directory may have told it meanwhile.
         let root = if seen.size > heads.all.size { None } else { Some(root_at(&mut hashes, seen.size)?) };

@@ -10,6 +10,11 @@ use thiserror::Error;
 
 use crate::write::Batch;
 
+/// A process, for people.
+fn process(holder: Option<u32>) -> String {
+    holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid} (`ps -p {pid}` shows it)"))
+}
+
 /// Why something was not written or read. Nothing of a batch that got an error was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StoreError {
@@ -23,10 +28,12 @@ pub enum StoreError {
         place: PathBuf,
     },
     /// Another process writes, for longer than is waited. Nothing of the batch was written.
-    #[error("{place} is in use by another process: nothing was written; wait for it to end and try again")]
+    #[error("{place} is in use by {}: nothing was written; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
+        /// The number of that process, where the system tells it.
+        holder: Option<u32>,
     },
     /// What was written may or may not be durable, so that nothing more is acknowledged (S18).
     #[error(
@@ -154,6 +161,11 @@ pub enum Refused {
     /// The ledger names a key already.
     #[error("the ledger names a key already, and has one for ever; sign with that one")]
     SecondKey,
+    /// The key that was to be replaced is not the one that the ledger names last, or the new one was used before.
+    #[error(
+        "the ledger names another key by now: look with `converger ledger tail --kind rekey`, and try again if it is still to be replaced"
+    )]
+    OtherKey,
     /// An entry of the ledger would be too long.
     #[error("the entry of the ledger for this {kind} would be longer than 64 KiB")]
     EntryTooLong {
@@ -230,10 +242,12 @@ pub enum OpenError {
         place: PathBuf,
     },
     /// Another process holds it for longer than is waited.
-    #[error("{place} is in use by another process; wait for it to end and try again")]
+    #[error("{place} is in use by {}; wait for it to end and try again", process(*holder))]
     Busy {
         /// The file.
         place: PathBuf,
+        /// The number of that process, where the system tells it.
+        holder: Option<u32>,
     },
     /// Something else.
     #[error("cannot open {place}: {cause}")]

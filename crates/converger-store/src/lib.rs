@@ -42,6 +42,7 @@ pub use memory::{Fault, MemoryStore};
 pub use place::{KEY_FILE, is_used, keeps};
 pub use query::{Filter, Head, Heads, KeyRow, LIST_MAX, Over, RunHistory, Said, Standing};
 pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance};
+pub use tables::key_named_in;
 pub use write::{Batch, Receipt, Write};
 
 /// A memory that survives crashes. Reads see what was acknowledged before they were asked for.

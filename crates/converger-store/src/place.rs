@@ -43,7 +43,7 @@ fn is_own(name: Option<&OsStr>) -> bool {
 }
 
 fn is_of_the_store(name: &str) -> bool {
-    name.starts_with(FILE) || name == KEY_FILE
+    name.starts_with(FILE) || name.starts_with(KEY_FILE)
 }
 
 #[cfg(test)]

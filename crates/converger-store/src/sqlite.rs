@@ -6,6 +6,7 @@
 //! What never enters: rules about what may be written (see `tables` of the crate).
 
 mod glance;
+mod holder;
 mod ledger;
 mod look;
 mod open;

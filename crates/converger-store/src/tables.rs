@@ -264,6 +264,7 @@ fn may_stand_alone<T: Put>(tables: &T, entry: &Entry) -> Taken<T::Error> {
             running(tables, run)?;
         }
         Entry::Key { .. } => names_no_key(tables)?,
+        Entry::Rekeyed { previous, verifier, .. } => names_last(tables, previous, verifier)?,
         Entry::Recovery { .. } | Entry::Resync { .. } => {}
         other => return Err(Refused::NotByItself { kind: other.kind() }.into()),
     }
@@ -283,21 +284,45 @@ fn names_no_key<T: Put>(tables: &T) -> Taken<T::Error> {
         if page.is_empty() {
             return Ok(());
         }
-        if page.iter().any(|entry| names_key(entry)) {
+        if page.iter().any(|entry| key_named_in(entry).is_some()) {
             return Err(Refused::SecondKey.into());
         }
         next += page.len() as u64;
     }
 }
 
+/// A key is replaced by whoever knows which one is named last. Of two who do so at once one is refused.
+fn names_last<T: Put>(tables: &T, previous: &str, new: &str) -> Taken<T::Error> {
+    let (mut next, mut named) = (0, Vec::new());
+    loop {
+        let page = tables.entries(next, KEY_PAGE).map_err(Stop::Failed)?;
+        if page.is_empty() {
+            break;
+        }
+        named.extend(page.iter().filter_map(|entry| key_named_in(entry)));
+        next += page.len() as u64;
+    }
+    let is_last = named.last().is_some_and(|last| **last == *previous) && named.iter().all(|own| **own != *new);
+    if is_last { Ok(()) } else { Err(Refused::OtherKey.into()) }
+}
+
 /// So many entries are looked at before more are read.
 const KEY_PAGE: u32 = 256;
 
-/// The kind of an entry stands behind its time, so that its first bytes tell; only what looks like a key is read.
-fn names_key(entry: &[u8]) -> bool {
-    const KIND: &[u8] = br#""kind":"key""#;
+/// The key that an entry names, if it is one of those that do. The kind of an entry stands behind its time, so that its first bytes tell; only what
+/// looks like a key is read.
+#[must_use]
+pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
+    const KINDS: [&[u8]; 2] = [br#""kind":"key""#, br#""kind":"rekey""#];
     let beginning = entry.get(..64).unwrap_or(entry);
-    beginning.windows(KIND.len()).any(|part| part == KIND) && matches!(parse_entry(entry), Ok(Entry::Key { .. }))
+    let is_one = KINDS.iter().any(|kind| beginning.windows(kind.len()).any(|part| part == *kind));
+    if !is_one {
+        return None;
+    }
+    match parse_entry(entry).ok()? {
+        Entry::Key { verifier, .. } | Entry::Rekeyed { verifier, .. } => Some(verifier),
+        _ => None,
+    }
 }
 
 fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error> {

@@ -9,8 +9,8 @@ use clap_complete::Shell;
 use converger_core::guest::Vmid;
 
 pub(crate) use evidence::{
-    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Reproducing, Resyncing, ShowingEntry,
-    Tailing, Verifying,
+    Backtesting, Diff, Exporting, FromExport, Ledger, LedgerPlace, LedgerSource, Proving, Pruning, Rekeying, Reproducing, Resyncing,
+    ShowingEntry, Tailing, Verifying,
 };
 
 const ABOUT: &str = "\
@@ -77,6 +77,8 @@ Exit codes: 0 converged, 3 something is refused, 4 changes pending.")]
         /// The file to write [default: plan.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        #[command(flatten)]
+        overwrite: Overwrite,
     },
     /// Take a reading of the declared guests and write it to a file
     #[command(after_help = "\
@@ -91,6 +93,8 @@ What is outside of the declared list is dropped and only counted.")]
         /// The file to write [default: current.json, or none with --json]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        #[command(flatten)]
+        overwrite: Overwrite,
         /// Print the observation as JSON on standard output
         #[arg(long)]
         json: bool,
@@ -112,7 +116,7 @@ SIGTERM and a terminal that is closed begin nothing new and wait for what is und
 leaves at once. One apply at a time drives an environment. A plan from a recorded observation is never \
 carried out.
 
-Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 held.")]
+Exit codes: 0 done, 1 something failed or was not begun, 3 refused (also what --partial leaves out), 5 an operation on a guest in scope is held.")]
     Apply(Apply),
     /// Show what was done and what is under way, and say what became of what is held
     #[command(
@@ -291,7 +295,10 @@ Examples:
 Compares the text of the guarantees with the pinned digest, plans the built-in vectors again and \
 compares them byte by byte. A mismatch is exit code 6 and keeps apply from running.")]
     Contract {
-        /// Print it as JSON
+        /// Name the tests of each guarantee
+        #[arg(long)]
+        verbose: bool,
+        /// Print it as JSON, with the names of the tests
         #[arg(long)]
         json: bool,
     },
@@ -359,6 +366,14 @@ pub(crate) struct Reading {
     pub(crate) all: bool,
 }
 
+/// Whether a file of another kind is replaced.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Overwrite {
+    /// Replace a file even if this command did not write it
+    #[arg(long)]
+    pub(crate) overwrite: bool,
+}
+
 /// How the story is told.
 #[derive(Args, Debug)]
 pub(crate) struct Demo {}
@@ -396,6 +411,8 @@ pub(crate) struct Lab {
     /// for others
     #[arg(long, value_name = "DIR")]
     pub(crate) into: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
     /// Write every request to this file, one JSON object a line
     #[arg(long, value_name = "FILE")]
     pub(crate) record: Option<PathBuf>,
@@ -415,9 +432,11 @@ pub(crate) struct Adoption {
     pub(crate) environment: Option<String>,
     #[command(flatten)]
     pub(crate) look: Look,
-    /// The file to write, which must not be there yet [default: desired.yaml, or none with --json]
+    /// The file to write, which must not be there without --overwrite [default: desired.yaml, or none with --json]
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
     /// Print the declared state on standard output and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -603,6 +622,8 @@ pub(crate) struct Apply {
     /// The file to write [default: result.json, or none with --json]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
     /// Print the result as JSON on standard output
     #[arg(long)]
     pub(crate) json: bool,

@@ -39,6 +39,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::cli::{Cli, Command, Reading, Source};
 use crate::exit::End;
+use crate::files::{OwnFile, Replaces};
 use crate::{config, files, output, render, screen};
 
 /// Runs a command to its end.
@@ -75,8 +76,8 @@ fn timely(now: SystemTime) -> Result<(), Stop> {
 async fn carried_out(command: Command) -> Result<End, Stop> {
     match command {
         Command::Audit(reading) => audit_command(&reading).await,
-        Command::Plan { reading, out } => plan_command(&reading, out).await,
-        Command::Observe { source, out, json } => observe_command(&source, out, json).await,
+        Command::Plan { reading, out, overwrite } => plan_command(&reading, out, overwrite.overwrite).await,
+        Command::Observe { source, out, overwrite, json } => observe_command(&source, out, overwrite.overwrite, json).await,
         Command::Apply(arguments) => apply::apply(&arguments).await,
         Command::Ops(which) => ops::ops(&which).await,
         Command::Freeze(freezing) => people::freeze(&freezing).await,
@@ -94,7 +95,7 @@ async fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Diff(arguments) => decisions::diff(&arguments),
         Command::Backtest(arguments) => decisions::backtest(&arguments),
         Command::Explain { topic, source, json } => explain::explain(topic.as_deref(), &decisions::Place::of(&source), json),
-        Command::Contract { json } => explain::contract(json),
+        Command::Contract { json, verbose } => explain::contract(json, verbose),
         Command::Schema { format } => schema::schema(format),
         Command::Completions { shell } => completions(shell),
     }
@@ -274,34 +275,39 @@ async fn audit_command(reading: &Reading) -> Result<End, Stop> {
     show(&outcome, reading)
 }
 
-async fn plan_command(reading: &Reading, out: Option<PathBuf>) -> Result<End, Stop> {
+async fn plan_command(reading: &Reading, out: Option<PathBuf>, overwrite: bool) -> Result<End, Stop> {
+    let replaces = Replaces::own(OwnFile::PLAN, overwrite);
     let out = out.or_else(|| (!reading.json).then(|| "plan.json".into()));
     if let Some(path) = &out {
         not_an_input(path, &reading.source, None)?;
+        may_replace(path, replaces)?;
     }
     let outcome = inputs::plan(&reading.source, &reading.choice).await?;
     if let Some(path) = &out {
-        let digest = files::replace(path, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
+        let digest = files::replace(path, replaces, |file| artifact::write_plan(file, &outcome.judged, outcome.provenance))
             .map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, Some(&digest.to_string())));
     }
     show(&outcome, reading)
 }
 
-async fn observe_command(source: &Source, out: Option<PathBuf>, json: bool) -> Result<End, Stop> {
+async fn observe_command(source: &Source, out: Option<PathBuf>, overwrite: bool, json: bool) -> Result<End, Stop> {
+    let replaces = Replaces::own(OwnFile::OBSERVATION, overwrite);
     let out = match out {
         None if json => None,
+        None if overwrite => Some("current.json".into()),
         None => Some(new_file("current.json")?),
         named => named,
     };
     if let Some(path) = &out {
         not_an_input(path, source, None)?;
+        may_replace(path, replaces)?;
     }
     let desired = inputs::read_desired(&source.desired)?;
     let config = inputs::load_config(source.look.config.as_deref(), desired.environment())?;
     let observation = inputs::observe(&source.look, config, desired.environment(), &desired.scope()).await?.observation;
     if let Some(path) = &out {
-        files::replace(path, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
+        files::replace(path, replaces, |file| artifact::write_observation(file, &observation)).map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
     }
     let written = if json { observation_json(&observation) } else { observation_text(&observation, desired.guests().len()) };
@@ -341,7 +347,7 @@ fn new_file(name: &str) -> Result<PathBuf, Stop> {
     let path = PathBuf::from(name);
     if path.symlink_metadata().is_ok() {
         let stop = Stop::input(format!("{name} is there already")).code(Code::FileTaken);
-        return Err(stop.help(format!("name another file with --out, or `--out {name}` to replace it")));
+        return Err(stop.help(format!("name another file with --out, or `--out {name}` to replace a recording")));
     }
     Ok(path)
 }
@@ -375,7 +381,21 @@ fn taken(path: &Path, why: &str) -> Stop {
     stop.help("name another file with --out")
 }
 
+/// A file of another kind in the place of an output is refused before any work is done.
+fn may_replace(path: &Path, replaces: Replaces<'_>) -> Result<(), Stop> {
+    match files::is_replaceable(path, replaces) {
+        Err(error) if files::is_taken(&error) => Err(unwritten(path, &error)),
+        // Whatever else is wrong is told when the file is written.
+        _ => Ok(()),
+    }
+}
+
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    if files::is_taken(error) {
+        return Stop::input(format!("{} is not replaced: {error}", files::shown(path)))
+            .code(Code::FileTaken)
+            .help("name another file, or add `--overwrite` to replace this one");
+    }
     Stop::failed(format!("cannot write {}: {error}", files::shown(path)))
         .code(Code::FileUnwritable)
         .help(format!("{}an older file there is still whole", limit(error)))

@@ -159,7 +159,8 @@ fn with_input(mut command: Command, input: &[u8]) -> Output {
 #[test]
 fn plan_writes_the_artifact_that_json_prints_and_names_its_digest() {
     let room = room();
-    fs::write(room.path().join("plan.json"), "an older plan, longer than nothing").expect("written");
+    fs::write(room.path().join("plan.json"), r#"{"schema":"converger.plan/1","summary":"an older plan, longer than nothing"}"#)
+        .expect("written");
     let written = run(&room, &["plan", "desired.yaml", "--replay", "current.json"]);
     let printed = run(&room, &["plan", "desired.yaml", "--replay", "current.json", "--json"]);
     let file = fs::read_to_string(room.path().join("plan.json")).expect("written");
@@ -236,11 +237,12 @@ fn what_is_read_is_never_written_over_through_a_link() {
 #[test]
 fn an_output_is_not_written_where_the_input_is_not_accepted() {
     let room = room();
-    fs::write(room.path().join("plan.json"), "an older plan").expect("written");
+    let older = r#"{"schema":"converger.plan/1"}"#;
+    fs::write(room.path().join("plan.json"), older).expect("written");
     fs::write(room.path().join("current.json"), "{").expect("written");
     check_stop(&run(&room, &["plan", "desired.yaml", "--replay", "current.json"]), 2, &["current.json:1"]);
     check_stop(&run(&room, &["observe", "desired.yaml", "--replay", "current.json", "--out", "new.json"]), 2, &["current.json:1"]);
-    assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), "an older plan");
+    assert_eq!(fs::read_to_string(room.path().join("plan.json")).expect("read"), older);
     assert_eq!(files(room.path()), ["current.json", "desired.yaml", "plan.json"]);
 }
 
@@ -517,4 +519,19 @@ fn the_help_of_apply_says_how_long_a_guest_is_kept_back_at_most() {
     let bound = format!("for {} seconds at most (longer by as much as `timeout` is above 60 seconds)", patience.late_ms.div_ceil(1000));
     assert!(words.contains(&bound), "{bound}: {help}");
     assert_eq!(patience.with_answers_of(61_000).late_ms, patience.late_ms + 1_000);
+}
+
+#[test]
+fn contract_names_tests_only_where_they_are_asked_for() {
+    let room = room();
+    let told = |arguments: &[&str]| stdout(&run(&room, arguments));
+    let (summary, verbose) = (told(&["contract"]), told(&["contract", "--verbose"]));
+    assert!(summary.lines().count() < 40 && summary.contains("--verbose names the tests"), "{summary}");
+    let json: serde_json::Value = serde_json::from_str(&told(&["contract", "--json"])).expect("JSON");
+    let guarantees = json["guarantees"].as_array().expect("a list");
+    let names: Vec<&str> =
+        guarantees.iter().flat_map(|own| own["tests"].as_array().expect("a list")).filter_map(|name| name.as_str()).collect();
+    assert!(names.len() > 100, "{}", names.len());
+    assert!(names.iter().all(|name| verbose.contains(name) && !summary.contains(name)));
+    assert!(guarantees.iter().all(|own| summary.contains(own["id"].as_str().expect("an id"))), "{summary}");
 }

@@ -56,6 +56,7 @@ struct Draft {
     bundle: Option<Digest>,
     by: Option<Box<str>>,
     catalogue: Option<Digest>,
+    checkpoint: Option<Box<str>>,
     code: Option<Word>,
     config: Option<Digest>,
     desired: Option<Digest>,
@@ -74,6 +75,7 @@ struct Draft {
     outcome: Option<Outcome>,
     plan: Option<Digest>,
     planner: Option<u32>,
+    previous: Option<Box<str>>,
     program: Option<Box<str>>,
     reason: Option<Box<str>>,
     resolution: Option<Resolution>,
@@ -87,13 +89,14 @@ struct Draft {
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 35] = [
+const WHAT_KEYS: [&str; 37] = [
     "answer",
     "before_ms",
     "boot",
     "bundle",
     "by",
     "catalogue",
+    "checkpoint",
     "code",
     "config",
     "desired",
@@ -112,6 +115,7 @@ const WHAT_KEYS: [&str; 35] = [
     "outcome",
     "plan",
     "planner",
+    "previous",
     "program",
     "reason",
     "resolution",
@@ -135,6 +139,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "bundle" => draft.bundle = digest(reader)?,
             "by" => draft.by = read_text(reader, "`by`")?,
             "catalogue" => draft.catalogue = digest(reader)?,
+            "checkpoint" => draft.checkpoint = read_text(reader, "`checkpoint`")?,
             "code" => draft.code = checked(reader, "`code`", Word::new)?,
             "config" => draft.config = digest(reader)?,
             "desired" => draft.desired = digest(reader)?,
@@ -153,6 +158,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "outcome" => draft.outcome = OutcomeFile.decode(reader)?,
             "plan" => draft.plan = digest(reader)?,
             "planner" => draft.planner = number(reader, "`planner`")?,
+            "previous" => draft.previous = read_text(reader, "`previous`")?,
             "program" => draft.program = read_text(reader, "`program`")?,
             "reason" => draft.reason = read_text(reader, "`reason`")?,
             "resolution" => draft.resolution = one_of(reader, "`resolution`", &Resolution::WORDS, &Resolution::ALL)?,
@@ -228,6 +234,10 @@ impl Draft {
             "release" => Entry::Release { environment: self.environment?, guest: self.guest?, by, at_ms },
             "freeze" => Entry::Freeze(Freeze { environment: self.environment?, by, reason: self.reason?, at_ms }),
             "thaw" => Entry::Thaw { environment: self.environment?, by, at_ms },
+            "rekey" => {
+                let (verifier, previous) = (self.verifier?, self.previous?);
+                Entry::Rekeyed { verifier, previous, checkpoint: self.checkpoint, by, reason: self.reason?, at_ms }
+            }
             "prune" => Entry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
             _ => Entry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, at_ms },
         })

@@ -62,12 +62,15 @@ pub enum Misplaced {
     Freeze(EnvironmentName),
     /// A key was named before.
     SecondKey,
+    /// It replaces another key than the one that was named last, or by one that was used before.
+    OtherKey,
 }
 
 impl fmt::Display for Misplaced {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SecondKey => out.write_str("a key was named before, and a ledger has one"),
+            Self::OtherKey => out.write_str("it replaces another key than the one that was named last, or by one that was used before"),
             Self::RunUnknown(run) => write!(out, "it is about the run {}, which did not begin before it", run.as_str()),
             Self::RunOver(run) => write!(out, "it is about the run {}, which had ended", run.as_str()),
             Self::RunTwice(run) => write!(out, "the run {} began before", run.as_str()),
@@ -90,7 +93,7 @@ impl Replay {
     /// It cannot stand here. What was taken before stays.
     pub fn take(&mut self, entry: Entry) -> Result<(), Misplaced> {
         match entry {
-            // A key is made and named once (0019).
+            // A key is made and named once and replaced by name (0019).
             Entry::Key { .. } if !self.keys.is_empty() => return Err(Misplaced::SecondKey),
             Entry::Key { verifier, .. } => self.keys.push(verifier),
             Entry::RunStarted { run, inputs } => return self.start(run, inputs.observation),
@@ -128,6 +131,12 @@ impl Replay {
             Entry::Pruned { before_ms, digests, .. } => {
                 let needed = digests.iter().find(|digest| !self.is_unneeded(digest, before_ms));
                 return needed.map_or(Ok(()), |digest| Err(Misplaced::Pruned(*digest)));
+            }
+            Entry::Rekeyed { verifier, previous, .. } => {
+                if self.keys.last() != Some(&previous) || self.keys.contains(&verifier) {
+                    return Err(Misplaced::OtherKey);
+                }
+                self.keys.push(verifier);
             }
             Entry::Resync { .. } => {}
         }

@@ -72,6 +72,14 @@ fn entry(rng: &mut Rng, kind: usize) -> Entry {
             root: (rng.below(2) == 0).then(|| text(rng)),
             at_ms,
         },
+        19 => Entry::Rekeyed {
+            verifier: text(rng),
+            previous: text(rng),
+            checkpoint: (rng.below(2) == 0).then(|| text(rng)),
+            by: text(rng),
+            reason: text(rng),
+            at_ms,
+        },
         _ => {
             let digests = (0..rng.below(4)).map(|_| digest(rng)).collect();
             Entry::Pruned { by: text(rng), before_ms: rng.below(1 << 45), digests, at_ms }

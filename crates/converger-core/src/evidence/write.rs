@@ -157,6 +157,15 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             }
             map.serialize_entry("size", size)
         }
+        Entry::Rekeyed { verifier, previous, checkpoint, by, reason, .. } => {
+            map.serialize_entry("by", by)?;
+            if let Some(checkpoint) = checkpoint {
+                map.serialize_entry("checkpoint", checkpoint)?;
+            }
+            map.serialize_entry("previous", previous)?;
+            map.serialize_entry("reason", reason)?;
+            map.serialize_entry("verifier", verifier)
+        }
         Entry::Pruned { by, before_ms, digests, .. } => {
             map.serialize_entry("before_ms", before_ms)?;
             map.serialize_entry("by", by)?;

@@ -51,8 +51,8 @@ pub static TABLE: [Entry; 58] = [
         Code::FileTaken,
         "file-taken",
         "a file is there already and stays as it is",
-        "What somebody wrote is not written over unless it was named as what to write, and what a command reads never is.",
-        "Name another file, or move the one that is there away.",
+        "A command replaces only files of its own kind, such as an earlier plan.json, also behind a link; what a command reads it never replaces.",
+        "Name another file, move the one that is there away, or add `--overwrite` to replace it.",
     ),
     entry(
         Code::OutputUnwritable,

@@ -93,6 +93,11 @@ fn key(number: u64) -> Write {
     Write::decision(Entry::Key { verifier: format!("key-{number}").into(), at_ms: number })
 }
 
+fn rekey(previous: &str, verifier: &str) -> Write {
+    let (by, reason) = ("ann".into(), "it was lost".into());
+    Write::decision(Entry::Rekeyed { verifier: verifier.into(), previous: previous.into(), checkpoint: None, by, reason, at_ms: 1 })
+}
+
 /// Who comes second is refused, however far behind, also within one batch; what only looks like a key is none.
 fn one_key<S: Stage>(stage: &mut S) -> Told {
     let store = stage.fresh();
@@ -108,7 +113,13 @@ fn one_key<S: Stage>(stage: &mut S) -> Told {
     let store = stage.reopened(store);
     refused(&store, "another key", key(4), Refused::SecondKey)?;
     refused(&store, "another key behind something", Batch::from(word(1)).with(key(5)), Refused::SecondKey)?;
-    same("the entries", entries(&store)?.len(), 1202)
+    refused(&store, "a rekey of a key that is not named", rekey("key-9", "key-6"), Refused::OtherKey)?;
+    refused(&store, "a rekey by the same key", rekey("key-3", "key-3"), Refused::OtherKey)?;
+    taken(&store, "a rekey of the key that is named", rekey("key-3", "key-6"))?;
+    refused(&store, "a second rekey of the old key", rekey("key-3", "key-7"), Refused::OtherKey)?;
+    refused(&store, "a rekey back", rekey("key-6", "key-3"), Refused::OtherKey)?;
+    refused(&store, "another key after a rekey", key(8), Refused::SecondKey)?;
+    same("the entries", entries(&store)?.len(), 1203)
 }
 
 /// Tiles become full on the way, and the log is what its own mathematics says of the entries.

@@ -14,6 +14,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
+use super::holder::writer_of;
 use super::schema::{self, Found};
 use super::{Settings, ledger, sums, trouble};
 use crate::{KEY_FILE, OpenError, lock};
@@ -403,7 +404,10 @@ pub(super) fn of_sql(place: PathBuf, error: rusqlite::Error) -> OpenError {
         Some(ErrorCode::NotADatabase) => OpenError::NotOurs { place },
         Some(ErrorCode::DatabaseCorrupt) => OpenError::Damaged { place, cause: error.to_string() },
         Some(ErrorCode::DiskFull) => OpenError::Full { place },
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => OpenError::Busy { place },
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            let holder = writer_of(&place);
+            OpenError::Busy { place, holder }
+        }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => OpenError::Unusable {
             what: "write to",
             place,

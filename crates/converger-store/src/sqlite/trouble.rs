@@ -5,6 +5,7 @@ use std::path::Path;
 use converger_core::apply::Malformed;
 use rusqlite::ErrorCode;
 
+use super::holder::writer_of;
 use crate::StoreError;
 
 /// Why a statement or a row was no use.
@@ -68,7 +69,10 @@ impl Trouble {
             Self::Full => Failure::Survived(StoreError::Full { place }),
             Self::Sql(error) => match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => Failure::Survived(StoreError::Full { place }),
-                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Failure::Survived(StoreError::Busy { place }),
+                Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                    let holder = writer_of(&place);
+                    Failure::Survived(StoreError::Busy { place, holder })
+                }
                 _ => Failure::Fatal(format!("{}: {error}", place.display())),
             },
         }

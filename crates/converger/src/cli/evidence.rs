@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use converger_core::apply::RunId;
+use converger_core::apply::{OperationId, RunId};
 use converger_core::evidence::KINDS;
 use converger_core::guest::Vmid;
+
+use super::Overwrite;
 
 /// Which ledger.
 #[derive(Args, Debug)]
@@ -64,6 +66,17 @@ Examples:
 What happened between that copy and the restore is lost here and not in the environment: look there first. The \
 reason is recorded.")]
     Resync(Resyncing),
+    /// Replace the key that signs checkpoints, because it was lost or must not be used any more
+    #[command(after_help = "\
+Examples:
+  converger ledger rekey --reason \"the disk with the key broke\"
+  converger ledger rekey --reason \"...\" --checkpoint web/checkpoint
+  converger ledger rekey --reason \"it leaked\" --replace-key
+
+A new key is made, and an entry names it with who replaced the old one and why. The last checkpoint of the old key stays \
+in that entry as evidence: that of --checkpoint or of the witness, or one that the old key signs now where it is still there. \
+Whoever checks this ledger needs the new key from you: a ledger that names its own new key proves nothing to them.")]
+    Rekey(Rekeying),
     /// Let go of old readings that no open decision needs; entries stay for ever
     #[command(after_help = "\
 Examples:
@@ -89,6 +102,22 @@ pub(crate) struct Pruning {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Why the key is replaced.
+#[derive(Args, Debug)]
+pub(crate) struct Rekeying {
+    #[command(flatten)]
+    pub(crate) place: LedgerPlace,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
+    /// The last checkpoint of the old key that somebody kept, such as that of an export
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Replace a key that is still there
+    #[arg(long)]
+    pub(crate) replace_key: bool,
 }
 
 /// Why a state directory is taken back into service.
@@ -145,6 +174,8 @@ pub(crate) struct Exporting {
     pub(crate) place: LedgerPlace,
     /// The directory; an earlier export of the same ledger is extended
     pub(crate) directory: PathBuf,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
 }
 
 /// What is proven.
@@ -157,6 +188,8 @@ pub(crate) struct Proving {
     /// The file to write [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
 }
 
 /// What is checked, and with what.
@@ -170,6 +203,9 @@ pub(crate) struct Verifying {
     /// The key of the ledger, or a file that has it
     #[arg(long, value_name = "KEY")]
     pub(crate) key: Option<String>,
+    /// The operation that a receipt has to be about; a receipt of another one is no evidence of it
+    #[arg(long, value_name = "ID", requires = "path", value_parser = operation_id)]
+    pub(crate) operation: Option<OperationId>,
     /// A checkpoint that was seen before: the record must be that one, or have grown out of it
     #[arg(long, value_name = "FILE")]
     pub(crate) since: Option<PathBuf>,
@@ -203,6 +239,8 @@ pub(crate) struct Reproducing {
     /// Write the plan that came out to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) overwrite: Overwrite,
     #[command(flatten)]
     pub(crate) source: LedgerSource,
     /// Print it as JSON
@@ -238,6 +276,10 @@ pub(crate) struct Backtesting {
     /// Print it as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn operation_id(text: &str) -> Result<OperationId, String> {
+    OperationId::new(text).ok_or_else(|| "this is not the id of an operation; `ops list` shows them".to_owned())
 }
 
 fn run_id(text: &str) -> Result<RunId, String> {

@@ -20,6 +20,7 @@ use converger_engine::schedule::OnFailure;
 use converger_runtime::environment::check_contract;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::unconfigured_error;
+use converger_runtime::report::HeldBefore;
 use converger_runtime::{
     Environment, EnvironmentReader, ExpectedPlan, Opened, Planned, Question, Run, RunAdmission, RunReport, RunRequest,
 };
@@ -42,7 +43,7 @@ pub(super) async fn apply(arguments: &Apply) -> Result<End, Stop> {
     ask::check_digest(arguments)?;
     if let Some(path) = &result::path(arguments) {
         super::not_an_input(path, &arguments.source, arguments.plan.as_ref())?;
-        result::check_path(path)?;
+        result::check_path(path, arguments)?;
     }
     if arguments.source.look.replay.is_some() {
         return show_recorded(arguments).await;
@@ -106,7 +107,7 @@ fn read_expected(path: &Path) -> Result<ExpectedPlan, Stop> {
 async fn run(arguments: &Apply, environment: &Environment, request: RunRequest) -> Result<End, Stop> {
     let run = environment.start_run(request).await?;
     // A held guest outweighs a refusal: what is refused is known.
-    let refused = if run.has_held() { End::Held } else { End::Refused };
+    let refused = if run.held_before() == HeldBefore::InScope { End::Held } else { End::Refused };
     if run.staleness().is_some() {
         return end_stale(arguments, run, refused).await;
     }

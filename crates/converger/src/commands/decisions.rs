@@ -26,6 +26,7 @@ use super::ledger::broken;
 use super::{Stop, shown};
 use crate::cli::{Diff, Reproducing};
 use crate::exit::End;
+use crate::files::{OwnFile, Replaces};
 use crate::render::{self, styled, theirs};
 use crate::{config, files, output, screen};
 use fate::Fate;
@@ -181,7 +182,11 @@ impl Decided {
 
 pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
     let place = Place::of(&arguments.source);
-    arguments.out.as_deref().map_or(Ok(()), |out| place.keeps_clear(out))?;
+    let replaces = Replaces::own(OwnFile::PLAN, arguments.overwrite.overwrite);
+    if let Some(out) = &arguments.out {
+        place.keeps_clear(out)?;
+        super::may_replace(out, replaces)?;
+    }
     let (made, recalled, others) = place.read(|record, decided| {
         let made = decided.named(&arguments.what)?;
         let recalled = decided.again(record, made)?;
@@ -190,7 +195,8 @@ pub(super) fn reproduce_command(arguments: &Reproducing) -> Result<End, Stop> {
     })?;
     if let Some(out) = &arguments.out {
         let judged = recalled.decide();
-        crate::files::replace(out, |file| write_plan(file, &judged, Provenance::Replay)).map_err(|error| super::unwritten(out, &error))?;
+        files::replace(out, replaces, |file| write_plan(file, &judged, Provenance::Replay))
+            .map_err(|error| super::unwritten(out, &error))?;
     }
     let written = if arguments.json {
         output::json(|out| writeln!(out, "{}", as_json(&made, &others)))

@@ -195,19 +195,24 @@ fn live(rule: &Rule) -> &'static str {
     }
 }
 
-pub(super) fn contract(as_json: bool) -> Result<End, Stop> {
+pub(super) fn contract(as_json: bool, verbose: bool) -> Result<End, Stop> {
     let report = contract::check();
     let end = if report.holds() { End::Done } else { End::Broken };
-    print(&contract_text(&report), &contract_json(&report), as_json, end)
+    print(&contract_text(&report, verbose), &contract_json(&report), as_json, end)
 }
 
-fn contract_text(report: &Report) -> String {
+fn contract_text(report: &Report, verbose: bool) -> String {
     let mut text = String::new();
     for guarantee in &report.guarantees {
-        let _ = writeln!(text, "{} {}", styled(render::BOLD, format!("{:<4}", guarantee.id)), guarantee.title);
-        for test in &guarantee.tests {
+        let tests = render::counted(u64::try_from(guarantee.tests.len()).unwrap_or(u64::MAX), "test");
+        let id = styled(render::BOLD, format!("{:<4}", guarantee.id));
+        let _ = writeln!(text, "{id} {} {}", guarantee.title, styled(render::DIM, format!("({tests})")));
+        for test in guarantee.tests.iter().filter(|_| verbose) {
             let _ = writeln!(text, "       {}", styled(render::DIM, test));
         }
+    }
+    if !verbose {
+        let _ = writeln!(text, "{}", styled(render::DIM, "--verbose names the tests"));
     }
     let _ = writeln!(text, "\ntext of the guarantees   {} {}", mark(report.design.holds()), report.design.found);
     let _ = writeln!(text, "golden plan vectors      {} {}", mark(report.vectors.holds()), report.vectors.found);

@@ -3,6 +3,7 @@
 //! What never enters: what is declared of a guest and what is left out. The core decides that.
 
 use std::fmt::Write as _;
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +20,7 @@ use serde_json::{Value as Json, json};
 use super::{Stop, inputs, shown};
 use crate::cli::Adoption;
 use crate::exit::End;
+use crate::files::Replaces;
 use crate::render::{self, counted, styled, theirs};
 use crate::{config, files, output};
 
@@ -30,7 +32,10 @@ pub(super) async fn init(adoption: &Adoption) -> Result<End, Stop> {
     let observation = inputs::observe(&adoption.look, config, &environment, &scope).await?.observation;
     let scaffold = scaffold(&observation, &scope);
     if let (Scaffold::Declared { text, .. }, Some(path)) = (&scaffold, &out) {
-        files::create(path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(path, &error))?;
+        let write = |file: &mut File| file.write_all(text.as_bytes());
+        let written =
+            if adoption.overwrite.overwrite { files::replace(path, Replaces::Anything, write) } else { files::create(path, write) };
+        written.map_err(|error| unwritten(path, &error))?;
         let _ = writeln!(anstream::stderr(), "{}", render::wrote(path, None));
     }
     let end = if matches!(scaffold, Scaffold::Declared { .. }) { End::Done } else { End::Refused };
@@ -70,7 +75,7 @@ fn environment(adoption: &Adoption) -> Result<EnvironmentName, Stop> {
     }
 }
 
-/// The file to write, if one is. It must not be there: what somebody declared is not this command's to replace.
+/// The file to write, if one is. It must not be there: what somebody declared is replaced only where they say `--overwrite`.
 fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
     let path = match &adoption.out {
         Some(named) => named.clone(),
@@ -87,7 +92,7 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
         let stop = Stop::input(format!("{name} would be read as JSON, and YAML is written"));
         return Err(stop.help("name a file that ends in .yaml"));
     }
-    if path.symlink_metadata().is_ok() {
+    if path.symlink_metadata().is_ok() && !adoption.overwrite.overwrite {
         return Err(there(&name));
     }
     Ok(Some(path))
@@ -96,7 +101,7 @@ fn out(adoption: &Adoption) -> Result<Option<PathBuf>, Stop> {
 fn there(name: &str) -> Stop {
     Stop::input(format!("{name} is there already, and is not written over"))
         .code(Code::FileTaken)
-        .help("name another file with --out, or print with --dry-run and take over what you need")
+        .help("name another file with --out, print with --dry-run and take over what you need, or add `--overwrite` to replace it")
 }
 
 /// Somebody may have made the file since it was looked for.

@@ -33,11 +33,11 @@ pub(super) async fn lab(arguments: &Lab) -> Result<End, Stop> {
     let clock = arguments.clock.map_or(Clock::Real { speed: arguments.speed }, |step_ms| Clock::Virtual { step_ms });
     // Made before anything is written or listened on: what cannot be is said first.
     let world = Server::world_of(&setting, clock).map_err(|error| no_world(arguments, &error))?;
-    let room = arguments.into.as_deref().map(Room::claim).transpose()?;
+    let room = arguments.into.as_deref().map(|into| Room::claim(into, arguments.overwrite.overwrite)).transpose()?;
     let new = || identity(&setting);
     let identity = room.as_ref().map_or_else(new, |room| room.identity(new))?;
     let invitation = Invitation::new(&setting, &identity, clock);
-    let recorder = arguments.record.as_deref().map(Recorder::open).transpose()?;
+    let recorder = arguments.record.as_deref().map(|path| Recorder::open(path, arguments.overwrite.overwrite)).transpose()?;
     let watcher = watcher(setting.flavour, !arguments.quiet, recorder.clone());
     let options = Options { listen: SocketAddr::new(LOOPBACK, arguments.port), clock, identity, watcher };
     let server = Server::bind_world(world, options).await.map_err(|error| unserved(&error))?;

@@ -6,6 +6,7 @@ mod export;
 mod lines;
 mod prove;
 mod prune;
+mod rekey;
 mod when;
 
 use std::collections::VecDeque;
@@ -27,6 +28,7 @@ use super::verify::Export;
 use super::{Stop, people, shown};
 use crate::cli::{Exporting, Ledger, LedgerPlace, LedgerSource, Proving, Resyncing, ShowingEntry, Tailing};
 use crate::exit::End;
+use crate::files::{OwnFile, Replaces};
 use crate::{fatal, files, host, output, screen};
 
 pub(super) use export::blob_path;
@@ -51,6 +53,7 @@ pub(super) async fn ledger(ledger: &Ledger) -> Result<End, Stop> {
         Ledger::Export(exporting) => export(exporting).await,
         Ledger::Prove(proving) => prove(proving).await,
         Ledger::Resync(resyncing) => resync(resyncing).await,
+        Ledger::Rekey(rekeying) => rekey::rekey(rekeying).await,
         Ledger::Prune(pruning) => prune::prune(pruning).await,
     }
 }
@@ -216,14 +219,17 @@ async fn print_key(place: &LedgerPlace) -> Result<End, Stop> {
 
 async fn export(exporting: &Exporting) -> Result<End, Stop> {
     let signed = sign(exporting.place.config.as_deref()).await?;
-    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))? {
+    let exported = match signed.shelf.read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))? {
         Some(exported) => exported,
         // Something was let go after it was signed, and the entry that says so is not among those that are: once more, with it.
         None => {
             let signed = sign(exporting.place.config.as_deref()).await?;
             let lost =
                 || Stop::broken(Code::EvidenceMissing, "something that entries name is not kept, and no entry says that it was let go");
-            signed.shelf.read(|book| export::export(book, &signed, &exporting.directory))?.ok_or_else(lost)?
+            signed
+                .shelf
+                .read(|book| export::export(book, &signed, &exporting.directory, exporting.overwrite.overwrite))?
+                .ok_or_else(lost)?
         }
     };
     let directory = files::shown(&exporting.directory);
@@ -253,13 +259,17 @@ async fn resync(resyncing: &Resyncing) -> Result<End, Stop> {
 }
 
 async fn prove(proving: &Proving) -> Result<End, Stop> {
+    let replaces = Replaces::own(OwnFile::Receipt, proving.overwrite.overwrite);
+    if let Some(path) = &proving.out {
+        super::not_kept(path, proving.place.config.as_deref())?;
+        super::may_replace(path, replaces)?;
+    }
     let signed = sign(proving.place.config.as_deref()).await?;
     let (what, receipt) = signed.shelf.read(|book| prove::prove(book, &signed, &proving.what))?;
     match &proving.out {
         None => shown(write!(io::stdout(), "{receipt}"), End::Done),
         Some(path) => {
-            super::not_kept(path, proving.place.config.as_deref())?;
-            files::replace(path, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
+            files::replace(path, replaces, |file| file.write_all(receipt.as_bytes())).map_err(|error| super::unwritten(path, &error))?;
             let text = format!("{what} is proven by {0}; `converger verify {0} --key ...` checks it alone\n", files::shown(path));
             shown(write!(anstream::stdout(), "{text}"), End::Done)
         }

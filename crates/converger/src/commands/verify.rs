@@ -41,9 +41,11 @@ struct Whole {
     notes: Vec<String>,
     /// What a receipt proves, for programs.
     proven: Option<serde_json::Value>,
+    /// Whether the key came with what it signs.
+    is_key_unverified: bool,
 }
 
-const UNTRUSTED_KEY: &str = "the key is the one that lies beside the log: compare it with what `converger ledger key` prints at its source";
+const UNTRUSTED_KEY: &str = "the key is not verified: it was read from the export itself, and whoever made that could have made both; get the key from its source (`converger ledger key` prints it there), and verify again with `--key KEY`";
 
 impl Whole {
     fn noting(mut self, note: &str) -> Self {
@@ -70,6 +72,11 @@ pub(super) fn verify(arguments: &Verifying) -> Result<End, Stop> {
 
 fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
     let key = arguments.key.as_deref().map(verifier).transpose()?;
+    if arguments.operation.is_some() && arguments.path.as_ref().is_none_or(|path| arguments.db || path.is_dir()) {
+        let text = "--operation says what a receipt has to be about, and this is none";
+        return Err(Stop::input(text)
+            .help("name a receipt, as `converger ledger prove` writes it; `converger ops show` tells of an operation here"));
+    }
     Ok(match &arguments.path {
         None => in_database(arguments, &LedgerLocation::from_config(arguments.config.as_deref())?, key)?,
         Some(path) if arguments.db => in_database(arguments, &LedgerLocation::from_directory(path), key)?,
@@ -77,15 +84,14 @@ fn checked(arguments: &Verifying) -> Result<Whole, Stop> {
             let is_theirs = key.is_none();
             let key = key.map_or_else(|| directory::beside(path), Ok)?;
             let since = since(arguments)?;
-            since.as_ref().map_or(Ok(()), |since| since.is_signed_by(&key))?;
             let whole = directory::verify(path, key, since.as_ref()).map_err(given)?;
-            if is_theirs { whole.noting(UNTRUSTED_KEY) } else { whole }
+            if is_theirs { Whole { is_key_unverified: true, ..whole }.noting(UNTRUSTED_KEY) } else { whole }
         }
         Some(_) if arguments.since.is_some() => {
             let text = "a receipt proves what is in it, and not what came before or after it: --since has no place there";
             return Err(Stop::input(text).help("check an export or a state directory with it"));
         }
-        Some(path) => receipt::verify(path, key).map_err(given)?,
+        Some(path) => receipt::verify(path, key, arguments.operation.as_ref()).map_err(given)?,
     })
 }
 
@@ -105,11 +111,8 @@ fn in_database(arguments: &Verifying, shelf: &LedgerLocation, key: Option<Verifi
         let help = "give a checkpoint of it too that somebody kept (--since FILE), or check an export of it";
         return Err(Stop::input(text).help(help));
     }
+    // Which key signed it is known once the entries were read.
     let since = since(arguments)?;
-    // Without a key it is that of the ledger, which is known once its entries were read.
-    if let (Some(since), Some(key)) = (&since, &key) {
-        since.is_signed_by(key)?;
-    }
     let whole = shelf.read(|book| database::verify(book, key.as_ref(), since.as_ref()))?;
     witness::check_ledger(&shelf.directory, shelf.witness.as_deref())?;
     Ok(whole)
@@ -154,7 +157,12 @@ fn verifier(text: &str) -> Result<Verifier, Stop> {
 }
 
 fn text(whole: &Whole) -> String {
-    let mut text = format!("{} {}\n", styled(render::GREEN.bold(), "whole:"), whole.what);
+    let head = if whole.is_key_unverified {
+        styled(render::YELLOW.bold(), "whole under an unverified key:")
+    } else {
+        styled(render::GREEN.bold(), "whole:")
+    };
+    let mut text = format!("{head} {}\n", whole.what);
     if let Some(root) = &whole.root {
         let _ = writeln!(text, "  {} {} entries, root {root}", styled(render::CYAN, "ledger"), whole.entries);
     }
@@ -173,7 +181,7 @@ fn text(whole: &Whole) -> String {
 fn as_json(whole: &Whole) -> serde_json::Value {
     json!({
         "schema": "converger.verified/1", "whole": true, "what": whole.what, "entries": whole.entries, "root": whole.root,
-        "key": whole.verifier.as_ref().map(ToString::to_string), "gone": whole.gone, "notes": whole.notes, "proven": whole.proven,
+        "key": whole.verifier.as_ref().map(ToString::to_string), "key_verified": !whole.is_key_unverified, "gone": whole.gone, "notes": whole.notes, "proven": whole.proven,
     })
 }
 

@@ -111,11 +111,11 @@ fn who_dies_while_the_witness_is_begun_takes_nothing_out_of_service() {
         let plain = fs::read_to_string(bed.stage.path("converger.toml")).expect("there");
         fs::create_dir(bed.stage.path("elsewhere")).expect("made");
         bed.stage.put("converger.toml", &format!("{plain}[ledger]\nwitness = \"elsewhere/witness\"\n"));
-        let (inject, program) = (format!("inject=/^rename:signal=KILL:when={nth}"), env!("CARGO_BIN_EXE_converger"));
+        let (inject, program) = (format!("inject=linkat:signal=KILL:when={nth}"), env!("CARGO_BIN_EXE_converger"));
         let hold = [program, "hold", "lab", "103", "--reason", "first"];
-        let arguments = [&["-f", "-qq", "-o", "strace", "-e", "trace=/^rename", "-e", &inject][..], &hold].concat();
+        let arguments = [&["-f", "-qq", "-o", "strace", "-e", "trace=linkat", "-e", &inject][..], &hold].concat();
         let ended: Said = bed.stage.homely("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)").into();
-        assert_eq!(ended.code, None, "killed at rename {nth}: {ended:?}");
+        assert_eq!(ended.code, None, "killed at linkat {nth}: {ended:?}");
         bed.told(&["hold", "lab", "102", "--reason", "second"], 0);
         assert!(fs::read_to_string(bed.stage.path("elsewhere/witness")).expect("told").contains("\n3\n"), "two holds and a key");
         bed.told(&["verify"], 0);

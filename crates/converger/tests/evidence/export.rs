@@ -356,17 +356,42 @@ fn a_replaced_key_is_noticed() {
     bed.check_broken(&["verify", "changed", "--key", &other.verifier().to_string()], &named);
 }
 
-/// What nobody signed is not part of the record, whoever laid it there.
+/// What no entry names is not part of the record, whoever put it there.
 #[test]
-fn what_lies_among_the_named_things_and_is_none_of_them_is_told() {
+fn a_blob_that_no_entry_names_or_under_a_wrong_digest_is_a_fault() {
     let (bed, files, key, _) = exported();
-    let mut more = files.clone();
-    more.0.insert(format!("blob/sha256/{}", "0".repeat(64)), b"nobody's".to_vec());
-    more.write(&bed.stage.path("changed"));
-    let told = bed.told(&["verify", "changed", "--key", &key], 0);
-    assert!(told.contains("something lies below `blob` that no entry names"), "{told}");
+    let own = converger_core::artifact::Digest::of_bytes(b"nobody's").to_string().replace("sha256:", "");
+    let zeros = "0".repeat(64);
+    for (name, words) in [
+        (format!("blob/sha256/{zeros}"), format!("blob/sha256/{zeros} is stored under a wrong digest: its bytes have sha256:{own}")),
+        (format!("blob/sha256/{own}"), format!("blob/sha256/{own} is named by no entry")),
+        ("blob/sha256/notes".to_owned(), "blob/sha256/notes is no part of an export: its name is no digest".to_owned()),
+        ("blob/notes".to_owned(), "blob/notes is no part of an export".to_owned()),
+    ] {
+        let mut more = files.clone();
+        more.0.insert(name, b"nobody's".to_vec());
+        more.write(&bed.stage.path("changed"));
+        bed.check_broken(&["verify", "changed", "--key", &key], &words);
+    }
     files.write(&bed.stage.path("changed"));
-    assert!(!bed.told(&["verify", "changed", "--key", &key], 0).contains("no entry names"), "what was exported has nothing of the kind");
+    bed.told(&["verify", "changed", "--key", &key], 0);
+}
+
+/// Whoever made an export can have made its key too.
+#[test]
+fn an_export_that_brings_its_own_key_is_told_to_be_unverified() {
+    let (bed, _, key, _) = exported();
+    bed.export("given");
+    let told = bed.told(&["verify", "given"], 0);
+    assert!(told.starts_with("whole under an unverified key: given"), "{told}");
+    assert!(
+        told.contains("the key is not verified: it was read from the export itself") && told.contains("verify again with `--key KEY`"),
+        "{told}"
+    );
+    let json =
+        |arguments: &[&str]| serde_json::from_str::<serde_json::Value>(&bed.told(arguments, 0)).expect("JSON")["key_verified"].clone();
+    assert_eq!(json(&["verify", "given", "--json"]), false);
+    assert_eq!(json(&["verify", "given", "--key", &key, "--json"]), true);
 }
 
 /// A pipe or a directory where a file belongs is no trouble of the disk: the export is not what it was.

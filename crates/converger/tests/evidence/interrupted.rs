@@ -10,7 +10,7 @@ use crate::files::Files;
 use crate::oracle::accept;
 
 /// All calls by which an export leaves something.
-const CALLS: [&str; 4] = ["write", "fsync,fdatasync", "/^mkdir", "/^rename"];
+const CALLS: [&str; 5] = ["write", "fsync,fdatasync", "/^mkdir", "linkat", "/^rename"];
 
 /// More calls than an export makes: the loop ends before, with one that nothing happened to.
 const CALLS_MAX: u64 = 400;

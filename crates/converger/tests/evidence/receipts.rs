@@ -153,3 +153,57 @@ fn an_entry_that_is_another_elsewhere_or_of_another_log_proves_nothing() {
     check_refused(&bed, &stranger().verifier().to_string(), "another key", &sheaf, "receipt.txt proves nothing: ");
     check_refused(&bed, &key, "nothing", &Sheaf { proven: Vec::new(), ..sheaf }, "receipt.txt: this is no receipt");
 }
+
+/// What proves nothing more is not what was written.
+#[test]
+fn a_line_that_is_repeated_in_a_receipt_is_a_fault() {
+    let (bed, key, [sheaf, _]) = bed();
+    let mut kept = sheaf.clone();
+    kept.kept.push(kept.kept[0].clone());
+    check_refused(&bed, &key, "given along twice", &kept, "receipt.txt: line 3 is there twice");
+    let mut signed = sheaf.clone();
+    let signature = signed.checkpoint.lines().last().expect("a signature").to_owned();
+    signed.checkpoint = format!("{}{signature}\n", signed.checkpoint);
+    check_refused(&bed, &key, "signed twice", &signed, " is there twice");
+    let entry = bed.told(&["ledger", "prove", "0"], 0);
+    bed.stage.put("receipt.txt", &format!("{entry}{}\n", entry.lines().last().expect("a signature")));
+    bed.check_broken(&["verify", "receipt.txt", "--key", &key], " is there twice");
+}
+
+#[test]
+fn changed_line_endings_are_told_as_that() {
+    let (bed, key, [sheaf, _]) = bed();
+    for text in [sheaf.to_text(), bed.told(&["ledger", "prove", "0"], 0)] {
+        bed.stage.put("receipt.txt", &text.replace('\n', "\r\n"));
+        bed.check_broken(&["verify", "receipt.txt", "--key", &key], "receipt.txt: its line endings were changed");
+    }
+    let export = bed.export("given");
+    let checkpoint = std::fs::read_to_string(export.join("checkpoint")).expect("there");
+    std::fs::write(export.join("checkpoint"), checkpoint.replace('\n', "\r\n")).expect("written");
+    bed.check_broken(&["verify", "given", "--key", &key], "checkpoint: its line endings were changed");
+}
+
+#[test]
+fn a_receipt_of_another_operation_is_no_evidence_of_the_one_that_is_asked_for() {
+    let (bed, key, [sheaf, _]) = bed();
+    let ids =
+        ["ASC", "DESC"].map(|order| Forger::at(&bed.state()).text(&format!("SELECT id FROM operations ORDER BY seq {order} LIMIT 1")));
+    bed.stage.put("receipt.txt", &sheaf.to_text());
+    let about = |id: &str| ["verify", "receipt.txt", "--key", &key, "--operation", id].map(str::to_owned);
+    let words = |words: &[String]| words.iter().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let run = |words: &str| bed.run(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(run(&words(&about(&ids[0]))).code, Some(0));
+    let said = run(&words(&about(&ids[1])));
+    assert_eq!((said.code, said.out.as_str()), (Some(6), ""), "{said:?}");
+    let told =
+        format!("error[evidence-missing]: receipt.txt does not prove the operation {}: it is about the operation {}", ids[1], ids[0]);
+    assert!(said.err.contains(&told), "{said:?}");
+    // An entry of the operation by itself, and one of another.
+    for (index, code) in [(sheaf.proven[7].index, 0), (0, 6)] {
+        bed.stage.put("receipt.txt", &bed.told(&["ledger", "prove", &index.to_string()], 0));
+        assert_eq!(run(&words(&about(&ids[0]))).code, Some(code), "entry {index}");
+    }
+    bed.check_ended(&["verify", "--operation", &ids[0]], 2, "--operation");
+    bed.export("given");
+    bed.check_ended(&["verify", "given", "--operation", &ids[0]], 2, "--operation says what a receipt has to be about");
+}

@@ -8,12 +8,13 @@ use converger_core::apply::End as Fate;
 use converger_core::guest::EnvironmentName;
 use converger_engine::driver::{Report, Reported};
 use converger_runtime::RunReport;
+use converger_runtime::report::{HeldBefore, RESULT_SCHEMA};
 use serde_json::Value as Json;
 
 use super::super::Stop;
 use super::board;
 use crate::cli::Apply;
-use crate::files;
+use crate::files::{self, OwnFile, Replaces};
 use crate::render::{self, counted, styled};
 
 /// Writes the result where it is wanted, and says what became of the steps.
@@ -43,7 +44,7 @@ fn keep(arguments: &Apply, document: &Json) -> Result<(), (PathBuf, io::Error)> 
     let Some(path) = path(arguments) else { return Ok(()) };
     // In one piece: written word by word it would be a thousand calls, and as many places to be interrupted at.
     let text = format!("{document}\n");
-    match files::replace(&path, |file| file.write_all(text.as_bytes())) {
+    match files::replace(&path, replaces(arguments), |file| file.write_all(text.as_bytes())) {
         Ok(()) => {
             let _ = writeln!(anstream::stderr(), "{}", render::wrote(&path, None));
             Ok(())
@@ -61,22 +62,26 @@ fn text(run: &RunReport) -> String {
     if !open.is_empty() {
         let _ = write!(text, "\n{open}");
     }
-    let is_well = report.end() == Fate::Done && run.left_out == 0 && !run.has_held;
+    let is_well = report.end() == Fate::Done && run.left_out == 0 && run.held_before != HeldBefore::InScope;
     let style = if is_well { render::GREEN } else { render::RED };
-    let held_in = run.has_held.then_some(&run.environment);
-    let _ = writeln!(text, "\n{}", styled(style.bold(), summary(report, run.left_out, held_in)));
+    let _ = writeln!(text, "\n{}", styled(style.bold(), summary(run)));
     text
 }
 
-fn summary(report: &Report, left_out: u64, held_in: Option<&EnvironmentName>) -> String {
+fn summary(run: &RunReport) -> String {
+    let (report, environment) = (&run.operations, &run.environment);
     let steps = u64::try_from(report.operations().len()).unwrap_or(u64::MAX);
     let mut text = if steps == 0 { "Nothing to do".to_owned() } else { format!("{}: {}", counted(steps, "step"), counts(report)) };
-    if left_out > 0 {
-        let _ = write!(text, "; {} refused and left out", counted(left_out, "guest"));
+    if run.left_out > 0 {
+        let _ = write!(text, "; {} refused and left out", counted(run.left_out, "guest"));
     }
-    if let Some(environment) = held_in {
-        let _ = write!(text, "; what was held before still is: `converger ops list {environment} --held`");
-    }
+    let _ = match run.held_before {
+        HeldBefore::Nowhere => Ok(()),
+        HeldBefore::OutOfScope => {
+            write!(text, "; operations on guests outside of the scope are held: `converger ops list {environment} --held`")
+        }
+        HeldBefore::InScope => write!(text, "; what was held before still is: `converger ops list {environment} --held`"),
+    };
     text
 }
 
@@ -95,14 +100,21 @@ pub(super) fn path(arguments: &Apply) -> Option<PathBuf> {
 }
 
 /// Whether a result can be written there: found out before there is one.
-pub(super) fn check_path(path: &Path) -> Result<(), Stop> {
+pub(super) fn check_path(path: &Path, arguments: &Apply) -> Result<(), Stop> {
     let room = path.parent().filter(|room| !room.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.file_name().is_some() && !room.is_dir() {
         return Err(Stop::input(format!("{} cannot be written: there is no directory {}", files::shown(path), files::shown(room)))
             .help("make it, or name another file with --out"));
     }
-    files::is_replaceable(path)
-        .map_err(|error| Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"))
+    files::is_replaceable(path, replaces(arguments)).map_err(|error| match files::is_taken(&error) {
+        true => super::super::unwritten(path, &error),
+        false => Stop::input(format!("{} cannot be written: {error}", files::shown(path))).help("name another file with --out"),
+    })
+}
+
+/// The result of an earlier run is replaced, and nothing else.
+fn replaces(arguments: &Apply) -> Replaces<'static> {
+    Replaces::own(OwnFile::Json(RESULT_SCHEMA), arguments.overwrite.overwrite)
 }
 
 /// What was done is done, and the journal has it.

@@ -71,7 +71,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     /// Makes the file, or empties the record that is there.
-    pub(super) fn open(path: &Path) -> Result<Arc<Self>, Stop> {
+    pub(super) fn open(path: &Path, overwrite: bool) -> Result<Arc<Self>, Stop> {
         // Whoever reads along at a pipe may stop, and then the lab would stop with them.
         let is_pipe = |there: Metadata| there.file_type().is_fifo() || there.file_type().is_socket();
         if fs::metadata(path).is_ok_and(is_pipe) {
@@ -81,9 +81,11 @@ impl Recorder {
         let open = File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
         let file = open.map_err(|error| unwritten(path, &error))?;
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            if !is_record(&file) {
+            if !overwrite && !is_record(&file) {
                 let text = format!("{} is there and is no record of a lab, so that it is not written over", files::shown(path));
-                return Err(Stop::input(text).code(Code::FileTaken).help("name a new file with --record"));
+                return Err(Stop::input(text)
+                    .code(Code::FileTaken)
+                    .help("name a new file with --record, or add `--overwrite` to replace it"));
             }
             file.set_len(0).and_then(|()| io::Seek::rewind(&mut &file)).map_err(|error| unwritten(path, &error))?;
         }
@@ -165,11 +167,11 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let world = room.path().join("world.yaml");
         std::fs::write(&world, "nodes: { pve1: {} }\n").expect("written");
-        assert!(Recorder::open(&world).is_err(), "a world is no record");
+        assert!(Recorder::open(&world, false).is_err(), "a world is no record");
         assert_eq!(std::fs::read_to_string(&world).expect("read"), "nodes: { pve1: {} }\n");
         let path = room.path().join("requests.jsonl");
         for _ in 0..2 {
-            Recorder::open(&path).unwrap_or_else(|_| panic!("refused")).keep(&record(), &Form::Raw);
+            Recorder::open(&path, false).unwrap_or_else(|_| panic!("refused")).keep(&record(), &Form::Raw);
             let text = std::fs::read_to_string(&path).expect("read");
             assert_eq!(text.lines().count(), 1, "{text}");
             assert!(text.contains("username=root%40pam&password=...") && !text.contains("hunter2"), "{text}");
@@ -182,12 +184,12 @@ mod tests {
         let room = tempfile::tempdir().expect("a directory");
         let pipe = room.path().join("pipe");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a pipe");
-        assert!(Recorder::open(&pipe).is_err());
+        assert!(Recorder::open(&pipe, false).is_err());
     }
 
     #[test]
     fn a_line_that_cannot_be_written_is_known() {
-        let full = Recorder::open(Path::new("/dev/full")).unwrap_or_else(|_| panic!("refused"));
+        let full = Recorder::open(Path::new("/dev/full"), false).unwrap_or_else(|_| panic!("refused"));
         assert!(full.fault().is_none());
         full.keep(&record(), &Form::Raw);
         assert!(full.fault().is_some());

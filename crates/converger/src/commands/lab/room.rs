@@ -12,7 +12,7 @@ use converger_core::failure::Code;
 use converger_lab::server::Identity;
 
 use super::Stop;
-use crate::files;
+use crate::files::{self, OwnFile, Replaces};
 
 /// Certificates and keys, kept for the next time. A directory that has it is a lab's.
 const CERTIFICATE: &str = "lab.pem";
@@ -34,6 +34,8 @@ pub(super) struct Room {
     /// Locked: two labs would write over each other's files.
     _lock: File,
     config: Config,
+    /// A person said that files of others may be replaced.
+    overwrite: bool,
 }
 
 /// What is done about converger.toml.
@@ -46,13 +48,17 @@ enum Config {
 
 impl Room {
     /// Makes the directory, or finds it as a lab left it.
-    pub(super) fn claim(path: &Path) -> Result<Self, Stop> {
+    pub(super) fn claim(path: &Path, overwrite: bool) -> Result<Self, Stop> {
         let made = fs::create_dir_all(path)
             .map_err(|error| Stop::failed(format!("cannot make {}: {error}", files::shown(path))).code(Code::FileUnwritable));
         made.map_err(elsewhere)?;
-        no_stranger(path)?;
-        let config = found(&path.join(CONFIG))?;
-        let room = Self { path: path.to_owned(), _lock: lock(path)?, config };
+        let config = if overwrite {
+            Config::Write
+        } else {
+            no_stranger(path)?;
+            found(&path.join(CONFIG))?
+        };
+        let room = Self { path: path.to_owned(), _lock: lock(path)?, config, overwrite };
         room.is_over();
         Ok(room)
     }
@@ -93,19 +99,34 @@ impl Room {
     /// Writes a file that nobody else may read.
     pub(super) fn private(&self, name: &str, text: &str) -> Result<(), Stop> {
         let path = self.path.join(name);
-        files::replace_private(&path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(&path, &error))
+        // What of converger.toml may be replaced was found out when the directory was claimed.
+        let own = if name == SECRET { Replaces::Own(OwnFile::LabSecret) } else { Replaces::Anything };
+        files::replace_private(&path, self.replaces(&path, own, text), |file| file.write_all(text.as_bytes()))
+            .map_err(|error| unwritten(&path, &error))
     }
 
     /// Writes a file that anybody may read.
     pub(super) fn public(&self, name: &str, text: &str) -> Result<(), Stop> {
         let path = self.path.join(name);
-        files::replace(&path, |file| file.write_all(text.as_bytes())).map_err(|error| unwritten(&path, &error))
+        // The authority is that of the certificate that is kept, and stays the same with it.
+        let own = if name == CARD { Replaces::Own(OwnFile::LAB) } else { Replaces::Same(text.as_bytes()) };
+        files::replace(&path, self.replaces(&path, own, text), |file| file.write_all(text.as_bytes()))
+            .map_err(|error| unwritten(&path, &error))
+    }
+
+    /// What a lab left, what it would write again, or anything with `--overwrite`.
+    fn replaces<'t>(&self, path: &Path, own: Replaces<'t>, text: &'t str) -> Replaces<'t> {
+        let is_same = || files::read_at_most(path, text.len()).is_ok_and(|there| there.bytes == text.as_bytes());
+        if self.overwrite || is_same() { Replaces::Anything } else { own }
     }
 
     /// The lab is not there, and nobody is to look for it.
     pub(super) fn is_over(&self) {
-        // Where it cannot be removed it is only old, and whoever asks at its address finds nobody.
-        let _ = fs::remove_file(self.path.join(CARD));
+        let card = self.path.join(CARD);
+        if self.overwrite || files::is_own(&card, OwnFile::LAB) {
+            // Where it cannot be removed it is only old, and whoever asks at its address finds nobody.
+            let _ = fs::remove_file(card);
+        }
     }
 }
 
@@ -149,10 +170,13 @@ fn lock(room: &Path) -> Result<File, Stop> {
 
 fn foreign(path: &Path) -> Stop {
     let stop = Stop::input(format!("{} is there and was not left by a lab, so that it is not written over", files::shown(path)));
-    elsewhere(stop.code(Code::FileTaken))
+    stop.code(Code::FileTaken).help("name another directory with --into, or add `--overwrite` to replace it")
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> Stop {
+    if files::is_taken(error) {
+        return foreign(path);
+    }
     elsewhere(Stop::failed(format!("cannot write {}: {error}", files::shown(path))).code(Code::FileUnwritable))
 }
 

@@ -11,12 +11,14 @@ use std::path::Path;
 use converger_core::artifact::Digest;
 use converger_core::evidence::LetGo;
 use converger_core::failure::Code;
-use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile};
+use converger_ledger::{Bundle, Checkpoint, Hash, TILE_WIDTH, Tile, Verifier};
+use converger_runtime::ledger_key::NamedKeys;
 use converger_runtime::{LedgerReader, witness};
+use converger_store::key_named_in;
 
 use super::super::Stop;
 use super::{Signed, broken};
-use crate::files;
+use crate::files::{self, Replaces};
 
 /// What an export has.
 pub(super) struct Exported {
@@ -26,21 +28,25 @@ pub(super) struct Exported {
 }
 
 /// Writes the files. Nothing, where what entries name is not all there.
-pub(super) fn export(book: &LedgerReader, signed: &Signed, directory: &Path) -> Result<Option<Exported>, Stop> {
+pub(super) fn export(book: &LedgerReader, signed: &Signed, directory: &Path, overwrite: bool) -> Result<Option<Exported>, Stop> {
     let checkpoint = &signed.checkpoint;
     extends(book, directory, signed)?;
     is_alone(directory)?;
     files::tidy(directory, ROOMS_MAX).map_err(|error| unexported(directory, directory, &error))?;
+    let directory = &Directory { path: directory, overwrite };
     for tile in Tile::all(checkpoint.size) {
         let hashes = book.tile(tile)?;
-        put(directory, &tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
+        directory.put(&tile.path(), &hashes.iter().flat_map(|hash| hash.0).collect::<Vec<u8>>())?;
         if tile.level == 0 {
-            put(directory, &tile.entries_path(), &bundle(book, tile, &hashes)?)?;
+            directory.put(&tile.entries_path(), &bundle(book, tile, &hashes)?)?;
         }
     }
     let Some(kept) = blobs(book, directory, checkpoint.size)? else { return Ok(None) };
-    put(directory, "log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
-    put(directory, "checkpoint", signed.text.as_bytes())?;
+    let is_ours = |key: &str| keys(book, checkpoint.size).is_ok_and(|keys| keys.is_some_and(|keys| keys.has(key)));
+    let there = fs::read_to_string(directory.path.join("log.vkey")).is_ok_and(|there| is_ours(there.trim_end()));
+    Directory { overwrite: overwrite || there, ..*directory }.put("log.vkey", format!("{}\n", signed.signer.verifier()).as_bytes())?;
+    // What was there is an earlier checkpoint of this ledger.
+    Directory { overwrite: true, ..*directory }.put("checkpoint", signed.text.as_bytes())?;
     Ok(Some(Exported { entries: checkpoint.size, kept }))
 }
 
@@ -81,7 +87,10 @@ fn extends(book: &LedgerReader, directory: &Path, signed: &Signed) -> Result<(),
         read => read.map_err(|error| Stop::failed(format!("cannot read {}: {error}", files::shown(&path))).code(Code::FileUnreadable))?,
     };
     let shown = files::shown(directory);
-    let old = Checkpoint::verify(&old, &signed.signer.verifier()).map_err(|error| {
+    // An export from before the key was replaced is signed with the key of that time.
+    let size = Checkpoint::unverified(&old).map_or(u64::MAX, |old| old.size);
+    let then = keys(book, new.size)?.and_then(|keys| Verifier::parse(keys.at(size)).ok());
+    let old = Checkpoint::verify(&old, &then.unwrap_or_else(|| signed.signer.verifier())).map_err(|error| {
         Stop::input(format!("{shown} holds something else: {error}"))
             .code(Code::FileTaken)
             .help("name a directory that is empty or not there")
@@ -96,6 +105,16 @@ fn extends(book: &LedgerReader, directory: &Path, signed: &Signed) -> Result<(),
     }
     let text = format!("{shown} and the ledger here differ within their first {} entries", old.size);
     Err(broken(format!("{text}{}", given_up(book, new.size, &old)?)))
+}
+
+/// The keys that the entries name.
+fn keys(book: &LedgerReader, size: u64) -> Result<Option<NamedKeys>, Stop> {
+    let mut named = Vec::new();
+    book.each::<Stop>(0, size, |index, bytes| {
+        named.extend(key_named_in(bytes).map(|key| (index, key.into())));
+        Ok(())
+    })?;
+    Ok(NamedKeys::of(named))
 }
 
 /// Who gave up what was exported before, where an entry says so.
@@ -125,7 +144,7 @@ fn bundle(book: &LedgerReader, tile: Tile, hashes: &[Hash]) -> Result<Vec<u8>, S
 }
 
 /// Everything that entries name by digest and that is still kept. Nothing, where something is not there that no entry lets go.
-fn blobs(book: &LedgerReader, directory: &Path, size: u64) -> Result<Option<usize>, Stop> {
+fn blobs(book: &LedgerReader, directory: &Directory<'_>, size: u64) -> Result<Option<usize>, Stop> {
     let (mut named, mut let_go) = (BTreeSet::new(), LetGo::default());
     book.each::<Stop>(0, size, |index, bytes| {
         let entry = book.entry(index, bytes)?;
@@ -136,7 +155,7 @@ fn blobs(book: &LedgerReader, directory: &Path, size: u64) -> Result<Option<usiz
     let mut kept = 0;
     for digest in named {
         match book.blob(digest)? {
-            Some(bytes) => put(directory, &blob_path(digest), &bytes)?,
+            Some(bytes) => directory.put(&blob_path(digest), &bytes)?,
             None if let_go.contains(&digest) => continue,
             None => return Ok(None),
         }
@@ -150,26 +169,51 @@ pub(in super::super) fn blob_path(digest: Digest) -> String {
     format!("blob/{}", digest.to_string().replace(':', "/"))
 }
 
-/// Writes a file, unless it is there with these bytes.
-fn put(directory: &Path, path: &str, bytes: &[u8]) -> Result<(), Stop> {
-    let path = directory.join(path);
-    // Nor does a link lead there on the way.
-    let is_link = |room: &&Path| *room != directory && fs::symlink_metadata(room).is_ok_and(|there| there.is_symlink());
-    if let Some(link) = path.ancestors().skip(1).take_while(|room| room.starts_with(directory)).find(is_link) {
-        let stop = Stop::input(format!("{} is a link, and leads out of the export", files::shown(link))).code(Code::FileTaken);
-        return Err(stop.help("name a directory that is empty or not there"));
+/// The directory that is written to.
+struct Directory<'d> {
+    path: &'d Path,
+    /// A person said that files of others may be replaced.
+    overwrite: bool,
+}
+
+impl Directory<'_> {
+    /// Writes a file, unless it is there with these bytes. What a name of an export stands for never changes, so that a file with other bytes was
+    /// damaged, or is somebody else's.
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<(), Stop> {
+        let path = self.path.join(name);
+        self.has_no_link_to(&path)?;
+        let is_there = fs::symlink_metadata(&path).is_ok();
+        if is_there && files::read_at_most(&path, bytes.len()).is_ok_and(|there| there.bytes == bytes) {
+            return Ok(());
+        }
+        let write = |file: &mut fs::File| file.write_all(bytes);
+        let written = fs::create_dir_all(path.parent().unwrap_or(self.path)).and_then(|()| match is_there {
+            true => files::replace(&path, if self.overwrite { Replaces::Anything } else { Replaces::Same(bytes) }, write),
+            false => files::create_in_tidied(&path, write),
+        });
+        written.map_err(|error| if files::is_taken(&error) { taken(&path) } else { unexported(self.path, &path, &error) })
     }
-    // What a link leads to is somebody else's, and may be anything: also the key that signs this.
-    if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_file()) {
-        let stop = Stop::input(format!("{} is there and is no regular file", files::shown(&path))).code(Code::FileTaken);
-        return Err(stop.help("name a directory that is empty or not there"));
+
+    /// What a link leads to is outside of the export, and may be anything: also the key that signs it.
+    fn has_no_link_to(&self, path: &Path) -> Result<(), Stop> {
+        let is_link = |room: &&Path| *room != self.path && fs::symlink_metadata(room).is_ok_and(|there| there.is_symlink());
+        if let Some(link) = path.ancestors().skip(1).take_while(|room| room.starts_with(self.path)).find(is_link) {
+            let stop = Stop::input(format!("{} is a link, and leads out of the export", files::shown(link))).code(Code::FileTaken);
+            return Err(stop.help("name a directory that is empty or not there"));
+        }
+        if fs::symlink_metadata(path).is_ok_and(|there| !there.is_file()) {
+            let stop = Stop::input(format!("{} is there and is no regular file", files::shown(path))).code(Code::FileTaken);
+            return Err(stop.help("name a directory that is empty or not there"));
+        }
+        Ok(())
     }
-    if files::read_at_most(&path, bytes.len()).is_ok_and(|there| there.bytes == bytes) {
-        return Ok(());
-    }
-    let room = path.parent().unwrap_or(directory);
-    let written = fs::create_dir_all(room).and_then(|()| files::replace(&path, |file| file.write_all(bytes)));
-    written.map_err(|error| unexported(directory, &path, &error))
+}
+
+fn taken(path: &Path) -> Stop {
+    let text = format!("{} is not replaced: it is there with other bytes than this ledger exports", files::shown(path));
+    Stop::input(text).code(Code::FileTaken).help(
+        "if it is a damaged file of an earlier export, add `--overwrite` to replace it; otherwise name a directory that is empty or not there",
+    )
 }
 
 /// The checkpoint comes last: what it signs was there before it, and stays whole whatever became of the rest.

@@ -35,6 +35,7 @@ fn what(entry: &Entry) -> String {
             let readings = render::counted(digests.len() as u64, "reading");
             format!("{readings} of before {} by {}", moment::written(before_ms / 1000), theirs(by))
         }
+        Entry::Rekeyed { verifier, by, reason, .. } => format!("{} by {}: {}", theirs(verifier), theirs(by), theirs(reason)),
         Entry::Resync { by, reason, size, .. } => format!("by {} after {size} entries: {}", theirs(by), theirs(reason)),
     }
 }

@@ -38,11 +38,12 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("thaw", json!({ "by": text(), "environment": text() })),
         ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
+        ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
     ]
 }
 
 /// Members that an entry of a kind may be without.
-const OPTIONAL: [(&str, &str); 3] = [("refusal", "guest"), ("resync", "root"), ("run-started", "boot")];
+const OPTIONAL: [(&str, &str); 4] = [("refusal", "guest"), ("rekey", "checkpoint"), ("resync", "root"), ("run-started", "boot")];
 
 /// An entry of the ledger, as it is logged.
 pub(super) fn entry() -> Json {
@@ -76,9 +77,9 @@ pub(super) fn verified() -> Json {
         }),
     );
     let whole = object(
-        &["entries", "gone", "key", "notes", "proven", "root", "schema", "what", "whole"],
+        &["entries", "gone", "key", "key_verified", "notes", "proven", "root", "schema", "what", "whole"],
         json!({
-            "entries": count(), "gone": count(), "key": or_null(text()), "notes": list(text()), "proven": or_null(proven),
+            "entries": count(), "gone": count(), "key": or_null(text()), "key_verified": { "type": "boolean" }, "notes": list(text()), "proven": or_null(proven),
             "root": or_null(text()),
             "schema": { "const": "converger.verified/1" }, "what": text(), "whole": { "const": true },
         }),

@@ -2,10 +2,11 @@
 //!
 //! Nothing is opened for writing: a copy on a disk that cannot be written to is checked like any other.
 
+use converger_core::artifact::Digest;
 use converger_core::failure::Code;
 use converger_ledger::{Growth, Hash, TILE_WIDTH, Tile, Verifier, root_at};
 use converger_runtime::LedgerReader;
-use converger_runtime::ledger_key::key_in;
+use converger_runtime::ledger_key::{is_next, key_in};
 use converger_store::{Head, StoreError};
 
 use super::super::Stop;
@@ -16,10 +17,7 @@ use crate::{files, render};
 pub(super) fn verify(book: &LedgerReader, key: Option<&Verifier>, since: Option<&Since>) -> Result<Whole, Stop> {
     let (heard, root) = entries(book, since)?;
     let own = named(&heard)?;
-    if let (Some(since), None) = (since, key) {
-        let unsigned = || broken("nothing of this ledger was ever signed, and a checkpoint of it was given");
-        since.is_signed_by(own.as_ref().ok_or_else(unsigned)?)?;
-    }
+    heard.since_is_signed(key)?;
     heard.extends()?;
     let gone = heard.deep.kept(|digest| book.blob(digest))?;
     journal(book, &heard)?;
@@ -27,11 +25,22 @@ pub(super) fn verify(book: &LedgerReader, key: Option<&Verifier>, since: Option<
     if let Some(found) = book.looked().damage().map_err(|error| damaged(&error))? {
         return Err(broken(format!("{}: {found}", files::shown(book.looked().place()))));
     }
+    no_stranger(book, &heard)?;
     let mut notes = keys(book, own.as_ref(), key)?;
-    notes.extend(unnamed(book, &heard)?);
+    let size = heard.deep.entries();
+    notes.extend(heard.attested(|at| Ok(root_at(&mut book.hashes(size), at)?))?);
     let operations = render::counted(heard.deep.replay().operations().len() as u64, "operation");
     let what = format!("{}, with its journal of {operations}", files::shown(book.directory()));
-    Ok(Whole { what, entries: heard.deep.entries(), root: Some(root.to_string()), verifier: own, gone, notes, proven: None })
+    Ok(Whole {
+        what,
+        entries: heard.deep.entries(),
+        root: Some(root.to_string()),
+        verifier: own,
+        gone,
+        notes,
+        proven: None,
+        is_key_unverified: false,
+    })
 }
 
 /// Every entry, and every hash that is kept over them.
@@ -118,6 +127,9 @@ fn keys(book: &LedgerReader, named: Option<&Verifier>, given: Option<&Verifier>)
     }
     match key_in(book.directory())? {
         Some(signer) if signer.verifier() == *named => Ok(Vec::new()),
+        _ if is_next(book.directory(), &named.to_string())? => {
+            Ok(vec!["the key was replaced, and is not in its place yet: the next command that signs puts it there".to_owned()])
+        }
         Some(_) => {
             let key = files::shown(&book.directory().join(converger_store::KEY_FILE));
             Err(broken(format!("{key} is not the key that the ledger names: somebody replaced it")))
@@ -135,15 +147,16 @@ fn journal(book: &LedgerReader, heard: &Heard<'_>) -> Result<(), Stop> {
     })
 }
 
-/// What is kept and no entry names: somebody was interrupted while writing it, or put it there. It proves nothing and harms nothing.
-fn unnamed(book: &LedgerReader, heard: &Heard<'_>) -> Result<Option<String>, Stop> {
+/// Everything that is kept is named by an entry: both are written in one transaction, so that what none names was put there by other means.
+fn no_stranger(book: &LedgerReader, heard: &Heard<'_>) -> Result<(), Stop> {
     let mut digests = asked(book.looked().digests())?;
     digests.retain(|digest| !heard.deep.is_named(digest));
-    let first = digests.first().map(|first| {
-        let is = if digests.len() == 1 { "is" } else { "are" };
-        format!("{} {is} kept that no entry names, the first as {first}", render::counted(digests.len() as u64, "thing"))
-    });
-    Ok(first)
+    let Some(first) = digests.first() else { return Ok(()) };
+    let is = if digests.len() == 1 { "is" } else { "are" };
+    let found = book.blob(*first)?.map(|bytes| Digest::of_bytes(&bytes)).filter(|found| found != first);
+    let wrong = found.map(|found| format!("; its bytes have the digest {found}")).unwrap_or_default();
+    let count = render::counted(digests.len() as u64, "thing");
+    Err(broken(format!("{count} {is} kept that no entry names, the first as {first}{wrong}")))
 }
 
 fn asked<T>(answer: Result<T, StoreError>) -> Result<T, Stop> {

@@ -1,14 +1,15 @@
 //! An export: static files, checked without the program that made them.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::Path;
 
 use converger_core::artifact::Digest;
-use converger_core::evidence::{Deep, Entry};
+use converger_core::evidence::{Deep, Entry, parse_entry};
 use converger_core::failure::Code;
-use converger_ledger::{Broken, Files, Part, TILE_WIDTH, Tile, Verifier, Walked, walk};
+use converger_ledger::{BadCheckpoint, BadNote, Broken, Files, Hash, Part, TILE_WIDTH, Tile, TiledHashes, Verifier, Walked, root_at, walk};
 
 use super::super::Stop;
 use super::super::ledger::{blob_path, broken};
@@ -45,7 +46,12 @@ impl Files for Directory<'_> {
 
 /// The log of an export, checked whole: its signature, its hashes, what its entries say, and what was seen before. What is told of each entry
 /// on the way may be believed once this ends well, and not before.
-pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: impl FnMut(u64, &Entry)) -> Result<(Deep, Walked), Stop> {
+pub(super) fn log(
+    path: &Path,
+    key: &Verifier,
+    since: Option<&Since>,
+    mut told: impl FnMut(u64, &Entry),
+) -> Result<(Deep, Walked, Vec<String>), Stop> {
     let (mut heard, mut wrong) = (Heard::new(since), None);
     let walked = walk(&mut Directory(path), key, |index, entry| {
         if wrong.is_none() {
@@ -54,8 +60,11 @@ pub(super) fn log(path: &Path, key: &Verifier, since: Option<&Since>, mut told: 
     });
     // What entries say counts only where the hashes over them are whole; the first that is wrong is told, whichever found it.
     let walked = first(wrong, walked?.map_err(|found| broken_at(&found)))?;
+    heard.since_is_signed(Some(key))?;
     heard.extends()?;
-    Ok((heard.deep, walked))
+    let size = walked.checkpoint.size;
+    let attested = heard.attested(|at| root_at(&mut TiledHashes::new(size, |tile| tile_in(path, tile)), at))?;
+    Ok((heard.deep, walked, attested))
 }
 
 /// What is wrong at the earlier entry: with what entries say, or with the hashes over them. What has no place is wrong with all of it.
@@ -65,6 +74,12 @@ fn first<T>(said: Option<Stop>, hashed: Result<T, Stop>) -> Result<T, Stop> {
         (Some(said), Err(hashed)) if hashed.index() <= said.index() => Err(hashed),
         (Some(said), _) => Err(said),
     }
+}
+
+/// The hashes of a tile that was checked.
+fn tile_in(path: &Path, tile: Tile) -> Result<Vec<Hash>, Stop> {
+    let bytes = Directory(path).read(&tile.path())?.unwrap_or_default();
+    Ok(bytes.as_chunks::<32>().0.iter().map(|hash| Hash(*hash)).collect())
 }
 
 /// What lies there under a digest, unhashed.
@@ -78,12 +93,23 @@ fn unreadable(path: &Path, error: &io::Error) -> Stop {
 
 pub(super) fn verify(path: &Path, key: Verifier, since: Option<&Since>) -> Result<Whole, Stop> {
     let (shown, mut notes) = (files::shown(path), Vec::new());
-    let (deep, walked) = log(path, &key, since, |_, _| {})?;
+    let (deep, walked, attested) = log(path, &key, since, |_, _| {})?;
+    notes.extend(attested);
     let gone = deep.kept(|digest| blob(path, digest))?;
     named(&deep, &key)?;
+    no_stranger(path, &deep)?;
     notes.extend(strange(path, &key, &deep).map_err(|error| unreadable(path, &error))?.into_iter().map(str::to_owned));
     let (entries, root) = (walked.checkpoint.size, Some(walked.checkpoint.root.to_string()));
-    Ok(Whole { what: format!("{shown}, its log in {} files", walked.files), entries, root, verifier: Some(key), gone, notes, proven: None })
+    Ok(Whole {
+        what: format!("{shown}, its log in {} files", walked.files),
+        entries,
+        root,
+        verifier: Some(key),
+        gone,
+        notes,
+        proven: None,
+        is_key_unverified: false,
+    })
 }
 
 /// A key is one line; more is none.
@@ -109,11 +135,12 @@ pub(super) fn beside(path: &Path) -> Result<Verifier, Stop> {
     if text == format!("{key}\n") { Ok(key) } else { Err(broken(format!("{}: it is not one line with a key", files::shown(&file)))) }
 }
 
-/// A key signs once an entry names it: one that none names was laid there by somebody else, who signed what is not theirs.
+/// A key signs once an entry names it, and until another one is named: one that none names was laid there by somebody else, who signed what is not
+/// theirs, and one that was replaced may be in the hands of anybody.
 pub(super) fn named(deep: &Deep, key: &Verifier) -> Result<(), Stop> {
     let (keys, own) = (deep.replay().keys(), key.to_string());
     match keys.last() {
-        _ if keys.iter().any(|named| **named == own) => Ok(()),
+        Some(named) if **named == own => Ok(()),
         None => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names no key"))),
         Some(named) => Err(broken(format!("the checkpoint is signed with {own}, and the ledger names {}", files::plain(named)))),
     }
@@ -128,23 +155,63 @@ fn strange(path: &Path, key: &Verifier, deep: &Deep) -> io::Result<Vec<&'static 
     if has_more(path, deep.entries())? {
         notes.push("files of a longer log lie beside it: an export was interrupted, or its checkpoint is an older one that was put back");
     }
-    if has_unnamed(path, deep)? {
-        notes.push("something lies below `blob` that no entry names: it was not exported with this log, and nothing vouches for it");
-    }
     Ok(notes)
 }
 
-/// Whether something lies among what entries name that none of them names.
-fn has_unnamed(path: &Path, deep: &Deep) -> io::Result<bool> {
+/// Everything below `blob` is named by an entry. A file that none names was not exported with this log, and would be taken for part of it.
+///
+/// An export that was interrupted has the files of a longer log beside the older checkpoint: what entries there name is no stranger's.
+fn no_stranger(path: &Path, deep: &Deep) -> Result<(), Stop> {
     let names = |room: &str| match fs::read_dir(path.join(room)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        there => there?.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<_>>>(),
+        there => there.and_then(|there| there.map(|one| one.map(|one| one.file_name())).collect::<io::Result<Vec<OsString>>>()),
     };
-    let is_named = |name: &OsString| {
-        let digest = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}")));
-        digest.is_some_and(|digest| deep.is_named(&digest)) || files::is_left(name)
-    };
-    Ok(names("blob")?.iter().any(|name| name != "sha256") || names("blob/sha256")?.iter().any(|name| !is_named(name)))
+    let names = |room: &str| names(room).map_err(|error| unreadable(&path.join(room), &error));
+    let shown = |room: &str, name: &OsString| files::shown(&Path::new(room).join(name));
+    if let Some(name) = names("blob")?.iter().find(|name| *name != "sha256") {
+        return Err(broken(format!("{} is no part of an export", shown("blob", name))));
+    }
+    let mut later = None;
+    for name in names("blob/sha256")? {
+        let place = shown("blob/sha256", &name);
+        let Some(digest) = name.to_str().and_then(|name| Digest::parse(&format!("sha256:{name}"))) else {
+            if files::is_left(&name) {
+                continue;
+            }
+            return Err(broken(format!("{place} is no part of an export: its name is no digest")));
+        };
+        // What entries of this log name was hashed already.
+        if deep.is_named(&digest) {
+            continue;
+        }
+        let found = blob(path, digest)?.map(|bytes| Digest::of_bytes(&bytes));
+        if found != Some(digest) {
+            let found = found.map(|found| found.to_string()).unwrap_or_default();
+            return Err(broken(format!("{place} is stored under a wrong digest: its bytes have {found}")));
+        }
+        if !later.get_or_insert_with(|| named_later(path, deep.entries())).contains(&digest) {
+            return Err(broken(format!("{place} is named by no entry: it was not exported with this log, and nothing vouches for it")));
+        }
+    }
+    Ok(())
+}
+
+/// What the entries of a longer log name that lies beside this one. Nothing of it is signed, so that it only explains what is there.
+fn named_later(path: &Path, size: u64) -> BTreeSet<Digest> {
+    let mut named = BTreeSet::new();
+    for index in size / TILE_WIDTH.. {
+        let widths = (1..=TILE_WIDTH as u16).rev();
+        let bundle =
+            widths.map(|width| Tile { level: 0, index, width }).find_map(|tile| Directory(path).read(&tile.entries_path()).ok()?);
+        let Some(bundle) = bundle else { break };
+        named.extend(
+            converger_ledger::entries(&bundle)
+                .map_while(Result::ok)
+                .filter_map(|entry| parse_entry(entry).ok())
+                .flat_map(|entry| entry.names()),
+        );
+    }
+    named
 }
 
 /// Whether there is a tile of a longer log, beside the last one or in place of it.
@@ -172,6 +239,9 @@ fn broken_at(found: &Broken) -> Stop {
             broken("there is no checkpoint: the export was interrupted, or it was removed").help("export again, or get the missing file")
         }
         Broken::Missing(part) => in_part(part, "the file is missing"),
+        Broken::Checkpoint(error @ BadCheckpoint::Note(BadNote::Unsigned)) => broken(format!("checkpoint: {error}")).help(
+            "keep it as it is, and compare the key with the one that `converger ledger key` prints at its source; if `converger ledger rekey` replaced it since, get the new key there: a ledger cannot vouch for its own key",
+        ),
         Broken::Checkpoint(error) => broken(format!("checkpoint: {error}")),
         Broken::Bundle(part) => in_part(part, "the file has more or fewer entries than it should, or ends inside of one"),
         Broken::Entry(part) => in_part(part, "the entry is not the one that was logged"),

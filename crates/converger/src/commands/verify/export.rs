@@ -38,7 +38,7 @@ impl Export {
         let note = known.is_none().then_some(UNTRUSTED_KEY);
         let key = known.map_or_else(|| directory::beside(path), Ok)?;
         let mut begun = BTreeMap::new();
-        let (deep, _) = directory::log(path, &key, None, |index, entry| {
+        let (deep, _, _) = directory::log(path, &key, None, |index, entry| {
             if let Entry::Record(Record::Intent { operation, .. }) = entry {
                 begun.insert(operation.id.clone(), index);
             }

@@ -1,0 +1,194 @@
+//! Which files a command may replace: those that the same command writes. Anything else is somebody's work, and stays unless they say `--overwrite`.
+//!
+//! What never enters: what the rest of a file says. A file is recognised by its schema id or its first line only.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use converger_core::document::TEXT_BYTES_MAX;
+use converger_ledger::Checkpoint;
+use serde::Deserialize;
+
+/// A kind of file that a command writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnFile {
+    /// A JSON document with this schema id.
+    Json(&'static str),
+    /// The receipt of an operation, or of one entry.
+    Receipt,
+    /// A signed checkpoint, as a witness keeps it.
+    Checkpoint,
+    /// The secret of a token of a lab: one line with a UUID.
+    LabSecret,
+}
+
+impl OwnFile {
+    /// A plan.
+    pub const PLAN: Self = Self::Json("converger.plan/1");
+    /// An observation.
+    pub const OBSERVATION: Self = Self::Json("converger.observation/1");
+    /// The state of a lab.
+    pub const LAB: Self = Self::Json("converger.lab/1");
+}
+
+impl fmt::Display for OwnFile {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Json(schema) => write!(out, "a JSON document with `\"schema\": \"{schema}\"`"),
+            Self::Receipt => out.write_str("a receipt"),
+            Self::Checkpoint => out.write_str("a signed checkpoint"),
+            Self::LabSecret => out.write_str("the secret of a lab's token"),
+        }
+    }
+}
+
+/// What may be replaced in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replaces<'b> {
+    /// A file of this kind.
+    Own(OwnFile),
+    /// A file with these bytes.
+    Same(&'b [u8]),
+    /// Any regular file: a person said `--overwrite`.
+    Anything,
+}
+
+impl Replaces<'_> {
+    /// A file of this kind, or any where a person said `--overwrite`.
+    pub fn own(own: OwnFile, overwrite: bool) -> Self {
+        if overwrite { Self::Anything } else { Self::Own(own) }
+    }
+}
+
+/// The error of a place that holds something else than what may be replaced there.
+#[derive(Debug)]
+pub(super) struct TakenError {
+    expected: String,
+}
+
+impl fmt::Display for TakenError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "it is there and is not {}", self.expected)
+    }
+}
+
+impl std::error::Error for TakenError {}
+
+/// Whether a write failed because the place holds a file of another kind.
+pub fn is_taken(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<TakenError>())
+}
+
+/// What is in a place that may be written to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Nothing,
+    Replaceable,
+}
+
+/// Looks at a place before it is written to.
+///
+/// An empty file holds nothing that could be lost, so that a place made with `mktemp` can be written to.
+///
+/// # Errors
+/// The place holds something else than what may be replaced.
+pub(super) fn look(path: &Path, replaces: Replaces<'_>) -> io::Result<Found> {
+    let there = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        there => there?,
+    };
+    if there.len() == 0 {
+        return Ok(Found::Replaceable);
+    }
+    let expected = match replaces {
+        Replaces::Anything => return Ok(Found::Replaceable),
+        Replaces::Own(own) if is_own(path, own) => return Ok(Found::Replaceable),
+        Replaces::Own(own) => own.to_string(),
+        Replaces::Same(bytes) if super::read_at_most(path, bytes.len()).is_ok_and(|there| there.bytes == bytes) => {
+            return Ok(Found::Replaceable);
+        }
+        Replaces::Same(_) => "what would be written there".to_owned(),
+    };
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, TakenError { expected }))
+}
+
+/// Whether a file is of this kind.
+pub fn is_own(path: &Path, own: OwnFile) -> bool {
+    match own {
+        OwnFile::Json(schema) => schema_of(path).is_some_and(|found| found == schema),
+        OwnFile::Receipt => first_line(path).is_some_and(|line| converger_ledger::is_receipt_head(&line)),
+        OwnFile::Checkpoint => {
+            let read = super::read_at_most(path, CHECKPOINT_BYTES_MAX);
+            read.is_ok_and(|text| Checkpoint::unverified(&text.bytes).is_ok())
+        }
+        OwnFile::LabSecret => first_line(path).is_some_and(|line| is_uuid(&line)),
+    }
+}
+
+/// A checkpoint is a few lines; more is none.
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
+
+/// The schema id of a JSON document, wherever in it that stands.
+fn schema_of(path: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Head {
+        schema: String,
+    }
+    super::answers(path).ok()?;
+    let file = File::open(path).ok()?.take(TEXT_BYTES_MAX as u64);
+    serde_json::from_reader::<_, Head>(BufReader::new(file)).ok().map(|head| head.schema)
+}
+
+/// The first line of a text, of at most so many bytes.
+fn first_line(path: &Path) -> Option<String> {
+    const LINE_BYTES_MAX: u64 = 256;
+    super::answers(path).ok()?;
+    let mut line = String::new();
+    BufReader::new(File::open(path).ok()?.take(LINE_BYTES_MAX)).read_line(&mut line).ok()?;
+    line.strip_suffix('\n').map(str::to_owned)
+}
+
+fn is_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(|part| (part.len(), part.bytes().all(|byte| byte.is_ascii_hexdigit())));
+    lengths.eq([8, 4, 4, 4, 12].map(|length| (length, true)))
+}
+
+/// A link is followed where the user who runs this made it, or root did. Others could lead a write to any file of this user.
+pub(super) fn is_followed(path: &Path) -> io::Result<()> {
+    let Ok(there) = fs::symlink_metadata(path) else { return Ok(()) };
+    let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&there.uid());
+    if !there.is_symlink() || is_trusted {
+        return Ok(());
+    }
+    Err(io::Error::other("it is a link that another user made; name the file itself"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_recognised_by_its_schema_id_or_its_first_line_and_by_nothing_else() {
+        let room = tempfile::tempdir().expect("a directory");
+        let path = room.path().join("file");
+        let is = |text: &str, own: OwnFile| {
+            fs::write(&path, text).expect("written");
+            is_own(&path, own)
+        };
+        assert!(is(r#"{"body":{"schema":"other"},"schema":"converger.plan/1"}"#, OwnFile::PLAN));
+        assert!(is("{\n  \"schema\": \"converger.plan/1\"\n}\n", OwnFile::PLAN), "also as `jq` writes it");
+        assert!(!is(r#"{"schema":"converger.result/1"}"#, OwnFile::PLAN));
+        assert!(!is(r#"{"body":{"schema":"converger.plan/1"}}"#, OwnFile::PLAN), "the schema of a part is not that of the document");
+        assert!(!is(r#"{"schema":"converger.plan/1"} and notes"#, OwnFile::PLAN));
+        assert!(!is(r#"{"schema":"converger.plan/1","schema":"converger.plan/1"}"#, OwnFile::PLAN));
+        assert!(!is("schema: converger.plan/1\n", OwnFile::PLAN));
+        assert!(is("converger.receipt/1\n", OwnFile::Receipt) && is("c2sp.org/tlog-proof@v1\n", OwnFile::Receipt));
+        assert!(!is("converger.receipt/10\n", OwnFile::Receipt) && !is("converger.receipt/1", OwnFile::Receipt));
+        assert!(!is("notes\n", OwnFile::Checkpoint));
+        assert!(is("5ec2e700-0000-4000-8000-000000000001\n", OwnFile::LabSecret) && !is("hunter2\n", OwnFile::LabSecret));
+        assert!(!is_own(&room.path().join("nothing"), OwnFile::PLAN));
+    }
+}

@@ -1,0 +1,49 @@
+//! Which process writes to a store at this moment, as the system tells it.
+//!
+//! Files are only looked at, never opened: closing a file of a database gives up the locks that this process has on it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{major, minor};
+
+/// The process that has a lock for writing on a database or its index. None: nobody has one any more, or the system does not tell, such as over
+/// a network or from another container.
+pub(super) fn writer_of(place: &Path) -> Option<u32> {
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let mut index = place.as_os_str().to_owned();
+    index.push("-shm");
+    [place, Path::new(&index)].into_iter().filter_map(|file| fs::metadata(file).ok()).find_map(|file| {
+        let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
+        locks.lines().find_map(|line| holder(line, &id))
+    })
+}
+
+/// `1: POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120`
+fn holder(line: &str, file: &str) -> Option<u32> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match words[..] {
+        [_, "POSIX", _, "WRITE", pid, of, ..] if of == file => pid.parse().ok().filter(|pid| *pid > 0),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lock_for_writing_on_this_file_names_its_process() {
+        let line = |kind: &str, mode: &str, pid: &str, file: &str| {
+            holder(&format!("7: {kind}  ADVISORY  {mode} {pid} {file} 120 120"), "fe:00:1234")
+        };
+        assert_eq!(line("POSIX", "WRITE", "4711", "fe:00:1234"), Some(4711));
+        assert_eq!(line("POSIX", "READ", "4711", "fe:00:1234"), None);
+        assert_eq!(line("FLOCK", "WRITE", "4711", "fe:00:1234"), None);
+        assert_eq!(line("POSIX", "WRITE", "4711", "fe:00:1235"), None);
+        assert_eq!(line("POSIX", "WRITE", "0", "fe:00:1234"), None, "a process of another container");
+        assert_eq!(holder("7: -> POSIX  ADVISORY  WRITE 4711 fe:00:1234 120 120", "fe:00:1234"), None, "it waits for the lock");
+        assert_eq!(holder("", "fe:00:1234"), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! `ledger rekey`: a new key for a ledger whose key was lost, or must not be used any more.
+//!
+//! The ledger goes on, and an entry says who replaced the key and why. What the old key signed last stays as evidence.
+//!
+//! What never enters: trust in the new key. Whoever checks the ledger gets it from a person.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use converger_core::evidence::Entry;
+use converger_core::failure::Code;
+use converger_ledger::{Checkpoint, Signer, Verifier, root_at};
+use converger_store::{Batch, KEY_FILE, Store as _, Write};
+
+use converger_runtime::ledger_key::{self, key_in, named_in};
+use converger_runtime::state_dir::run_blocking;
+use converger_runtime::{LedgerLocation, StateDirectory};
+
+use super::super::{Stop, people, shown};
+use super::{broken, damaged};
+use crate::cli::Rekeying;
+use crate::exit::End;
+use crate::{files, host};
+
+pub(super) async fn rekey(rekeying: &Rekeying) -> Result<End, Stop> {
+    let reason = people::remark(&rekeying.reason, "why")?;
+    let location = LedgerLocation::from_config(rekeying.place.config.as_deref())?;
+    location.must_be_there()?;
+    let state = super::open_state(&location).await?;
+    let (own, replace, given) = (state.clone(), rekeying.replace_key, rekeying.checkpoint.clone());
+    let (new, size) = run_blocking(move || replace_key(&location, &own, reason, replace, given.as_deref())).await?;
+    state.attest_ledger().await?;
+    let kept = match size {
+        Some(size) => format!("the last checkpoint of the old key is kept, and covers the first {size} entries"),
+        None => "no checkpoint of the old key is kept: name one that somebody has with --checkpoint before, where there is one".to_owned(),
+    };
+    let text = format!("{new}\nsigns this ledger from now on; {kept}\ngive this key to all who check the ledger, and a new export of it\n");
+    shown(write!(anstream::stdout(), "{text}"), End::Done)
+}
+
+/// Records the new key and puts it into place. Gives the key, and how many entries the last checkpoint of the old key covers.
+fn replace_key(
+    location: &LedgerLocation,
+    state: &StateDirectory,
+    reason: Box<str>,
+    replace: bool,
+    given: Option<&Path>,
+) -> Result<(String, Option<u64>), Stop> {
+    let previous = named_in(state)?.ok_or_else(|| {
+        Stop::input("this ledger names no key yet, so that there is none to replace").help("`converger ledger key` makes one")
+    })?;
+    let previous = previous.current().to_owned();
+    // A rekey that was killed after its entry is finished, and not done twice.
+    ledger_key::finish_rekey(state.path(), &previous)?;
+    let old = Verifier::parse(&previous).map_err(|error| broken(format!("the key that the ledger names is none: {error}")))?;
+    let signer = signer_of(state, &old, replace)?;
+    let last = last_checkpoint(location, state, &old, signer.as_ref(), given)?;
+    let new = ledger_key::make_next(state.path(), old.name())?.verifier().to_string();
+    let (size, checkpoint) = last.map_or((None, None), |(size, text)| (Some(size), Some(text.into())));
+    let (verifier, at_ms) = (new.as_str().into(), host::now_ms());
+    let entry = Entry::Rekeyed { verifier, previous: previous.into(), checkpoint, by: host::actor().into(), reason, at_ms };
+    state.wait(state.commit(Batch::from(Write::decision(entry))))?;
+    ledger_key::finish_rekey(state.path(), &new)?;
+    Ok((new, size))
+}
+
+/// The old key, where it is still there and is replaced on purpose.
+fn signer_of(state: &StateDirectory, old: &Verifier, replace: bool) -> Result<Option<Signer>, Stop> {
+    let path = state.path().join(KEY_FILE);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    if !replace {
+        let text = format!("the key of this ledger is not lost: {} is there", files::shown(&path));
+        return Err(Stop::input(text)
+            .code(Code::FileTaken)
+            .help("add `--replace-key` if it is to be replaced all the same, for instance because it leaked"));
+    }
+    // What is there and is no key, or another one, signs nothing.
+    Ok(key_in(state.path()).ok().flatten().filter(|signer| signer.verifier() == *old))
+}
+
+/// The longest checkpoint of the old key that is at hand, and how many entries it covers.
+fn last_checkpoint(
+    shelf: &LedgerLocation,
+    state: &StateDirectory,
+    old: &Verifier,
+    signer: Option<&Signer>,
+    given: Option<&Path>,
+) -> Result<Option<(u64, String)>, Stop> {
+    let mut all = Vec::new();
+    if let Some(path) = given {
+        all.push(read(shelf, old, path)?);
+    }
+    // That this ledger extends what the witness has seen was asked before.
+    let witness = shelf.witness.as_deref().and_then(|path| files::read_at_most(path, CHECKPOINT_BYTES_MAX).ok());
+    let witness = witness.and_then(|text| Some((Checkpoint::verify(&text.bytes, old).ok()?.size, String::from_utf8(text.bytes).ok()?)));
+    all.extend(witness);
+    if let Some(signer) = signer {
+        let head = state.wait(state.store().heads()).map_err(|error| damaged(&error))?.durable;
+        shelf.read(|book| book.leads_to(head))?;
+        all.push((head.size, Checkpoint { origin: old.name().to_owned(), size: head.size, root: head.root }.sign(signer)));
+    }
+    Ok(all.into_iter().max_by_key(|(size, _)| *size))
+}
+
+/// A checkpoint is a few lines; more is none.
+const CHECKPOINT_BYTES_MAX: usize = 64 << 10;
+
+/// A checkpoint that somebody kept, which must be one of this ledger.
+fn read(shelf: &LedgerLocation, old: &Verifier, path: &Path) -> Result<(u64, String), Stop> {
+    let name = files::shown(path);
+    let read = files::read_at_most(path, CHECKPOINT_BYTES_MAX);
+    let bytes = read.map_err(|error| Stop::input(format!("cannot read {name}: {error}")).code(Code::FileUnreadable))?.bytes;
+    let seen = Checkpoint::verify(&bytes, old).map_err(|error| {
+        broken(format!("{name}: {error}"))
+            .help("--checkpoint takes a checkpoint that the key which the ledger names has signed; leave it out where there is none")
+    })?;
+    let other = || broken(format!("{name} has seen another record: it is no checkpoint of the first {} entries of this ledger", seen.size));
+    let root = shelf.read(|book| {
+        let size = book.heads()?.all.size;
+        if size < seen.size { Ok(None) } else { root_at(&mut book.hashes(size), seen.size).map(Some) }
+    })?;
+    if root != Some(seen.root) {
+        return Err(other());
+    }
+    String::from_utf8(bytes).map(|text| (seen.size, text)).map_err(|_| other())
+}

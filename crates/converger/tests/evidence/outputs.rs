@@ -1,0 +1,133 @@
+//! A command replaces only files that it wrote itself: anything else in their place is refused, also behind a link, until a person says
+//! `--overwrite`. A write that is killed leaves no file beside the one that it was for.
+//!
+//! What never enters: what the files say.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use crate::bed::{Bed, Said};
+
+const NOTES: &str = "notes of somebody\n";
+
+/// Every command that writes a file of its own kind, with the name of that file last.
+fn writers(bed: &Bed) -> Vec<(Vec<String>, i32)> {
+    let run = bed.told(&["ledger", "tail", "--kind", "run-ended", "--json"], 0);
+    let last = run.lines().last().expect("a run ended");
+    let last: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    let run = last["entry"]["what"]["run"].as_str().expect("an id").to_owned();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    vec![
+        (words(&["plan", "desired.yaml", "--out"]), 0),
+        (words(&["observe", "desired.yaml", "--out"]), 0),
+        (words(&["apply", "desired.yaml", "--out"]), 0),
+        (words(&["reproduce", &run, "--out"]), 0),
+        (words(&["ledger", "prove", "0", "--out"]), 0),
+        (words(&["init", "--vmid", "101", "--out"]), 0),
+    ]
+}
+
+fn run(bed: &Bed, command: &[String], more: &[&str]) -> Said {
+    bed.run(&command.iter().map(String::as_str).chain(more.iter().copied()).collect::<Vec<_>>())
+}
+
+#[test]
+fn refuses_to_replace_a_file_of_another_kind_unless_told_to() {
+    let bed = Bed::short();
+    for (command, code) in writers(&bed) {
+        let place = "out.yaml";
+        bed.stage.put(place, NOTES);
+        let said = run(&bed, &command, &[place]);
+        assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
+        assert!(said.err.contains("error[file-taken]") && said.err.contains("`--overwrite`"), "{command:?}: {said:?}");
+        assert_eq!(fs::read_to_string(bed.stage.path(place)).expect("there"), NOTES, "{command:?}");
+        let said = run(&bed, &command, &[place, "--overwrite"]);
+        assert_eq!(said.code, Some(code), "{command:?}: {said:?}");
+        assert_ne!(fs::read_to_string(bed.stage.path(place)).expect("there"), NOTES, "{command:?}");
+        if command[0] != "init" {
+            let said = run(&bed, &command, &[place]);
+            assert_eq!(said.code, Some(code), "what it wrote itself is replaced: {command:?}: {said:?}");
+        }
+    }
+}
+
+#[test]
+fn refuses_to_replace_a_file_of_another_kind_behind_a_link() {
+    let bed = Bed::short();
+    for (command, code) in writers(&bed) {
+        for name in ["theirs", "link.yaml"] {
+            let _ = fs::remove_file(bed.stage.path(name));
+        }
+        bed.stage.put("theirs", NOTES);
+        symlink("theirs", bed.stage.path("link.yaml")).expect("linked");
+        let said = run(&bed, &command, &["link.yaml"]);
+        assert_eq!(said.code, Some(2), "{command:?}: {said:?}");
+        assert!(said.err.contains("error[file-taken]"), "{command:?}: {said:?}");
+        assert_eq!(fs::read_to_string(bed.stage.path("theirs")).expect("there"), NOTES, "{command:?}");
+        // The file behind a link is the one that is meant: the link stays.
+        let said = run(&bed, &command, &["link.yaml", "--overwrite"]);
+        assert_eq!(said.code, Some(code), "{command:?}: {said:?}");
+        assert!(bed.stage.path("link.yaml").is_symlink() && fs::read_to_string(bed.stage.path("theirs")).expect("there") != NOTES);
+    }
+}
+
+/// Nothing was sent, and nothing is: the place of the result is looked at first.
+#[test]
+fn an_apply_whose_result_has_no_place_sends_nothing() {
+    let mut bed = Bed::new();
+    bed.stage.put("result.json", r#"{"schema":"somebody/1"}"#);
+    let arguments = bed.stage.confirmed();
+    bed.check_ended(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), 2, "error[file-taken]: result.json is not replaced");
+    assert_eq!(bed.stage.sent(), Vec::<String>::new());
+}
+
+#[test]
+fn an_export_replaces_no_file_that_is_not_of_this_ledger() {
+    let bed = Bed::short();
+    let export = bed.export("web");
+    for name in ["log.vkey", "tile/0/000.p"] {
+        let part = export.join(name);
+        let part = if part.is_dir() { fs::read_dir(&part).expect("read").next().expect("a part").expect("read").path() } else { part };
+        let own = fs::read(&part).expect("there");
+        fs::write(&part, NOTES).expect("written");
+        bed.check_ended(&["ledger", "export", "web"], 2, "error[file-taken]");
+        assert_eq!(fs::read(&part).expect("there"), NOTES.as_bytes());
+        bed.told(&["ledger", "export", "web", "--overwrite"], 0);
+        assert_eq!(fs::read(&part).expect("there"), own);
+    }
+}
+
+/// Kills a command at each system call by which a file gets a name or loses one.
+#[test]
+fn a_write_that_is_killed_leaves_no_temporary_file_behind() {
+    let bed = Bed::new();
+    let killed = |call: &str, nth: u32, arguments: &[&str]| {
+        let (trace, inject) = (format!("trace={call}"), format!("inject={call}:signal=KILL:when={nth}"));
+        let strace = ["-f", "-qq", "-o", "/dev/null", "-e", &trace, "-e", &inject, env!("CARGO_BIN_EXE_converger")];
+        let said: Said = bed.stage.homely("strace", &[&strace, arguments].concat()).output().expect("strace is installed").into();
+        said.code.is_none()
+    };
+    let left = || {
+        let names = fs::read_dir(bed.stage.room.path()).expect("read").map(|file| file.expect("read").file_name());
+        names.filter(|name| name.as_encoded_bytes().ends_with(b".tmp")).count()
+    };
+    let plan = ["plan", "desired.yaml"];
+    for call in ["write", "fsync", "linkat", "/^rename"] {
+        let mut points = 0;
+        for nth in 1.. {
+            let _ = fs::remove_file(bed.stage.path("plan.json"));
+            if !killed(call, nth, &plan) {
+                break;
+            }
+            points += 1;
+            assert_eq!(left(), 0, "a new file has no name before it is whole ({call} {nth})");
+        }
+        assert!(points > 0 || call == "/^rename", "{call}");
+    }
+    // Where a file is replaced the new one has a second name between two calls, and the next write removes what is left of it.
+    bed.told(&plan, 4);
+    assert!(killed("/^rename", 1, &plan));
+    assert_eq!(left(), 1, "killed between its name and its place");
+    bed.told(&plan, 4);
+    assert_eq!(left(), 0);
+}
