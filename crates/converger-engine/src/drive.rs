@@ -1,19 +1,44 @@
-//! A run, as pure as the two machines that it ties together: what happened goes in, and what is to be carried out comes out.
+//! All runs of one executor, as pure as the two machines that it ties together: what happened goes in, and what is to be carried out comes out.
 //!
-//! What it sees to itself is what concerns the whole run: that an operation whose guest moved waits for room there, that nothing is sent
-//! once the journal cannot be written (design 6.13) or a stop was asked for, and what is told of each operation in the end. The driver
-//! puts a hand, a store and a clock around it; a simulation puts others around the very same.
+//! What it sees to itself is what concerns more than one operation: that an operation whose guest moved waits for room there, that nothing is sent
+//! once the journal cannot be written (design 6.13) or a stop was asked for, and what is reported of each operation in the end. The driver
+//! puts an actuator, a store and a clock around it; a simulation puts others around the very same.
 //!
-//! What never enters: clocks, stores, hands, and threads.
+//! Work is accepted while other work is in flight. A submission is one run, or one recovery: once its last operation has ended, [`Effect::SubmissionEnded`]
+//! says so, and [`Drive::take_report`] forgets it. Memory is bounded by what is in flight and what waits.
+//!
+//! What never enters: clocks, stores, actuators, and threads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use converger_core::apply::{Answer, Cause, Evidence, History, Operation, OperationId, Outcome, Sent, Terms, Trouble, Uptime};
+use converger_core::apply::{Answer, Cause, Evidence, History, Operation, OperationId, Outcome, RunId, Sent, Terms, Trouble, Uptime};
 use converger_core::failure::Code;
 
 use crate::driver::{Report, Reported};
 use crate::operation::{self, Command, Event, NotCleared, NotCommitted, Patience, Phase};
-use crate::schedule::{self, Item, Limits, OnFailure};
+use crate::schedule::{self, Item, Limits, OnFailure, StopScope};
+
+#[cfg(test)]
+mod tests;
+
+/// A run or a recovery that was handed to a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SubmissionId(u64);
+
+/// How the operations of one run are carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunOptions {
+    /// What a failure means for the rest of the run.
+    pub on_failure: OnFailure,
+    /// How long is waited for what.
+    pub patience: Patience,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        Self { on_failure: OnFailure::GoOn, patience: Patience::default() }
+    }
+}
 
 /// What follows from something that happened, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,25 +49,43 @@ pub enum Effect {
     Reached(OperationId, Phase),
     /// This is to be carried out for an operation, and what came of it fed back.
     Do(OperationId, Command),
+    /// All operations of a submission have ended: [`Drive::take_report`] has its report.
+    SubmissionEnded(SubmissionId),
 }
 
-/// A run under way.
-#[derive(Debug)]
+/// Everything that is in flight or waits.
+#[derive(Clone, Debug)]
 pub struct Drive {
     schedule: schedule::State,
-    /// In the order in which they were added, which is that of the plan.
-    order: Vec<OperationId>,
+    /// How many submissions there were.
+    made: u64,
+    submissions: BTreeMap<SubmissionId, Submission>,
     held: BTreeMap<OperationId, Held>,
-    /// A record could not be written: nothing is sent from then on.
-    is_journal_lost: bool,
+    /// Operations of this process that the journal may show without an end although it is being read to find those of others: all that were here
+    /// since the reading began. None while it is not read.
+    own: Option<BTreeSet<OperationId>>,
     /// What follows from what is being fed.
     effects: Vec<Effect>,
 }
 
+/// What was handed in together and is reported together.
+#[derive(Clone, Debug, Default)]
+struct Submission {
+    /// In the order in which they were added, which is that of the plan.
+    order: Vec<OperationId>,
+    /// How many of them have not ended.
+    open: usize,
+    /// A record could not be written while it was open: nothing of it is sent from then on, whether or not a later write succeeds.
+    is_journal_lost: bool,
+}
+
 /// One operation in the drive's hands.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held {
     state: operation::State,
+    submission: SubmissionId,
+    /// It has ended, or its turn will never come, and its submission knows.
+    is_closed: bool,
     began_ms: Option<u64>,
     ended_ms: Option<u64>,
     /// Its turn never came, for this reason.
@@ -52,35 +95,47 @@ struct Held {
 }
 
 impl Drive {
-    /// A run of nothing yet.
+    /// Nothing yet, below these limits.
     #[must_use]
-    pub fn new(limits: Limits, on_failure: OnFailure) -> Self {
-        let schedule = schedule::State::new(limits, on_failure);
-        Self { schedule, order: Vec::new(), held: BTreeMap::new(), is_journal_lost: false, effects: Vec::new() }
+    pub fn new(limits: Limits) -> Self {
+        let (submissions, held) = (BTreeMap::new(), BTreeMap::new());
+        Self { schedule: schedule::State::new(limits), made: 0, submissions, held, own: None, effects: Vec::new() }
     }
 
-    /// What became of these is to be found out by reading.
+    /// The journal is read from here on for operations that an earlier process left in flight.
+    pub fn start_journal_reading(&mut self) {
+        self.own = Some(self.held.keys().cloned().collect());
+    }
+
+    /// It was read: what is left without the operations that this process was executing in the meantime. Their intents may have no end in what was read,
+    /// and recovery would take them for operations of a process that died.
     #[must_use]
-    pub fn recover(&mut self, unsettled: Vec<History>, patience: Patience, uptime: Option<&Uptime>, now_ms: u64) -> Vec<Effect> {
+    pub fn end_journal_reading(&mut self, mut found: Vec<History>) -> Vec<History> {
+        let own = self.own.take().unwrap_or_default();
+        found.retain(|history| !own.contains(history.id()) && !self.held.contains_key(history.id()));
+        found
+    }
+
+    /// What became of these is to be found out by reading. Those that are here already are left out: this process is executing them.
+    #[must_use]
+    pub fn recover(
+        &mut self,
+        unsettled: Vec<History>,
+        patience: Patience,
+        uptime: Option<&Uptime>,
+        now_ms: u64,
+    ) -> (SubmissionId, Vec<Effect>) {
         let recover = |history| operation::State::recover(history, patience, uptime);
-        let states: Vec<operation::State> = unsettled.into_iter().filter_map(recover).collect();
-        let items = states.iter().map(|state| Item::of_recovered(state.operation())).collect();
-        for state in states {
-            self.add(state);
-        }
-        self.scheduled(schedule::Event::Submit(items), now_ms);
-        self.taken()
+        let states = unsettled.into_iter().filter_map(recover).collect();
+        self.accept(states, Item::of_recovered, now_ms)
     }
 
     /// These are to be carried out.
     #[must_use]
-    pub fn submit(&mut self, operations: Vec<(Operation, Terms)>, patience: Patience, now_ms: u64) -> Vec<Effect> {
-        let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
-        for (operation, terms) in operations {
-            self.add(operation::State::new(operation, terms, patience));
-        }
-        self.scheduled(schedule::Event::Submit(items), now_ms);
-        self.taken()
+    pub fn submit(&mut self, operations: Vec<(Operation, Terms)>, options: RunOptions, now_ms: u64) -> (SubmissionId, Vec<Effect>) {
+        let RunOptions { on_failure, patience } = options;
+        let states = operations.into_iter().map(|(operation, terms)| operation::State::new(operation, terms, patience)).collect();
+        self.accept(states, |operation| Item::of(operation, on_failure), now_ms)
     }
 
     /// Something came of what was to be carried out for an operation.
@@ -90,10 +145,17 @@ impl Drive {
         self.taken()
     }
 
-    /// Nothing new is begun from now on.
+    /// Nothing new of any run is begun from now on.
     #[must_use]
     pub fn stop(&mut self, code: Code, now_ms: u64) -> Vec<Effect> {
-        self.scheduled(schedule::Event::Stop(code), now_ms);
+        self.scheduled(schedule::Event::Stop { scope: StopScope::Everything, code }, now_ms);
+        self.taken()
+    }
+
+    /// Nothing new of this run is begun from now on.
+    #[must_use]
+    pub fn stop_run(&mut self, run: RunId, code: Code, now_ms: u64) -> Vec<Effect> {
+        self.scheduled(schedule::Event::Stop { scope: StopScope::Run(run), code }, now_ms);
         self.taken()
     }
 
@@ -122,32 +184,85 @@ impl Drive {
         held.not_run.as_ref().or_else(|| held.state.ended())
     }
 
-    /// What became of each operation. Whatever has not ended is left as it is.
+    /// The submission that an operation belongs to.
     #[must_use]
-    pub fn report(mut self) -> Report {
-        let mut reported = Vec::with_capacity(self.order.len());
-        for id in std::mem::take(&mut self.order) {
+    pub fn submission_of(&self, id: &OperationId) -> Option<SubmissionId> {
+        self.held.get(id).map(|held| held.submission)
+    }
+
+    /// How each operation of a submission ended, after which it is forgotten. Whatever has not ended is left as it is.
+    #[must_use]
+    pub fn take_report(&mut self, submission: SubmissionId) -> Report {
+        let Submission { order, .. } = self.submissions.remove(&submission).unwrap_or_default();
+        let mut reported = Vec::with_capacity(order.len());
+        for id in order {
             let Some(Held { state, began_ms, ended_ms, not_run, .. }) = self.held.remove(&id) else { continue };
             reported.push(Reported::new(&state, not_run, began_ms, ended_ms));
         }
         Report::new(reported)
     }
 
+    /// How many operations are known: those that wait, are in flight, or belong to a submission that has not ended.
+    #[must_use]
+    pub fn operation_count(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How many entries all its collections have together: none once every report was taken.
+    #[must_use]
+    pub fn entry_count(&self) -> usize {
+        let own = self.own.as_ref().map_or(0, BTreeSet::len);
+        self.schedule.entry_count() + self.submissions.len() + self.held.len() + own + self.effects.len()
+    }
+
     fn taken(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    fn add(&mut self, state: operation::State) {
+    /// Takes operations in; ids that are known already are left out.
+    fn accept(&mut self, states: Vec<operation::State>, item: impl Fn(&Operation) -> Item, now_ms: u64) -> (SubmissionId, Vec<Effect>) {
+        let submission = SubmissionId(self.made);
+        self.made += 1;
+        self.submissions.insert(submission, Submission::default());
+        let mut items = Vec::with_capacity(states.len());
+        for state in states {
+            let item = item(state.operation());
+            if self.add(state, submission) {
+                items.push(item);
+            }
+        }
+        self.scheduled(schedule::Event::Submit(items), now_ms);
+        // A submission of nothing has ended as soon as it was made.
+        if self.submissions.get(&submission).is_some_and(|submission| submission.order.is_empty()) {
+            self.effects.push(Effect::SubmissionEnded(submission));
+        }
+        (submission, self.taken())
+    }
+
+    fn add(&mut self, state: operation::State, submission: SubmissionId) -> bool {
         let id = state.operation().id.clone();
-        let held = Held { state, began_ms: None, ended_ms: None, not_run: None, parked: None };
-        if self.held.insert(id.clone(), held).is_none() {
-            self.order.push(id);
+        let Some(own) = self.submissions.get_mut(&submission).filter(|_| !self.held.contains_key(&id)) else { return false };
+        own.order.push(id.clone());
+        own.open += 1;
+        self.own.as_mut().map(|own| own.insert(id.clone()));
+        let held = Held { state, submission, is_closed: false, began_ms: None, ended_ms: None, not_run: None, parked: None };
+        self.held.insert(id, held);
+        true
+    }
+
+    /// An operation has ended, or its turn will never come.
+    fn close(&mut self, id: &OperationId) {
+        let Some(held) = self.held.get_mut(id).filter(|held| !held.is_closed) else { return };
+        held.is_closed = true;
+        let Some(submission) = self.submissions.get_mut(&held.submission) else { return };
+        submission.open = submission.open.saturating_sub(1);
+        if submission.open == 0 {
+            self.effects.push(Effect::SubmissionEnded(held.submission));
         }
     }
 
     fn scheduled(&mut self, event: schedule::Event, now_ms: u64) {
-        let (limits, on_failure) = (Limits::default(), OnFailure::GoOn);
-        let state = std::mem::replace(&mut self.schedule, schedule::State::new(limits, on_failure));
+        let state = std::mem::replace(&mut self.schedule, schedule::State::new(Limits::default()));
         let (state, commands) = schedule::step(state, event);
         self.schedule = state;
         for command in commands {
@@ -166,14 +281,19 @@ impl Drive {
     fn not_run(&mut self, id: OperationId, code: Code, evidence: Evidence) {
         let Some(held) = self.held.get_mut(&id) else { return };
         held.not_run = Some(Outcome::not_run(code, evidence));
-        self.effects.push(Effect::Reached(id, Phase::Ended));
+        self.effects.push(Effect::Reached(id.clone(), Phase::Ended));
+        self.close(&id);
     }
 
     /// One transition of an operation, and what it commands.
     fn step(&mut self, id: &OperationId, event: Event, now_ms: u64) {
         let event = self.heard(id, event);
         let Some(held) = self.held.get_mut(id) else { return };
-        self.is_journal_lost |= matches!(&event, Event::NotCommitted(NotCommitted::Failed(_)));
+        let is_journal_lost = matches!(&event, Event::NotCommitted(NotCommitted::Failed(_)));
+        if is_journal_lost {
+            // Later submissions find out by their own intents whether it can be written again.
+            self.submissions.values_mut().for_each(|submission| submission.is_journal_lost = true);
+        }
         if held.began_ms.is_none() {
             held.began_ms = Some(now_ms);
             self.effects.push(Effect::Begun(id.clone()));
@@ -194,17 +314,23 @@ impl Drive {
             (Some(command), None) => self.carry_out(id, command, now_ms),
             (None, _) => {}
         }
-        if self.is_journal_lost {
-            self.scheduled(schedule::Event::Stop(Code::JournalUnwritable), now_ms);
+        if is_journal_lost {
+            self.scheduled(schedule::Event::Stop { scope: StopScope::OpenRuns, code: Code::JournalUnwritable }, now_ms);
         }
         if let Some(end) = end {
             self.scheduled(schedule::Event::Ended { id: id.clone(), end }, now_ms);
+            self.close(id);
         }
+    }
+
+    fn is_journal_lost(&self, id: &OperationId) -> bool {
+        let submission = self.submission_of(id).and_then(|submission| self.submissions.get(&submission));
+        submission.is_some_and(|submission| submission.is_journal_lost)
     }
 
     /// A stop that came while the last word was waited for counts as much as one before it, and so does a journal that was lost.
     fn heard(&self, id: &OperationId, event: Event) -> Event {
-        let lost = self.is_journal_lost.then_some(Code::JournalUnwritable);
+        let lost = self.is_journal_lost(id).then_some(Code::JournalUnwritable);
         match (&event, lost.or_else(|| self.stopped(id))) {
             (Event::Cleared, Some(code)) => Event::NotCleared(NotCleared::Stopped(code)),
             _ => event,
@@ -215,7 +341,7 @@ impl Drive {
     fn carry_out(&mut self, id: &OperationId, command: Command, now_ms: u64) {
         let known = match &command {
             Command::Clear => self.stopped(id).map(|code| Event::NotCleared(NotCleared::Stopped(code))),
-            Command::Ask(ask) if ask.is_mutation() && self.is_journal_lost => {
+            Command::Ask(ask) if ask.is_mutation() && self.is_journal_lost(id) => {
                 let cause = Cause::new(Trouble::Other, Code::JournalUnwritable.word(), "");
                 Some(Event::Answered(Answer::Sent(Sent::NotDelivered(cause))))
             }
@@ -231,6 +357,6 @@ impl Drive {
     /// would stay down.
     fn stopped(&self, id: &OperationId) -> Option<Code> {
         let operation = self.state(id)?.operation();
-        self.schedule.stopped().filter(|_| !schedule::completes(operation))
+        self.schedule.stop_code(id).filter(|_| !schedule::completes(operation))
     }
 }

@@ -1,34 +1,33 @@
-//! The driver: carries out what a [`Drive`] wants done, over a [`Hand`], a store and a [`Clock`], and feeds back what came of it.
+//! The driver: carries out what a [`Drive`](crate::drive::Drive) wants done, over a [`Hand`], a store and a [`Clock`], and feeds back what came of it.
 //!
-//! It decides nothing. One task of the runtime holds the drive; only what takes time (a request, a commit, a wait) runs beside
-//! it, at most one for each operation. What it sees to itself is the journal of the run.
+//! It decides nothing. [`Executor`] accepts runs and recoveries while others are in flight; `execution` is the one task that holds the drive. Only what takes
+//! time (a request, a commit, a wait) runs beside it, at most one for each operation. What it sees to itself is the journal of the run.
 //!
 //! What never enters: Proxmox, text for people, and signals of the system; whoever has those says [`Signal`].
 
+mod execution;
+mod executor;
 mod report;
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
 
 use converger_core::apply::{
-    Answer, Ask, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Terms, Trouble,
+    Answer, Ask, Cause, End, History, Illegal, Operation, OperationId, Outcome, Place, Record, Release, RunId, TaskId, Trouble,
 };
 use converger_core::approve::ApprovedPlan;
 use converger_core::evidence::Entry;
-use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, Filter, LIST_MAX, Receipt, Refused, Standing, Store, StoreError, Write};
 use thiserror::Error;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
-use crate::clock::{Clock, Steady};
-use crate::drive::{Drive, Effect};
-use crate::operation::{self, NotCleared, NotCommitted, Patience, Phase};
-use crate::schedule::{Limits, OnFailure};
+use crate::clock::Clock;
+use crate::operation::{self, NotCleared, NotCommitted, Phase};
 
+pub use crate::drive::RunOptions;
+pub use executor::{
+    Executor, ExecutorLoad, NotAccepting, OPEN_RUNS_MAX, OnNotice, PendingReport, RecoverySubmission, RunSlot, RunSubmission, Unsettled,
+};
 pub use report::{Report, Reported};
 
 #[cfg(test)]
@@ -49,7 +48,7 @@ pub trait Hand: Send + Sync + 'static {
     fn ask(&self, ask: Ask) -> impl Future<Output = Answer> + Send;
 }
 
-/// What whoever started the run says while it goes on.
+/// What is asked of a whole executor while it works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Signal {
     /// Go on.
@@ -59,23 +58,6 @@ pub enum Signal {
     Drain,
     /// Leave everything as it is. The journal knows what was under way, and the next start finds out what became of it.
     Quit,
-}
-
-/// How a run is driven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// How much at once.
-    pub limits: Limits,
-    /// What a failure does to the rest.
-    pub on_failure: OnFailure,
-    /// How long is waited for what.
-    pub patience: Patience,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { limits: Limits::default(), on_failure: OnFailure::GoOn, patience: Patience::default() }
-    }
 }
 
 /// An operation is further than before.
@@ -95,265 +77,27 @@ pub enum EngineError {
     /// The journal does not take the run, or cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The run was started for another plan, or not at all, or is over.
+    /// The run was started for another plan, or not at all, or is being applied, or is over.
     #[error("the run `{0}` was not started for this plan, or is over; this is a defect of the program")]
     OtherRun(RunId),
     /// No ids were given for the operations of the plan.
     #[error("the operations of the plan have no ids; this is a defect of the program")]
     NoIds,
+    /// The executor has stopped.
+    #[error(transparent)]
+    NotAccepting(#[from] NotAccepting),
+    /// The executor ended without an answer. The journal has what was in flight, and the next start recovers it.
+    #[error(
+        "the executor ended while the run was being applied; this is a defect of the program, and the next start recovers what was in flight"
+    )]
+    ExecutorLost,
 }
 
-/// What carries plans out. All mutation in the program goes through one of these.
-#[derive(Debug)]
-pub struct Engine<H, S, C> {
-    hand: Arc<H>,
-    store: Arc<S>,
-    clock: Arc<C>,
-    settings: Settings,
-}
-
-impl<H: Hand, S: Store + 'static, C: Clock> Engine<H, S, C> {
-    /// An engine over these.
-    pub fn new(hand: Arc<H>, store: Arc<S>, clock: Arc<C>, settings: Settings) -> Self {
-        Self { hand, store, clock, settings }
-    }
-
-    /// See [`unsettled`].
-    ///
-    /// # Errors
-    /// The journal cannot be read.
-    pub async fn unsettled(&self, environment: &EnvironmentName) -> Result<Vec<History>, StoreError> {
-        unsettled(&*self.store, environment).await
-    }
-
-    /// Finds out what became of these, by reading only. Whatever is still at work is held until the next reading: nobody waits for one
-    /// guest before the others are looked at (L4).
-    pub async fn recover(&self, unsettled: Vec<History>, signal: watch::Receiver<Signal>, notice: impl FnMut(Notice<'_>) + Send) -> Report {
-        let mut work = Work::new(self, notice, signal);
-        work.recover(unsettled, self.settings.patience.brief());
-        work.go().await
-    }
-
-    /// Carries out a plan as this run, which the journal has as started for it, and beside it finds out what became of these: a guest whose past is not known comes later.
-    ///
-    /// # Errors
-    /// Nothing was begun, because the journal has no such run or cannot be read.
-    pub async fn apply(
-        &self,
-        plan: ApprovedPlan,
-        run: RunId,
-        ids: impl Fn(usize) -> Option<OperationId>,
-        unsettled: Vec<History>,
-        signal: watch::Receiver<Signal>,
-        notice: impl FnMut(Notice<'_>) + Send,
-    ) -> Result<Report, EngineError> {
-        self.is_started(&plan, &run).await?;
-        let operations = plan.into_operations(&run, ids).ok_or(EngineError::NoIds)?;
-        let mut work = Work::new(self, notice, signal);
-        work.recover(unsettled, self.settings.patience);
-        work.submit(operations);
-        let report = work.go().await;
-        // A run whose end cannot be written down has ended all the same, and each of its operations says how.
-        let _ = self.store.commit(Batch::from(Write::RunEnded { id: run, end: report.end(), at_ms: self.clock.now_ms() })).await;
-        Ok(report)
-    }
-
-    /// What the run decides on is durable before anything of it is done; without it every intent would be refused.
-    async fn is_started(&self, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
-        let found = self.store.run(run.clone()).await?;
-        let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
-        if is_its_own { Ok(()) } else { Err(EngineError::OtherRun(run.clone())) }
-    }
-}
-
-/// A last word that is older than this is none: whoever was stopped in between is told what was said meanwhile (0017).
-const LAST_WORD_MS: u64 = 2_000;
-
-/// What came of something that took time.
-enum Came<T> {
-    Event(OperationId, operation::Event),
-    /// There is room to send it, and this is the last word about that, asked for when the clock that nobody sets said this.
-    Cleared(OperationId, operation::Event, T, u64),
-    Signal(Signal, watch::Receiver<Signal>),
-}
-
-/// A run under way.
-struct Work<'e, H: Hand, S, C, N> {
-    engine: &'e Engine<H, S, C>,
-    notice: N,
-    drive: Drive,
-    steady: Steady,
-    /// Of those that are about to be sent.
-    turns: BTreeMap<OperationId, H::Turn>,
-    under_way: JoinSet<Came<H::Turn>>,
-    is_left: bool,
-}
-
-impl<'e, H: Hand, S: Store + 'static, C: Clock, N: FnMut(Notice<'_>) + Send> Work<'e, H, S, C, N> {
-    /// What was said before counts for the first step already, so that it is heard before anything is submitted.
-    fn new(engine: &'e Engine<H, S, C>, notice: N, signal: watch::Receiver<Signal>) -> Self {
-        let Settings { limits, on_failure, .. } = engine.settings;
-        let mut work = Self {
-            engine,
-            notice,
-            drive: Drive::new(limits, on_failure),
-            steady: Steady::default(),
-            turns: BTreeMap::new(),
-            under_way: JoinSet::new(),
-            is_left: false,
-        };
-        work.listen(signal);
-        work
-    }
-
-    fn now_ms(&mut self) -> u64 {
-        self.steady.read(self.engine.clock.now_ms(), self.engine.clock.awake_ms())
-    }
-
-    fn recover(&mut self, unsettled: Vec<History>, patience: Patience) {
-        let (uptime, now_ms) = (self.engine.clock.uptime(), self.now_ms());
-        let effects = self.drive.recover(unsettled, patience, uptime.as_ref(), now_ms);
-        self.follow(effects);
-    }
-
-    fn submit(&mut self, operations: Vec<(Operation, Terms)>) {
-        let now_ms = self.now_ms();
-        let effects = self.drive.submit(operations, self.engine.settings.patience, now_ms);
-        self.follow(effects);
-    }
-
-    async fn go(mut self) -> Report {
-        while !self.drive.is_idle() && !self.is_left {
-            match self.under_way.join_next().await {
-                Some(Ok(Came::Event(id, event))) => {
-                    let now_ms = self.now_ms();
-                    let effects = self.drive.feed(&id, event, now_ms);
-                    self.follow(effects);
-                }
-                Some(Ok(Came::Cleared(id, event, turn, asked_ms))) => {
-                    let age_ms = self.engine.clock.awake_ms().saturating_sub(asked_ms);
-                    self.turns.insert(id.clone(), turn);
-                    let now_ms = self.now_ms();
-                    let effects = self.drive.feed(&id, if age_ms > LAST_WORD_MS { outlived(event) } else { event }, now_ms);
-                    self.follow(effects);
-                    // Who does not send gives it on.
-                    self.turns.remove(&id);
-                }
-                Some(Ok(Came::Signal(signal, receiver))) => self.obey(signal, receiver),
-                // A panic beside us is a defect: nothing is known about its operation, and the journal makes stopping safe.
-                Some(Err(_)) => self.is_left = true,
-                None => break,
-            }
-        }
-        // What is under way is let go: a request that is dropped may have arrived, and the journal has its intent.
-        self.under_way.abort_all();
-        self.drive.report()
-    }
-
-    fn follow(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
-            match effect {
-                Effect::Begun(_) => {}
-                Effect::Reached(id, phase) => self.tell(&id, phase),
-                Effect::Do(id, command) => self.carry_out(id, command),
-            }
-        }
-    }
-
-    fn tell(&mut self, id: &OperationId, phase: Phase) {
-        let Some(state) = self.drive.state(id) else { return };
-        let outcome = self.drive.outcome(id).filter(|_| phase == Phase::Ended);
-        (self.notice)(Notice { operation: state.operation(), phase, outcome });
-    }
-
-    /// What takes time runs beside us.
-    fn carry_out(&mut self, id: OperationId, command: operation::Command) {
-        let Engine { hand, store, clock, .. } = self.engine;
-        match command {
-            operation::Command::Commit(record) => {
-                let store = Arc::clone(store);
-                self.under_way.spawn(async move { Came::Event(id, recorded(&*store, *record).await) });
-            }
-            operation::Command::Mark => {
-                let (store, mark) = (Arc::clone(store), mark(&**clock, id.clone()));
-                self.under_way.spawn(async move { Came::Event(id, committed(store.commit(Batch::from(mark)).await)) });
-            }
-            operation::Command::Clear => self.clear(id),
-            operation::Command::Whose(tasks) => {
-                let Some(operation) = self.drive.state(&id).map(operation::State::operation) else { return };
-                let (store, environment) = (Arc::clone(store), operation.environment.clone());
-                self.under_way.spawn(async move {
-                    let event = taken(&*store, environment, &id, tasks).await;
-                    Came::Event(id, event)
-                });
-            }
-            operation::Command::Ask(ask) => {
-                // Who reads once more in its turn gives that on.
-                let (hand, turn) = (Arc::clone(hand), self.turns.remove(&id).filter(|_| ask.is_mutation()));
-                self.under_way.spawn(async move {
-                    let answer = match turn {
-                        Some(turn) => hand.send(turn, ask).await,
-                        None => hand.ask(ask).await,
-                    };
-                    Came::Event(id, operation::Event::Answered(answer))
-                });
-            }
-            operation::Command::Wait(ms) => {
-                let clock = Arc::clone(clock);
-                self.under_way.spawn(async move {
-                    clock.wait(ms).await;
-                    Came::Event(id, operation::Event::Woken)
-                });
-            }
-        }
-    }
-
-    /// The last word before a change is sent: what people said since its intent was taken. It is asked for once there is room to send,
-    /// so that nothing is waited for between both (0017).
-    fn clear(&mut self, id: OperationId) {
-        let Some(state) = self.drive.state(&id) else { return };
-        let (hand, store, clock) = (Arc::clone(&self.engine.hand), Arc::clone(&self.engine.store), Arc::clone(&self.engine.clock));
-        let (place, environment, vmid) = (state.place().clone(), state.operation().environment.clone(), state.operation().guest.vmid);
-        self.under_way.spawn(async move {
-            match hand.turn(place).await {
-                Ok(turn) => {
-                    let asked_ms = clock.awake_ms();
-                    Came::Cleared(id, cleared(&*store, environment, vmid).await, turn, asked_ms)
-                }
-                Err(cause) => Came::Event(id, operation::Event::NotCleared(NotCleared::NoRoom(cause))),
-            }
-        });
-    }
-
-    fn listen(&mut self, mut signal: watch::Receiver<Signal>) {
-        let now = *signal.borrow_and_update();
-        if now != Signal::GoOn {
-            return self.obey(now, signal);
-        }
-        self.wait_for(signal);
-    }
-
-    fn wait_for(&mut self, mut signal: watch::Receiver<Signal>) {
-        self.under_way.spawn(async move {
-            // Whoever could say something is gone: then nobody will.
-            if signal.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            let said = *signal.borrow_and_update();
-            Came::Signal(said, signal)
-        });
-    }
-
-    fn obey(&mut self, signal: Signal, receiver: watch::Receiver<Signal>) {
-        // Both may be heard at once, and what was not begun is told either way.
-        if signal != Signal::GoOn {
-            let now_ms = self.now_ms();
-            let effects = self.drive.stop(Code::RunStopped, now_ms);
-            self.follow(effects);
-        }
-        self.is_left |= signal == Signal::Quit;
-        self.wait_for(receiver);
-    }
+/// The journal has the run as started for this plan: without that every intent would be refused.
+async fn check_started(store: &impl Store, plan: &ApprovedPlan, run: &RunId) -> Result<(), EngineError> {
+    let found = store.run(run.clone()).await?;
+    let is_its_own = found.is_some_and(|found| found.run.plan == plan.digest() && found.ended.is_none());
+    if is_its_own { Ok(()) } else { Err(EngineError::OtherRun(run.clone())) }
 }
 
 /// What the journal has of an environment that must be found out by reading: what has no end, and what is held until a reading

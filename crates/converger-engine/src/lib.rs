@@ -5,9 +5,9 @@
 //!
 //! [`schedule`] says which operation comes next, as another one.
 //!
-//! [`drive`] ties both together into a run, as a third one.
+//! [`drive`] ties both together for all runs of one environment, as a third one.
 //!
-//! [`driver`] carries out what a drive wants done, over a [`Hand`] and a store, and is as thin as that.
+//! [`driver`] carries out what a drive wants done, over a [`Hand`] and a store, and is as thin as that: its [`Executor`] accepts runs while others are in flight.
 //!
 //! [`clock`] is time, handed in.
 //!
@@ -22,7 +22,7 @@ pub mod clock;
 pub mod driver;
 
 pub use clock::Clock;
-pub use driver::{Engine, Hand};
+pub use driver::{Executor, Hand};
 
 #[cfg(test)]
 mod testing;

@@ -4,6 +4,9 @@
 //! How to drive it: feed [`Event::Submit`] with the steps of a plan (what was found in the journal first), begin each
 //! operation that a [`Command::Begin`] names, and feed [`Event::Ended`] for it. It is done when [`State::is_idle`].
 //!
+//! One schedule serves many runs: plans may be submitted while others are in flight, and everything about an operation is forgotten when it has ended.
+//! A failure or a stop of one run does not concern the others.
+//!
 //! What holds in every order of events: no two operations of a guest are under way at once (G12), a guest that is stuck
 //! blocks only itself and what waits for it (L4), and what comes after a step that did not end well is never begun (S16).
 //! The same events give the same commands.
@@ -61,12 +64,14 @@ pub struct Item {
     pub completes: bool,
     /// Whether it was found in the journal: it only reads, and what became of it is found out whatever else happens.
     pub is_recovered: bool,
+    /// What its failure means for the rest of its run.
+    pub on_failure: OnFailure,
 }
 
 impl Item {
-    /// The place of an operation.
+    /// The place of an operation, whose failure means this for the rest of its run.
     #[must_use]
-    pub fn of(operation: &Operation) -> Self {
+    pub fn of(operation: &Operation, on_failure: OnFailure) -> Self {
         Self {
             id: operation.id.clone(),
             run: operation.run.clone(),
@@ -77,13 +82,14 @@ impl Item {
             is_convergent: operation.source == Source::Convergent,
             completes: completes(operation),
             is_recovered: false,
+            on_failure,
         }
     }
 
     /// The place of an operation that was found in the journal: it reads only, and waits for nobody.
     #[must_use]
     pub fn of_recovered(operation: &Operation) -> Self {
-        Self::of(operation).recovered()
+        Self::of(operation, OnFailure::GoOn).recovered()
     }
 
     /// Nothing newer takes its place either: what became of it must be found out.
@@ -117,8 +123,24 @@ pub enum Event {
         /// Where its guest is.
         node: NodeName,
     },
-    /// Nothing new is begun from now on; what is under way goes on to its end, and what was found in the journal is still found out.
-    Stop(Code),
+    /// Nothing new of these runs is begun; what is in flight goes on to its end, and what was found in the journal is still found out.
+    Stop {
+        /// Whose.
+        scope: StopScope,
+        /// Why.
+        code: Code,
+    },
+}
+
+/// Which runs a stop concerns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StopScope {
+    /// All runs, also those that are submitted later.
+    Everything,
+    /// All runs that have operations here now. Later ones begin.
+    OpenRuns,
+    /// One run.
+    Run(RunId),
 }
 
 /// What is to be done.
@@ -139,12 +161,12 @@ pub enum Command {
     },
 }
 
-/// What goes on with the rest when a step does not end well.
+/// What goes on with the rest of a run when a step does not end well. Other runs go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OnFailure {
     /// The guest's other steps and what waits for them are not run; other guests go on.
     GoOn,
-    /// Nothing new is begun.
+    /// Nothing new of the run is begun.
     Stop,
 }
 
@@ -153,8 +175,9 @@ pub enum OnFailure {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct State {
     limits: Limits,
-    on_failure: OnFailure,
     stopped: Option<Code>,
+    /// Runs with operations here, except operations found in the journal.
+    runs: BTreeMap<RunId, OpenRun>,
     made: u64,
     entries: BTreeMap<u64, Entry>,
     places: BTreeMap<OperationId, u64>,
@@ -165,8 +188,16 @@ pub struct State {
     ready: BTreeMap<NodeName, BTreeSet<u64>>,
     /// What has not ended, by node.
     left: BTreeMap<NodeName, usize>,
-    busy: BTreeMap<NodeName, u32>,
+    busy: BTreeMap<NodeName, usize>,
     busy_overall: u32,
+}
+
+/// A run that has operations here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct OpenRun {
+    /// How many of its operations have not ended.
+    left: usize,
+    stopped: Option<Code>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,11 +220,11 @@ struct Lane {
 impl State {
     /// An empty schedule.
     #[must_use]
-    pub fn new(limits: Limits, on_failure: OnFailure) -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self {
             limits: Limits { per_node: limits.per_node.max(1), overall: limits.overall.max(1) },
-            on_failure,
             stopped: None,
+            runs: BTreeMap::new(),
             made: 0,
             entries: BTreeMap::new(),
             places: BTreeMap::new(),
@@ -224,10 +255,22 @@ impl State {
         self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item.node)
     }
 
-    /// Whether nothing new is begun any more, and why.
+    /// Why nothing new of an operation's run is begun any more, if that is so.
     #[must_use]
-    pub fn stopped(&self) -> Option<Code> {
-        self.stopped
+    pub fn stop_code(&self, id: &OperationId) -> Option<Code> {
+        let item = self.places.get(id).and_then(|place| self.entries.get(place)).map(|entry| &entry.item);
+        item.map_or(self.stopped, |item| self.run_stop_code(&item.run))
+    }
+
+    fn run_stop_code(&self, run: &RunId) -> Option<Code> {
+        self.stopped.or_else(|| self.runs.get(run)?.stopped)
+    }
+
+    /// How many entries all its collections have together: none once it is idle.
+    #[must_use]
+    pub fn entry_count(&self) -> usize {
+        let by_operation = self.entries.len() + self.places.len() + self.waiters.len() + self.lanes.len() + self.runs.len();
+        by_operation + self.ready.len() + self.left.len() + self.busy.len()
     }
 }
 
@@ -239,7 +282,7 @@ pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
         Event::Submit(items) => state.submit(items, &mut commands),
         Event::Ended { id, end } => state.ended(&id, end, &mut commands),
         Event::Moved { id, node } => state.moved(&id, node),
-        Event::Stop(code) => state.stop(code, &mut commands),
+        Event::Stop { scope, code } => state.stop(&scope, code, &mut commands),
     }
     state.begin_what_fits(&mut commands);
     (state, commands)
@@ -248,15 +291,13 @@ pub fn step(mut state: State, event: Event) -> (State, Vec<Command>) {
 impl State {
     fn submit(&mut self, items: Vec<Item>, commands: &mut Vec<Command>) {
         let mut new: Vec<Item> = items.into_iter().filter(|item| !self.places.contains_key(&item.id)).collect();
-        let refusal = match self.stopped {
-            Some(code) => Some(code),
-            None if self.entries.len() + new.len() > QUEUE_MAX => Some(Code::QueueFull),
-            None => None,
-        };
-        if let Some(code) = refusal {
-            let not_run = |item: Item| Command::NotRun { id: item.id, code, evidence: Evidence::default() };
-            commands.extend(new.extract_if(.., |item| !item.is_recovered).map(not_run));
-        }
+        let full = (self.entries.len() + new.len() > QUEUE_MAX).then_some(Code::QueueFull);
+        let refusal = |item: &Item| self.run_stop_code(&item.run).or(full).filter(|_| !item.is_recovered);
+        new.retain(|item| {
+            let Some(code) = refusal(item) else { return true };
+            commands.push(Command::NotRun { id: item.id.clone(), code, evidence: Evidence::default() });
+            false
+        });
         self.supersede(&new, commands);
         let first = self.made;
         for item in new {
@@ -289,6 +330,9 @@ impl State {
         self.places.insert(item.id.clone(), place);
         self.lanes.entry(item.vmid).or_default().queue.push_back(place);
         *self.left.entry(item.node.clone()).or_default() += 1;
+        if !item.is_recovered {
+            self.runs.entry(item.run.clone()).or_default().left += 1;
+        }
         self.entries.insert(place, Entry { item, waits: 0, is_begun: false, is_parked: false });
     }
 
@@ -331,7 +375,7 @@ impl State {
     fn ended(&mut self, id: &OperationId, end: End, commands: &mut Vec<Command>) {
         let Some(place) = self.begun(id) else { return };
         let Some(entry) = self.forget(place) else { return };
-        let Item { node, vmid, run, is_recovered, .. } = entry.item;
+        let Item { node, vmid, run, is_recovered, on_failure, .. } = entry.item;
         if !entry.is_parked {
             self.make_room(&node);
         }
@@ -343,8 +387,8 @@ impl State {
         } else {
             self.halt(place, vmid, &run, commands);
             // What an earlier run left is no step of this one.
-            if self.on_failure == OnFailure::Stop && !is_recovered {
-                self.stop(Code::RunStopped, commands);
+            if on_failure == OnFailure::Stop && !is_recovered {
+                self.stop(&StopScope::Run(run), Code::RunStopped, commands);
             }
         }
         self.offer(vmid);
@@ -357,9 +401,7 @@ impl State {
 
     fn make_room(&mut self, node: &NodeName) {
         self.busy_overall = self.busy_overall.saturating_sub(1);
-        if let Some(count) = self.busy.get_mut(node) {
-            *count = count.saturating_sub(1);
-        }
+        decrement(&mut self.busy, node);
     }
 
     /// It gives its room back and waits for room where its guest is, before whatever else waits there. What comes behind it in its lane
@@ -374,9 +416,7 @@ impl State {
         for own in std::iter::once(place).chain(behind) {
             let Some(entry) = self.entries.get_mut(&own).filter(|entry| entry.item.node == old) else { continue };
             entry.item.node = node.clone();
-            if let Some(left) = self.left.get_mut(&old) {
-                *left = left.saturating_sub(1);
-            }
+            decrement(&mut self.left, &old);
             *self.left.entry(node.clone()).or_default() += 1;
         }
         self.ready.entry(node).or_default().insert(place);
@@ -430,10 +470,19 @@ impl State {
         }
     }
 
-    fn stop(&mut self, code: Code, commands: &mut Vec<Command>) {
-        self.stopped.get_or_insert(code);
+    fn stop(&mut self, scope: &StopScope, code: Code, commands: &mut Vec<Command>) {
+        // The first reason stands.
+        match scope {
+            StopScope::Everything => self.stopped = self.stopped.or(Some(code)),
+            StopScope::OpenRuns => self.runs.values_mut().for_each(|run| run.stopped = run.stopped.or(Some(code))),
+            StopScope::Run(run) => {
+                let Some(run) = self.runs.get_mut(run) else { return };
+                run.stopped = run.stopped.or(Some(code));
+            }
+        }
+        let is_meant = |item: &Item| if let StopScope::Run(run) = scope { item.run == *run } else { true };
         let queued = self.entries.iter().filter(|(place, entry)| !entry.is_begun && !self.goes_on(**place, &entry.item));
-        let drops = queued.map(|(place, _)| Drop::new(*place, code)).collect();
+        let drops = queued.filter(|(_, entry)| is_meant(&entry.item)).map(|(place, _)| Drop::new(*place, code)).collect();
         self.drop_queued(drops, commands);
     }
 
@@ -447,13 +496,25 @@ impl State {
     fn forget(&mut self, place: u64) -> Option<Entry> {
         let entry = self.entries.remove(&place)?;
         self.places.remove(&entry.item.id);
-        if let Some(ready) = self.ready.get_mut(&entry.item.node) {
-            ready.remove(&place);
-        }
-        if let Some(left) = self.left.get_mut(&entry.item.node) {
-            *left = left.saturating_sub(1);
+        self.unready(&entry.item.node, place);
+        decrement(&mut self.left, &entry.item.node);
+        let run = &entry.item.run;
+        if let Some(open) = self.runs.get_mut(run).filter(|_| !entry.item.is_recovered) {
+            open.left = open.left.saturating_sub(1);
+            if open.left == 0 {
+                self.runs.remove(run);
+            }
         }
         Some(entry)
+    }
+
+    /// It does not begin next on this node.
+    fn unready(&mut self, node: &NodeName, place: u64) {
+        let Some(ready) = self.ready.get_mut(node) else { return };
+        ready.remove(&place);
+        if ready.is_empty() {
+            self.ready.remove(node);
+        }
     }
 
     /// The head of a lane may begin once nothing of the guest is under way and nothing is waited for.
@@ -471,8 +532,9 @@ impl State {
     fn begin_what_fits(&mut self, commands: &mut Vec<Command>) {
         while self.busy_overall < self.limits.overall
             && let Some(node) = self.next_node()
-            && let Some(place) = self.ready.get_mut(&node).and_then(BTreeSet::pop_first)
+            && let Some(place) = self.ready.get(&node).and_then(|ready| ready.first().copied())
         {
+            self.unready(&node, place);
             let Some(entry) = self.entries.get_mut(&place) else { continue };
             self.busy_overall += 1;
             *self.busy.entry(node).or_default() += 1;
@@ -491,11 +553,20 @@ impl State {
 
     /// Of the nodes with room the one with the most to do: the longest queue decides when everything is done.
     fn next_node(&self) -> Option<NodeName> {
-        let has_room = |node: &NodeName| self.busy.get(node).copied().unwrap_or(0) < self.limits.per_node;
-        let open = self.ready.iter().filter(|(node, ready)| !ready.is_empty() && has_room(node));
+        let has_room = |node: &NodeName| self.busy.get(node).copied().unwrap_or(0) < self.limits.per_node as usize;
+        let open = self.ready.iter().filter(|(node, _)| has_room(node));
         let left = |node: &NodeName| self.left.get(node).copied().unwrap_or(0);
         // The first of those that have equally much, so that the order does not depend on anything else.
         open.map(|(node, _)| node).rev().max_by_key(|node| left(node)).cloned()
+    }
+}
+
+/// One less on a node; a node with none is forgotten.
+fn decrement(counts: &mut BTreeMap<NodeName, usize>, node: &NodeName) {
+    let Some(count) = counts.get_mut(node) else { return };
+    *count = count.saturating_sub(1);
+    if *count == 0 {
+        counts.remove(node);
     }
 }
 

@@ -1,6 +1,7 @@
 //! One environment, locked for this process: recovers what an earlier process left in flight, and starts runs.
 //!
-//! The command line opens it for the length of one command, a daemon for as long as it runs.
+//! The command line opens it for the length of one command, a daemon for as long as it runs. All runs of an environment share one executor: its lanes,
+//! its limits, and its stop.
 
 use std::sync::Arc;
 
@@ -13,14 +14,13 @@ use converger_core::artifact::Provenance;
 use converger_core::contract;
 use converger_core::desired::Scope;
 use converger_core::refusal::Refusal;
-use converger_engine::driver::{Report, Signal};
-use converger_engine::schedule::OnFailure;
-use converger_store::{EnvironmentLock, Remembered};
+use converger_engine::driver::{EngineError, RecoverySubmission, Report, Signal};
+use converger_store::Remembered;
 use tokio::sync::watch;
 
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
-use crate::executor::{self, EnvironmentActuator};
+use crate::executor::{EnvironmentActuator, EnvironmentExecutor, publish_to};
 use crate::host;
 use crate::reader::{EnvironmentReader, Observed};
 use crate::record::{self, RunRecord};
@@ -30,7 +30,7 @@ use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
 use crate::state_dir::{LockOutcome, StateDirectory, store_error};
 
-/// An environment that this process drives until the last clone is dropped.
+/// An environment that this process drives until it is closed, or until the last clone is dropped and nothing is in flight.
 #[derive(Clone)]
 pub struct Environment {
     inner: Arc<Inner>,
@@ -43,7 +43,7 @@ struct Inner {
     clock: RunClock,
     slow_response: Arc<SlowResponseNotice>,
     stop: watch::Sender<Signal>,
-    _lock: EnvironmentLock,
+    executor: EnvironmentExecutor,
 }
 
 /// The result of opening an environment. A refusal is a decision: it cannot be passed on with `?`.
@@ -55,7 +55,8 @@ pub enum Opened {
 }
 
 impl Environment {
-    /// Takes the environment's lock. Sends no request: opening works while the cluster is down.
+    /// Takes the environment's lock and starts its executor, for which it is called within a runtime. Sends no request: opening works while the cluster is
+    /// down.
     ///
     /// # Errors
     /// The program does not keep its contract, the environment is not configured for applying, or the lock cannot be taken.
@@ -67,7 +68,9 @@ impl Environment {
             LockOutcome::Refused(refusal) => return Ok(Opened::Refused(refusal)),
         };
         let slow_response = Arc::new(SlowResponseNotice::new(Arc::clone(reader.events()), clock.is_real()));
-        let inner = Inner { reader, state, mode, clock, slow_response, stop: watch::Sender::new(Signal::GoOn), _lock: lock };
+        let stop = watch::Sender::new(Signal::GoOn);
+        let executor = EnvironmentExecutor::start(&reader, &state, &clock, stop.subscribe(), lock);
+        let inner = Inner { reader, state, mode, clock, slow_response, stop, executor };
         Ok(Opened::Ready(Self { inner: Arc::new(inner) }))
     }
 
@@ -99,8 +102,8 @@ impl Environment {
         &self.inner.stop
     }
 
-    pub(crate) fn stop_receiver(&self) -> watch::Receiver<Signal> {
-        self.inner.stop.subscribe()
+    pub(crate) fn executor(&self) -> &EnvironmentExecutor {
+        &self.inner.executor
     }
 
     /// `Drain` starts nothing new and waits for operations in flight. `Quit` stops waiting; the next start recovers them.
@@ -111,9 +114,11 @@ impl Environment {
     /// Observes, recovers, plans, judges and records. Sends no change.
     ///
     /// # Errors
-    /// There is no observation, or the journal cannot be used.
+    /// Too many runs are open or a stop was asked for, there is no observation, or the journal cannot be used.
     pub async fn start_run(&self, request: RunRequest) -> Result<Run, RuntimeError> {
-        let Inner { reader, state, .. } = &*self.inner;
+        let Inner { reader, state, executor, .. } = &*self.inner;
+        // Held until the run has ended: the number of open runs is bounded before anything is read for them.
+        let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
         let scope = request.desired.scope();
         // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(Needs::of(&request.desired));
@@ -121,22 +126,35 @@ impl Environment {
         let hand = proxmox.hand(&report.place).map_err(|error| RuntimeError::failed(error.to_string()))?;
         let hand = Arc::new(hand);
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
-        let recovered = Arc::new(self.recover(&hand, request.on_failure).await?);
+        let recovered = Arc::new(self.recover(&hand).await?);
         let report = match recovered.operations() {
             [] => report,
             _ => reader.observe_live(&proxmox, &scope).await?,
         };
-        let conditions = state.load_conditions(reader.name()).await?;
+        let mut conditions = state.load_conditions(reader.name()).await?;
+        let in_flight = take_in_flight(&mut conditions, &recovered);
         self.publish_held(&conditions, &recovered);
         let held_before = find_held(&recovered, &conditions, &scope);
         let observed = Observed { observation: report.reading.clone(), provenance: Provenance::Live };
+        // Operations in flight are not held, and their guests get no step all the same.
+        conditions.unsettled.extend(in_flight);
         let RunRequest { desired, expected, narrowed, refused, on_failure } = request;
         let planned = reader.judge(desired, observed, &conditions);
         let staleness = expected.map(|expected| expected.find_difference(planned.judged.plan(), narrowed)).transpose()?.flatten();
         // Record before returning: nobody learns of a decision that the ledger does not have (G10).
         let record = RunRecord::start(state, &planned.judged, reader.config().snapshot.clone(), host::new_run_id()?).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        Ok(Run::new(self.clone(), hand, record, planned, recovered, held_before, staleness, refused, on_failure))
+        Ok(Run::new(self.clone(), slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure))
+    }
+
+    /// Accepts nothing more, begins nothing new, waits for operations in flight, releases the lock, and tells the witness what the ledger holds.
+    /// Call it after success and after failure.
+    ///
+    /// # Errors
+    /// The witness cannot be told, or has seen another ledger.
+    pub async fn close(self) -> Result<(), RuntimeError> {
+        self.inner.executor.close().await;
+        self.attest_ledger().await
     }
 
     /// Tells the witness what the ledger holds by now. Call it after a run, whatever came of it.
@@ -147,20 +165,21 @@ impl Environment {
         self.inner.state.attest_ledger().await
     }
 
-    /// Settles operations that an earlier process left in flight, by reading only (G13).
-    async fn recover(&self, hand: &Arc<ProxmoxHand<Client>>, on_failure: OnFailure) -> Result<Report, RuntimeError> {
-        let Inner { reader, state, clock, slow_response, .. } = &*self.inner;
-        let actuator = EnvironmentActuator::for_recovery(hand, slow_response, clock);
-        let engine = executor::engine(actuator, state, reader.config(), clock.clone(), on_failure);
-        let unsettled = engine.unsettled(reader.name()).await.map_err(|error| store_error(&error))?;
-        if unsettled.is_empty() {
+    /// Settles operations that an earlier process left in flight, by reading only (G13). Those that this process is executing are left out.
+    async fn recover(&self, hand: &Arc<ProxmoxHand<Client>>) -> Result<Report, RuntimeError> {
+        let Inner { reader, state, clock, slow_response, executor, .. } = &*self.inner;
+        let unsettled = executor.find_unsettled().await.map_err(|error| self.engine_error(error))?;
+        if unsettled.histories().is_empty() {
             return Ok(Report::default());
         }
-        let ids: Vec<_> = unsettled.iter().map(|history| history.id().clone()).collect();
+        let ids: Vec<_> = unsettled.histories().iter().map(|history| history.id().clone()).collect();
         record::record_recovery(state, reader.name(), &ids).await?;
         let events = reader.events();
-        events.publish(RunEvent::RecoveryStarted { operations: unsettled.len() });
-        let report = engine.recover(unsettled, self.stop_receiver(), |notice| executor::publish_progress(&**events, &notice, true)).await;
+        events.publish(RunEvent::RecoveryStarted { operations: ids.len() });
+        let actuator = EnvironmentActuator::for_recovery(hand, slow_response, clock);
+        let (patience, on_notice) = (reader.config().patience.brief(), publish_to(events, true));
+        let recovery = executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice });
+        let report = recovery.wait().await.map_err(|error| self.engine_error(error))?;
         events.publish(RunEvent::RecoveryEnded(Arc::new(report.clone())));
         Ok(report)
     }
@@ -173,10 +192,24 @@ impl Environment {
         }
     }
 
-    pub(crate) fn apply_engine(&self, hand: &Arc<ProxmoxHand<Client>>, on_failure: OnFailure) -> executor::RunEngine {
-        let Inner { reader, state, clock, slow_response, .. } = &*self.inner;
-        executor::engine(EnvironmentActuator::for_apply(hand, slow_response), state, reader.config(), clock.clone(), on_failure)
+    /// An actuator for a run that was observed over this endpoint.
+    pub(crate) fn actuator(&self, hand: &Arc<ProxmoxHand<Client>>) -> Arc<EnvironmentActuator> {
+        EnvironmentActuator::for_apply(hand, &self.inner.slow_response)
     }
+
+    pub(crate) fn engine_error(&self, error: EngineError) -> RuntimeError {
+        match error {
+            EngineError::Store(error) => store_error(&error),
+            EngineError::NotAccepting(reason) => RuntimeError::not_accepting(self.inner.reader.name(), reason),
+            EngineError::NoIds | EngineError::OtherRun(_) | EngineError::ExecutorLost => RuntimeError::failed(error.to_string()),
+        }
+    }
+}
+
+/// Takes out operations of other runs of this process that are in flight: the journal has no end of them, and recovery left them out.
+fn take_in_flight(conditions: &mut Remembered, recovered: &Report) -> Vec<History> {
+    let was_recovered = |history: &History| recovered.operations().iter().any(|reported| reported.operation.id == *history.id());
+    conditions.unsettled.extract_if(.., |history| history.progress().is_open() && !was_recovered(history)).collect()
 }
 
 /// Where operations of earlier runs are held. Guests outside of the scope are reported, and do not decide how the run ends.

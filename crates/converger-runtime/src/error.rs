@@ -6,6 +6,8 @@
 use converger_adapters::ObserveError;
 use converger_core::evidence::Wrong;
 use converger_core::failure::Code;
+use converger_core::guest::EnvironmentName;
+use converger_engine::driver::NotAccepting;
 use thiserror::Error;
 
 /// What happened, its code, and what to do about it.
@@ -70,6 +72,14 @@ pub enum RuntimeError {
         /// The entry of the ledger at which it was found.
         entry: Option<u64>,
     },
+    /// The environment accepts no run at the moment. Nothing was read or sent.
+    #[error("{}", fault.message)]
+    NotAccepting {
+        /// Why.
+        reason: NotAccepting,
+        /// The same for people.
+        fault: RuntimeFault,
+    },
     /// The environment or the recording gave no observation.
     #[error(transparent)]
     Observe(#[from] ObserveError),
@@ -86,6 +96,17 @@ impl RuntimeError {
         Self::Failed(RuntimeFault::new(message))
     }
 
+    /// The environment accepts no run at the moment.
+    #[must_use]
+    pub fn not_accepting(environment: &EnvironmentName, reason: NotAccepting) -> Self {
+        let (code, help) = match reason {
+            NotAccepting::TooManyRuns => (Code::QueueFull, "wait until one of them has ended, then try again"),
+            NotAccepting::Stopping => (Code::RunStopped, "try again after it was started again"),
+        };
+        let fault = RuntimeFault::new(format!("environment `{environment}` accepts no runs: {reason}")).with_code(code).with_help(help);
+        Self::NotAccepting { reason, fault }
+    }
+
     /// An error in the evidence, with the remedy that its code has.
     pub fn broken(code: Code, message: impl Into<String>) -> Self {
         let fault = RuntimeFault::new(message).with_code(code).with_help(code.entry().remedy);
@@ -96,7 +117,9 @@ impl RuntimeError {
     #[must_use]
     pub fn with_code(mut self, code: Code) -> Self {
         match &mut self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => fault.code = Some(code),
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => {
+                fault.code = Some(code)
+            }
             Self::Observe(_) => {}
         }
         self
@@ -106,7 +129,9 @@ impl RuntimeError {
     #[must_use]
     pub fn with_help(mut self, help: impl Into<String>) -> Self {
         match &mut self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => fault.help = Some(help.into()),
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => {
+                fault.help = Some(help.into())
+            }
             Self::Observe(_) => {}
         }
         self
@@ -125,7 +150,7 @@ impl RuntimeError {
     #[must_use]
     pub fn fault(&self) -> Option<&RuntimeFault> {
         match self {
-            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } => Some(fault),
+            Self::Input(fault) | Self::Failed(fault) | Self::Broken { fault, .. } | Self::NotAccepting { fault, .. } => Some(fault),
             Self::Observe(_) => None,
         }
     }

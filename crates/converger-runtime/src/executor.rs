@@ -2,24 +2,23 @@
 //!
 //! What is sent and when is decided by the engine; this only carries requests there and responses back.
 
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use converger_adapters::proxmox::client::{Client, Turn};
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_core::apply::{Answer, Ask, Cause, Place};
-use converger_engine::driver::{Engine, Hand, Notice, Settings};
-use converger_engine::schedule::OnFailure;
-use converger_store::SqliteStore;
+use converger_engine::driver::{Executor, Hand, Notice, OnNotice, Signal};
+use converger_store::EnvironmentLock;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
-use crate::config::Config;
 use crate::event::{EventSink, OperationProgress, RunEvent};
+use crate::reader::EnvironmentReader;
 use crate::recovery_timeout::{UnresponsiveNodes, answering_node};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
-use crate::state_dir::StateDirectory;
-
-/// The engine of one environment.
-pub(crate) type RunEngine = Engine<EnvironmentActuator, SqliteStore, RunClock>;
+use crate::state_dir::{StateDirectory, wait_for_task};
 
 /// Sends requests of the engine to the endpoint that the observation came from.
 pub(crate) struct EnvironmentActuator {
@@ -62,20 +61,56 @@ impl Hand for EnvironmentActuator {
     }
 }
 
-/// An engine over this actuator, with the limits of the configuration.
-pub(crate) fn engine(
-    actuator: Arc<EnvironmentActuator>,
-    state: &StateDirectory,
-    config: &Config,
-    clock: RunClock,
-    on_failure: OnFailure,
-) -> RunEngine {
-    let settings = Settings { limits: config.at_once, on_failure, patience: config.patience };
-    Engine::new(actuator, Arc::new(state.store().clone()), Arc::new(clock), settings)
+/// The executor of one environment and its task, for as long as this process drives the environment.
+pub(crate) struct EnvironmentExecutor {
+    executor: Executor<EnvironmentActuator>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl EnvironmentExecutor {
+    /// Starts it, within a runtime. The lock belongs to its task: operations may be in flight after the last caller has gone.
+    pub(crate) fn start(
+        reader: &EnvironmentReader,
+        state: &StateDirectory,
+        clock: &RunClock,
+        signal: watch::Receiver<Signal>,
+        lock: EnvironmentLock,
+    ) -> Self {
+        let (store, clock, limits) = (Arc::new(state.store().clone()), Arc::new(clock.clone()), reader.config().at_once);
+        let (executor, work) = Executor::new(reader.name().clone(), store, clock, limits, signal);
+        let task = tokio::spawn(async move {
+            work.await;
+            drop(lock);
+        });
+        Self { executor, task: Mutex::new(Some(task)) }
+    }
+
+    /// Accepts nothing more, begins nothing new, and returns once everything in flight has ended and the lock is released.
+    pub(crate) async fn close(&self) {
+        self.executor.close();
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(task) = task {
+            wait_for_task(task).await;
+        }
+    }
+}
+
+impl Deref for EnvironmentExecutor {
+    type Target = Executor<EnvironmentActuator>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.executor
+    }
+}
+
+/// A callback that publishes the progress of operations.
+pub(crate) fn publish_to(events: &Arc<dyn EventSink>, is_recovery: bool) -> OnNotice {
+    let events = Arc::clone(events);
+    Box::new(move |notice| publish_progress(&*events, &notice, is_recovery))
 }
 
 /// Publishes the progress of an operation.
-pub(crate) fn publish_progress(events: &dyn EventSink, notice: &Notice<'_>, is_recovery: bool) {
+fn publish_progress(events: &dyn EventSink, notice: &Notice<'_>, is_recovery: bool) {
     events.publish(RunEvent::OperationAdvanced(OperationProgress {
         operation: Arc::new(notice.operation.clone()),
         phase: notice.phase,

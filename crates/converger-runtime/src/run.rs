@@ -14,19 +14,19 @@ use converger_core::guest::Vmid;
 use converger_core::plan::Verdict;
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, SafePlan};
-use converger_engine::driver::{EngineError, Report};
+use converger_engine::driver::{EngineError, Report, RunOptions, RunSlot, RunSubmission};
 use converger_engine::schedule::OnFailure;
 
 use crate::environment::Environment;
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
-use crate::executor;
+use crate::executor::publish_to;
 use crate::expected_plan::ExpectedPlan;
 use crate::host;
 use crate::reader::Planned;
 use crate::record::RunRecord;
 use crate::report::{HeldBefore, RunReport};
-use crate::state_dir::store_error;
+use crate::state_dir::wait_for_task;
 
 /// What to do, and how.
 #[derive(Debug)]
@@ -46,6 +46,7 @@ pub struct RunRequest {
 /// A recorded and judged plan that waits for confirmation. Dropping it is safe: nothing was sent.
 pub struct Run {
     environment: Environment,
+    slot: RunSlot,
     hand: Arc<ProxmoxHand<Client>>,
     record: RunRecord,
     planned: Planned,
@@ -95,6 +96,7 @@ pub enum RunAdmission {
 /// An approved run. Dropping it is safe: nothing was sent.
 pub struct ApprovedRun {
     environment: Environment,
+    slot: RunSlot,
     hand: Arc<ProxmoxHand<Client>>,
     record: RunRecord,
     plan: ApprovedPlan,
@@ -107,6 +109,7 @@ impl Run {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         environment: Environment,
+        slot: RunSlot,
         hand: Arc<ProxmoxHand<Client>>,
         record: RunRecord,
         planned: Planned,
@@ -116,7 +119,7 @@ impl Run {
         refused: Refused,
         on_failure: OnFailure,
     ) -> Self {
-        Self { environment, hand, record, planned, recovered, held_before, staleness, refused, on_failure }
+        Self { environment, slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure }
     }
 
     /// The judged plan.
@@ -207,10 +210,10 @@ impl Run {
                 Err(error) => (Admitted::Refused(Vec::new()), Err(error)),
             },
         };
-        let Self { environment, hand, record, recovered, held_before, on_failure, .. } = self;
+        let Self { environment, slot, hand, record, recovered, held_before, on_failure, .. } = self;
         match (admitted, recorded) {
             (Admitted::Approved(plan), Ok(())) => {
-                RunAdmission::Approved(ApprovedRun { environment, hand, record, plan, recovered, held_before, on_failure })
+                RunAdmission::Approved(ApprovedRun { environment, slot, hand, record, plan, recovered, held_before, on_failure })
             }
             (Admitted::Refused(causes), Ok(())) => {
                 record.end_without_sending(end).await;
@@ -237,9 +240,14 @@ fn admit_safe(safe: SafePlan, admission: &Admission) -> Result<Admitted, Runtime
 }
 
 impl ApprovedRun {
-    /// Applies the plan, once, and reports every operation.
+    /// Applies the plan, once, and reports every operation. Dropping the future after it was polled cancels nothing: the operations go on, and the end of the
+    /// run is recorded.
     pub async fn apply(self) -> RunReport {
-        let Self { environment, hand, record, plan, recovered, held_before, on_failure } = self;
+        wait_for_task(tokio::spawn(self.apply_to_end())).await
+    }
+
+    async fn apply_to_end(self) -> RunReport {
+        let Self { environment, slot, hand, record, plan, recovered, held_before, on_failure } = self;
         // Attest before sending: a state directory restored from an older copy must not be able to hide this run (decision 0020).
         if let Err(error) = environment.attest_ledger().await {
             record.end_without_sending(End::Failed).await;
@@ -248,20 +256,26 @@ impl ApprovedRun {
         let left_out = count_refused(&plan);
         let events = Arc::clone(environment.reader().events());
         events.publish(RunEvent::ApplyStarted { steps: count_steps(&plan) });
-        let engine = environment.apply_engine(&hand, on_failure);
         let run = record.run().clone();
-        let ids = |number: usize| OperationId::new(&format!("{}-{number}", run.as_str()));
-        let publish = |notice: converger_engine::driver::Notice<'_>| executor::publish_progress(&*events, &notice, false);
-        // INVARIANT: the plan is moved, so it cannot be applied twice (G13).
-        let applied = engine.apply(plan, run.clone(), ids, Vec::new(), environment.stop_receiver(), publish).await;
+        let prefix = run.as_str().to_owned();
+        let submission = RunSubmission {
+            // INVARIANT: the plan is moved, so it cannot be applied twice (G13).
+            plan,
+            run,
+            ids: Box::new(move |number| OperationId::new(&format!("{prefix}-{number}"))),
+            actuator: environment.actuator(&hand),
+            options: RunOptions { on_failure, patience: environment.reader().config().patience },
+            on_notice: publish_to(&events, false),
+        };
+        let applied = environment.executor().submit(slot, submission).wait().await;
         events.publish(RunEvent::ApplyEnded);
         match applied {
             Ok(report) => RunReport::applied(&environment, &record, &recovered, held_before, report, left_out),
             Err(error) => {
-                let error = match error {
-                    EngineError::Store(error) => store_error(&error),
-                    EngineError::NoIds | EngineError::OtherRun(_) => RuntimeError::failed(error.to_string()),
-                };
+                if matches!(error, EngineError::NotAccepting(_)) {
+                    record.end_without_sending(End::Failed).await;
+                }
+                let error = environment.engine_error(error);
                 RunReport::not_sent(&environment, &record, &recovered, held_before, End::Failed, Vec::new(), Some(error))
             }
         }

@@ -16,6 +16,7 @@ use converger_store::{
 };
 use rustix::io::Errno;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::error::{RuntimeError, RuntimeFault};
@@ -211,10 +212,14 @@ impl StateDirectory {
 /// # Errors
 /// Those of the work.
 pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(work: impl FnOnce() -> Result<T, E> + Send + 'static) -> Result<T, E> {
-    match tokio::task::spawn_blocking(work).await {
+    wait_for_task(tokio::task::spawn_blocking(work)).await
+}
+
+/// The result of a task. A panic there is a panic here: it is a defect, and the journal makes stopping safe.
+pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
+    match task.await {
         Ok(result) => result,
-        // A panic there is a panic here: it is a defect, and the journal makes stopping safe.
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
 

@@ -1,5 +1,7 @@
 //! The driver on a small world: what is carried out, what is not, and what a crash at any point costs.
 
+use std::sync::{Arc, Mutex};
+
 use converger_core::apply::{Fact, Freeze, Hold, Run};
 use converger_core::approve::{Admission, Admitted, Confirmation, Mode, Refused as LeftOut, admit};
 use converger_core::artifact::Provenance;
@@ -10,11 +12,16 @@ use converger_core::safety::{Judged, judge};
 use converger_core::testing::some_inputs;
 use converger_store::{Fault, MemoryStore};
 use serde_json::{Value as Json, json};
+use tokio::sync::watch;
 
 use super::*;
+use crate::operation::Patience;
+use crate::schedule::{Limits, OnFailure};
 use crate::testing;
+use converger_core::failure::Code;
 
 mod crash;
+mod many_runs;
 mod rules;
 mod world;
 
@@ -60,22 +67,57 @@ fn approved_on(guests: &[Json], rows: &[Json]) -> ApprovedPlan {
     }
 }
 
-fn engine(world: &World, store: &MemoryStore, settings: Settings) -> Engine<World, MemoryStore, Ticking> {
-    let clock = Ticking::new(NOW_MS, world.clone());
-    Engine::new(Arc::new(world.clone()), Arc::new(store.clone()), Arc::new(clock), settings)
+/// How an executor works, and how the runs of these tests are submitted to it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settings {
+    limits: Limits,
+    options: RunOptions,
+}
+
+/// An executor over a world and a store, as one process has it. It is started within a runtime.
+struct Process<S = MemoryStore> {
+    world: World,
+    store: Arc<S>,
+    executor: Executor<World>,
+    options: RunOptions,
+}
+
+impl<S: Store + 'static> Process<S> {
+    fn start(world: &World, store: S, settings: Settings, signal: watch::Receiver<Signal>) -> Self {
+        let (store, clock) = (Arc::new(store), Arc::new(Ticking::new(NOW_MS, world.clone())));
+        let (executor, task) = Executor::new(environment(), Arc::clone(&store), clock, settings.limits, signal);
+        tokio::spawn(task);
+        Self { world: world.clone(), store, executor, options: settings.options }
+    }
+
+    async fn unsettled(&self) -> Result<Vec<History>, StoreError> {
+        unsettled(&*self.store, &environment()).await
+    }
+
+    /// Finds out what is unsettled, with this patience.
+    async fn recover(&self, patience: Patience) -> Result<Report, EngineError> {
+        let unsettled = self.executor.find_unsettled().await?;
+        let actuator = Arc::new(self.world.clone());
+        self.executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice: Box::new(|_| ()) }).wait().await
+    }
+
+    fn submission(&self, plan: ApprovedPlan, run: RunId) -> RunSubmission<World> {
+        let prefix = run.as_str().to_owned();
+        let ids = Box::new(move |number: usize| OperationId::new(&format!("{prefix}-{number}")));
+        RunSubmission { plan, run, ids, actuator: Arc::new(self.world.clone()), options: self.options, on_notice: Box::new(|_| ()) }
+    }
+
+    fn submit(&self, plan: ApprovedPlan, run: RunId) -> PendingReport {
+        let slot = self.executor.reserve_slot().expect("a slot");
+        self.executor.submit(slot, self.submission(plan, run))
+    }
 }
 
 /// The run of a plan, as the journal has it before anything is carried out.
-fn begun<S>(engine: &Engine<World, S, Ticking>, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
+fn begun(world: &World, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
     let (id, environment) = (RunId::new(run).expect("an id"), plan.plan().desired().environment().clone());
-    let run = Run {
-        id: id.clone(),
-        environment,
-        plan: plan.digest(),
-        by: plan.by().into(),
-        at_ms: NOW_MS,
-        boot: engine.clock.uptime().map(|uptime| uptime.boot),
-    };
+    let boot = Ticking::new(NOW_MS, world.clone()).uptime().map(|uptime| uptime.boot);
+    let run = Run { id: id.clone(), environment, plan: plan.digest(), by: plan.by().into(), at_ms: NOW_MS, boot };
     let _ = store.commit_now(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
     Ok(id)
 }
@@ -88,7 +130,7 @@ fn environment() -> EnvironmentName {
     EnvironmentName::new("lab").expect("a name")
 }
 
-/// Plans and applies, after finding out what is unsettled, as a command would.
+/// Plans and applies in one process, beside finding out what is unsettled: what came of that, and of the run.
 fn apply(
     world: &World,
     store: &MemoryStore,
@@ -96,14 +138,23 @@ fn apply(
     settings: Settings,
     signal: watch::Receiver<Signal>,
 ) -> Result<Report, EngineError> {
-    let engine = engine(world, store, settings);
     block(async {
-        let unsettled = engine.unsettled(&environment()).await?;
-        let ids = |number: usize| OperationId::new(&format!("{run}-{number}"));
+        let process = Process::start(world, store.clone(), settings, signal);
+        let unsettled = process.executor.find_unsettled().await?;
         let plan = approved(&wanted(), world);
-        let run = begun(&engine, store, &plan, run)?;
-        engine.apply(plan, run, ids, unsettled, signal, |_| ()).await
+        let run = begun(world, store, &plan, run)?;
+        let (actuator, patience) = (Arc::new(world.clone()), settings.options.patience);
+        let recovery = RecoverySubmission { unsettled, actuator, patience, on_notice: Box::new(|_| ()) };
+        let (recovered, applied) = (process.executor.recover(recovery), process.submit(plan, run));
+        let (recovered, applied) = (recovered.wait().await?, applied.wait().await?);
+        Ok(Report::new([recovered.operations(), applied.operations()].concat()))
     })
+}
+
+/// One run of a plan in a process of its own.
+fn apply_plan(world: &World, store: &MemoryStore, plan: ApprovedPlan, run: &str, settings: Settings) -> Report {
+    let run = begun(world, store, &plan, run).expect("taken");
+    block(async { Process::start(world, store.clone(), settings, quiet()).submit(plan, run).wait().await }).expect("the run begins")
 }
 
 fn quiet() -> watch::Receiver<Signal> {
@@ -130,7 +181,7 @@ fn a_plan_is_carried_out_and_the_next_one_finds_nothing_to_do() {
     assert_eq!(world.sends(), [(100, 1), (101, 1), (102, 2), (103, 2)].into());
     let again = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
     assert_eq!((shown(&again), world.sends().values().sum::<u32>()), (Vec::<String>::new(), 6));
-    assert!(block(engine(&world, &store, Settings::default()).unsettled(&environment())).expect("readable").is_empty());
+    assert!(block(unsettled(&store, &environment())).expect("readable").is_empty());
 }
 
 #[test]
@@ -185,16 +236,6 @@ fn a_drain_begins_nothing_new_and_ends_what_is_under_way() {
 }
 
 #[test]
-fn what_is_said_before_the_run_counts_too() {
-    let (world, store) = (started(), MemoryStore::new());
-    let (says, hears) = watch::channel(Signal::GoOn);
-    says.send(Signal::Quit).expect("somebody listens");
-    let report = apply(&world, &store, "r1", Settings::default(), hears).expect("the run begins");
-    assert!(report.operations().iter().all(|reported| reported.outcome.end() == End::NotRun), "{:?}", shown(&report));
-    assert!(world.sends().is_empty());
-}
-
-#[test]
 fn a_frozen_environment_and_a_held_guest_are_not_touched() {
     let (world, store) = (started(), MemoryStore::new());
     let hold = Hold {
@@ -232,15 +273,16 @@ fn refusals(store: &MemoryStore) -> Vec<(Option<u32>, String)> {
 #[test]
 fn progress_is_told_in_order() {
     let (world, store) = (started(), MemoryStore::new());
-    let engine = engine(&world, &store, Settings::default());
     let plan = approved(&wanted()[..1], &world);
-    let mut told = Vec::new();
-    let ids = |number: usize| OperationId::new(&format!("r-{number}"));
-    let run = begun(&engine, &store, &plan, "r").expect("taken");
-    block(engine.apply(plan, run, ids, Vec::new(), quiet(), |notice| {
-        told.push((notice.phase, notice.outcome.map(Outcome::end)));
-    }))
-    .expect("the run begins");
+    let run = begun(&world, &store, &plan, "r").expect("taken");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    block(async {
+        let process = Process::start(&world, store, Settings::default(), quiet());
+        let (slot, own) = (process.executor.reserve_slot().expect("a slot"), Arc::clone(&told));
+        let on_notice: OnNotice = Box::new(move |notice| own.lock().expect("told").push((notice.phase, notice.outcome.map(Outcome::end))));
+        process.executor.submit(slot, RunSubmission { on_notice, ..process.submission(plan, run) }).wait().await.expect("the run begins")
+    });
+    let told = told.lock().expect("told");
     let phases = [Phase::Recorded, Phase::Checked, Phase::Sent, Phase::Tasked, Phase::Settled, Phase::Ended];
     assert_eq!(told.iter().map(|(phase, _)| *phase).collect::<Vec<_>>(), phases);
     assert_eq!(told.last().expect("told").1, Some(End::Done));
@@ -258,13 +300,14 @@ fn a_run_that_the_journal_does_not_take_is_not_begun() {
 #[test]
 fn a_plan_is_carried_out_only_as_the_run_that_was_started_for_it() {
     let (world, store) = (started(), MemoryStore::new());
-    let engine = engine(&world, &store, Settings::default());
-    let other = begun(&engine, &store, &approved(&wanted()[..1], &world), "other").expect("taken");
-    let over = begun(&engine, &store, &approved(&wanted(), &world), "over").expect("taken");
+    let other = begun(&world, &store, &approved(&wanted()[..1], &world), "other").expect("taken");
+    let over = begun(&world, &store, &approved(&wanted(), &world), "over").expect("taken");
     let _ = store.commit_now(Batch::from(Write::RunEnded { id: over.clone(), end: End::Refused, at_ms: NOW_MS })).expect("taken");
     for run in [other, over, RunId::new("never").expect("an id")] {
-        let ids = |number: usize| OperationId::new(&format!("r-{number}"));
-        let answer = block(engine.apply(approved(&wanted(), &world), run.clone(), ids, Vec::new(), quiet(), |_| ()));
+        let answer = block(async {
+            let process = Process::start(&world, store.clone(), Settings::default(), quiet());
+            process.submit(approved(&wanted(), &world), run.clone()).wait().await
+        });
         assert!(matches!(answer, Err(EngineError::OtherRun(other)) if other == run), "{run}");
     }
     assert!(world.sends().is_empty());

@@ -25,7 +25,16 @@ fn item(run: &str, guest: u32, number: u32) -> Item {
         is_convergent: true,
         completes: false,
         is_recovered: false,
+        on_failure: OnFailure::GoOn,
     }
+}
+
+fn fail_fast(item: Item) -> Item {
+    Item { on_failure: OnFailure::Stop, ..item }
+}
+
+fn stop(code: Code) -> Event {
+    Event::Stop { scope: StopScope::Everything, code }
 }
 
 fn on(node: &str, item: Item) -> Item {
@@ -49,7 +58,7 @@ struct Story(Option<State>);
 
 impl Story {
     fn new(per_node: u32, overall: u32) -> Self {
-        Self(Some(State::new(Limits { per_node, overall }, OnFailure::GoOn)))
+        Self(Some(State::new(Limits { per_node, overall })))
     }
 
     #[track_caller]
@@ -121,7 +130,7 @@ fn what_waits_for_room_elsewhere_is_under_way_all_the_same() {
     story.check(moved("r-100-0", "pve2"), &[]);
     story.check(moved("r-100-0", "pve3"), &[]);
     story.check_submit(&[item("s", 100, 0)], &["r-100-1 superseded", "r-300-0 dependency-not-done"]);
-    story.check(Event::Stop(Code::RunStopped), &["s-100-0 run-stopped"]);
+    story.check(stop(Code::RunStopped), &["s-100-0 run-stopped"]);
     story.check_end("r-200-0", End::Done, &["resume r-100-0"]);
     story.check_end("r-100-0", End::Failed, &[]).check_idle();
 }
@@ -195,20 +204,71 @@ fn a_step_that_waits_for_what_was_left_out_is_not_run() {
 
 #[test]
 fn at_the_first_failure_nothing_new_begins_where_that_is_asked_for() {
-    let mut story = Story(Some(State::new(Limits { per_node: 2, overall: 2 }, OnFailure::Stop)));
-    let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), item("r", 100, 1)];
+    let mut story = Story::new(2, 2);
+    let items = [item("r", 100, 0), item("r", 101, 0), item("r", 102, 0), item("r", 100, 1)].map(fail_fast);
     story.check_submit(&items, &["begin r-100-0", "begin r-101-0"]);
     story.check_end("r-100-0", End::Refused, &["r-100-1 lane-halted", "r-102-0 run-stopped"]);
-    story.check_submit(&[item("s", 103, 0)], &["s-103-0 run-stopped"]);
+    story.check_submit(&[item("r", 103, 0)], &["r-103-0 run-stopped"]);
     story.check_end("r-101-0", End::Done, &[]).check_idle();
+}
+
+#[test]
+fn fail_fast_of_one_run_does_not_stop_another() {
+    let mut story = Story::new(1, 2);
+    story.check_submit(&[item("r", 100, 0), item("r", 101, 0)].map(fail_fast), &["begin r-100-0"]);
+    story.check_submit(&[item("s", 102, 0), on("pve2", item("s", 103, 0))], &["begin s-103-0"]);
+    story.check_end("r-100-0", End::Failed, &["r-101-0 run-stopped", "begin s-102-0"]);
+    story.check_submit(&[on("pve3", item("t", 104, 0))], &[]);
+    story.check_end("s-103-0", End::Failed, &["begin t-104-0"]);
+    story.check_end("s-102-0", End::Done, &[]);
+    story.check_end("t-104-0", End::Done, &[]).check_idle();
+}
+
+#[test]
+fn stop_of_one_run_does_not_stop_another_and_stop_of_all_open_runs_does_not_stop_a_later_one() {
+    let scoped = |scope| Event::Stop { scope, code: Code::JournalUnwritable };
+    let run = |name: &str| StopScope::Run(RunId::new(name).expect("an id"));
+    let mut story = Story::new(1, 1);
+    story.check_submit(&[item("r", 100, 0), item("r", 101, 0)], &["begin r-100-0"]);
+    story.check_submit(&[item("s", 102, 0), item("s", 103, 0)], &[]);
+    story.check(scoped(run("r")), &["r-101-0 journal-unwritable"]);
+    story.check(scoped(run("nobody")), &[]);
+    story.check_submit(&[item("r", 104, 0)], &["r-104-0 journal-unwritable"]);
+    story.check_end("r-100-0", End::Done, &["begin s-102-0"]);
+    story.check(scoped(StopScope::OpenRuns), &["s-103-0 journal-unwritable"]);
+    story.check_submit(&[item("t", 104, 0)], &[]);
+    story.check_end("s-102-0", End::Done, &["begin t-104-0"]);
+    story.check_end("t-104-0", End::Done, &[]).check_idle();
+}
+
+/// Everything about an operation is forgotten with it: nodes, guests and runs that come and go leave nothing behind.
+#[test]
+fn schedule_of_many_runs_keeps_nothing_of_those_that_ended() {
+    let mut state = State::new(Limits::default());
+    for number in 0..1_000 {
+        let (run, node) = (format!("r{number}"), format!("pve{}", number % 50));
+        let first = on(&node, item(&run, 100 + number, 0));
+        let moved = NodeName::new(&format!("pve{}", number % 50 + 1)).expect("a node");
+        let items =
+            vec![first.clone(), on(&node, item(&run, 100 + number, 1)), fail_fast(after(&[100 + number], item(&run, 5_000 + number, 0)))];
+        let ids: Vec<OperationId> = items.iter().map(|item| item.id.clone()).collect();
+        state = step(state, Event::Submit(items)).0;
+        assert!(state.entry_count() > 0);
+        state = step(state, Event::Moved { id: first.id, node: moved }).0;
+        let end = if number % 3 == 0 { End::Failed } else { End::Done };
+        for id in ids {
+            state = step(state, Event::Ended { id, end }).0;
+        }
+        assert_eq!((state.is_idle(), state.entry_count(), state.under_way()), (true, 0, 0), "run {number}");
+    }
 }
 
 #[test]
 fn a_drain_lets_what_is_under_way_go_on() {
     let mut story = Story::new(1, 1);
     story.check_submit(&[item("r", 100, 0), item("r", 100, 1), after(&[100], item("r", 101, 0))], &["begin r-100-0"]);
-    story.check(Event::Stop(Code::JournalUnwritable), &["r-100-1 journal-unwritable", "r-101-0 journal-unwritable"]);
-    story.check(Event::Stop(Code::RunStopped), &[]);
+    story.check(stop(Code::JournalUnwritable), &["r-100-1 journal-unwritable", "r-101-0 journal-unwritable"]);
+    story.check(stop(Code::RunStopped), &[]);
     story.check_submit(&[item("s", 102, 0)], &["s-102-0 journal-unwritable"]);
     story.check_end("r-100-0", End::Done, &[]).check_idle();
 }
@@ -236,12 +296,12 @@ fn what_a_person_asked_for_once_takes_nobodys_place() {
 
 #[test]
 fn s17_no_stop_and_no_failure_keeps_what_was_found_in_the_journal_from_being_found_out() {
-    let recovered = |guest| item("old", guest, 0).recovered();
-    let mut story = Story(Some(State::new(Limits { per_node: 1, overall: 1 }, OnFailure::Stop)));
+    let recovered = |guest| fail_fast(item("old", guest, 0)).recovered();
+    let mut story = Story::new(1, 1);
     story.check_submit(&[recovered(100), recovered(101), recovered(102)], &["begin old-100-0"]);
     story.check_submit(&[item("r", 103, 0)], &[]);
     story.check_end("old-100-0", End::Held, &["begin old-101-0"]);
-    story.check(Event::Stop(Code::RunStopped), &["r-103-0 run-stopped"]);
+    story.check(stop(Code::RunStopped), &["r-103-0 run-stopped"]);
     story.check_end("old-101-0", End::Failed, &["begin old-102-0"]);
     story.check_submit(&[recovered(104), item("r", 105, 0)], &["r-105-0 run-stopped"]);
     story.check_end("old-102-0", End::Done, &["begin old-104-0"]);
@@ -253,12 +313,12 @@ fn the_second_half_of_a_restart_goes_on_after_a_stop_and_one_that_was_not_begun_
     let second = |guest| Item { completes: true, ..item("r", guest, 1) };
     let mut story = Story::new(1, 1);
     story.check_submit(&[item("r", 100, 0), second(100), item("r", 101, 0), second(101)], &["begin r-100-0"]);
-    story.check(Event::Stop(Code::RunStopped), &["r-101-0 run-stopped", "r-101-1 run-stopped"]);
+    story.check(stop(Code::RunStopped), &["r-101-0 run-stopped", "r-101-1 run-stopped"]);
     story.check_end("r-100-0", End::Done, &["begin r-100-1"]);
     story.check_end("r-100-1", End::Done, &[]).check_idle();
     let mut story = Story::new(1, 1);
     story.check_submit(&[item("r", 100, 0), second(100)], &["begin r-100-0"]);
-    story.check(Event::Stop(Code::RunStopped), &[]);
+    story.check(stop(Code::RunStopped), &[]);
     story.check_end("r-100-0", End::Failed, &["r-100-1 lane-halted"]).check_idle();
 }
 
@@ -285,7 +345,7 @@ fn s23_the_queue_has_a_bound() {
 fn a_chain_as_long_as_the_queue_is_dropped_without_falling_over() {
     let count = 20_000;
     let chain = (0..count).map(|number| if number == 0 { item("r", 1000, 0) } else { after(&[999 + number], item("r", 1000 + number, 0)) });
-    let (state, _) = step(State::new(Limits::default(), OnFailure::GoOn), Event::Submit(chain.collect()));
+    let (state, _) = step(State::new(Limits::default()), Event::Submit(chain.collect()));
     let (state, commands) = step(state, Event::Ended { id: item("r", 1000, 0).id, end: End::Failed });
     assert_eq!(commands.len(), usize::try_from(count).expect("small") - 1);
     assert!(state.is_idle());
@@ -400,17 +460,20 @@ fn g12_whatever_ends_how_no_two_operations_of_a_guest_overlap_and_everything_end
 fn any_schedule(rng: &mut Rng) {
     let below = |rng: &mut Rng, bound| 1 + u32::try_from(rng.below(bound)).expect("small");
     let limits = Limits { per_node: below(rng, 3), overall: below(rng, 5) };
-    let mut state = State::new(limits, if rng.one_in(5) { OnFailure::Stop } else { OnFailure::GoOn });
+    let mut state = State::new(limits);
     let mut witness = Witness::default();
     let mut runs = 0;
     for _ in 0..500 {
         let event = if runs == 0 || (runs < 3 && rng.one_in(10)) {
             runs += 1;
-            let plan = random_plan(rng, &format!("r{runs}"));
+            let on_failure = if rng.one_in(5) { OnFailure::Stop } else { OnFailure::GoOn };
+            let plan: Vec<Item> = random_plan(rng, &format!("r{runs}")).into_iter().map(|item| Item { on_failure, ..item }).collect();
             witness.items.extend(plan.iter().map(|item| (item.id.clone(), item.clone())));
             Event::Submit(plan)
         } else if rng.one_in(100) {
-            Event::Stop(Code::RunStopped)
+            let run = RunId::new(&format!("r{runs}")).expect("an id");
+            let scope = rng.pick(&[StopScope::Everything, StopScope::OpenRuns, StopScope::Run(run)]).expect("scopes").clone();
+            Event::Stop { scope, code: Code::RunStopped }
         } else if rng.one_in(6)
             && let Some(event) = witness.lets_one_move(rng)
         {
@@ -424,6 +487,7 @@ fn any_schedule(rng: &mut Rng) {
         witness.saw(&commands, &state, limits);
     }
     assert!(state.is_idle(), "something waits for ever");
+    assert_eq!(state.entry_count(), 0, "something of what ended is kept");
     assert_eq!(witness.closed.len(), witness.items.len(), "something was lost");
 }
 
@@ -431,8 +495,7 @@ fn any_schedule(rng: &mut Rng) {
 fn the_same_events_give_the_same_commands() {
     let run = || {
         let mut rng = Rng::new(7);
-        let (state, commands) =
-            step(State::new(Limits { per_node: 2, overall: 3 }, OnFailure::GoOn), Event::Submit(random_plan(&mut rng, "r")));
+        let (state, commands) = step(State::new(Limits { per_node: 2, overall: 3 }), Event::Submit(random_plan(&mut rng, "r")));
         (format!("{state:?}"), commands)
     };
     assert_eq!(run(), run());

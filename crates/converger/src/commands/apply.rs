@@ -68,7 +68,7 @@ pub(super) async fn apply(arguments: &Apply) -> Result<End, Stop> {
     };
     let ended = run(arguments, &environment, request).await;
     // After an error too: recovery may have written entries that the witness must learn of.
-    match (ended, environment.attest_ledger().await.map_err(Stop::from)) {
+    match (ended, environment.close().await.map_err(Stop::from)) {
         (Ok(end), attested) => attested.map(|()| end),
         (Err(stop), Ok(())) => Err(stop),
         // Both are shown; the worse one decides.

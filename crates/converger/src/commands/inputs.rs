@@ -176,7 +176,7 @@ impl From<RuntimeError> for Stop {
         let (stop, fault) = match error {
             RuntimeError::Observe(error) => return unobserved(&error),
             RuntimeError::Input(fault) => (Self::input(fault.message()), fault),
-            RuntimeError::Failed(fault) => (Self::failed(fault.message()), fault),
+            RuntimeError::Failed(fault) | RuntimeError::NotAccepting { fault, .. } => (Self::failed(fault.message()), fault),
             RuntimeError::Broken { fault, entry } => (Self::evidence_broken(fault.message()).at(entry), fault),
         };
         let stop = fault.help().map(str::to_owned).into_iter().fold(stop, Self::help);

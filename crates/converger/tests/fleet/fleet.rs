@@ -26,7 +26,7 @@ use converger_core::safety::{Judged, judge};
 use converger_core::testing::some_inputs;
 use converger_core::{plan, safety};
 use converger_engine::clock::Clock;
-use converger_engine::driver::{Engine, Hand, Report, Settings, Signal};
+use converger_engine::driver::{Executor, Hand, Report, RunOptions, RunSubmission, Signal};
 use converger_engine::schedule::Limits;
 use converger_lab::{Fate, GuestSetting, Kind, NodeSetting, Request, Setting, TokenSetting, World};
 use converger_store::{Batch, Filter, Hash, Heads, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
@@ -110,14 +110,23 @@ impl Fleet {
         let approved = approved(&session, &desired, yard.now_ms()).await;
         let caller = Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: Some("fleet".into()) };
         let hand = Arc::new(Carrier(ProxmoxHand::new(session, caller)));
-        let settings = Settings { limits: self.limits, ..Settings::default() };
         let store = Arc::new(store);
-        let engine = Engine::new(Arc::clone(&hand), Arc::clone(&store), Arc::new(yard), settings);
+        let (_says, hears) = watch::channel(Signal::GoOn);
+        let environment = EnvironmentName::new("fleet").unwrap_or_else(|| panic!("a name"));
+        let (executor, task) = Executor::new(environment, Arc::clone(&store), Arc::new(yard), self.limits, hears);
+        tokio::spawn(task);
         let run = begun(&*store, &approved).await;
         let (began, before) = (Instant::now(), hand.0.requests());
-        let (_says, hears) = watch::channel(Signal::GoOn);
-        let ids = |number: usize| OperationId::new(&format!("fleet-{number}"));
-        let report = engine.apply(approved, run, ids, Vec::new(), hears, |_| ()).await.unwrap_or_else(|error| panic!("{error}"));
+        let submission = RunSubmission {
+            plan: approved,
+            run,
+            ids: Box::new(|number| OperationId::new(&format!("fleet-{number}"))),
+            actuator: Arc::clone(&hand),
+            options: RunOptions::default(),
+            on_notice: Box::new(|_| ()),
+        };
+        let slot = executor.reserve_slot().unwrap_or_else(|error| panic!("{error}"));
+        let report = executor.submit(slot, submission).wait().await.unwrap_or_else(|error| panic!("{error}"));
         let took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         Run { report, took_ms, requests: hand.0.requests() - before }
     }

@@ -17,7 +17,7 @@ use converger_core::apply::{
 use converger_core::failure::Code;
 use converger_core::guest::Vmid;
 use converger_engine::clock::Steady;
-use converger_engine::drive::{Drive, Effect};
+use converger_engine::drive::{Drive, Effect, RunOptions};
 use converger_engine::driver::{cleared, committed, taken};
 use converger_engine::operation::{self, Command, Event, NotCleared, Phase};
 use converger_store::{Fault, MemoryStore, Receipt, Store as _, StoreError, Write};
@@ -92,7 +92,7 @@ impl<'l> Life<'l> {
             bug,
             skew_ms: 0,
             steady: Cell::default(),
-            drive: Drive::new(bugs::limits(bug, scene.limits), bugs::on_failure(bug, scene.on_failure)),
+            drive: Drive::new(bugs::limits(bug, scene.limits)),
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
             sent: BTreeSet::new(),
@@ -118,7 +118,8 @@ impl<'l> Life<'l> {
             bugs::operation(self.bug, operation);
         }
         let ids: Vec<OperationId> = operations.iter().map(|(operation, _)| operation.id.clone()).collect();
-        let effects = self.drive.submit(operations, self.scene.patience, self.clock());
+        let options = RunOptions { on_failure: bugs::on_failure(self.bug, self.scene.on_failure), patience: self.scene.patience };
+        let (_, effects) = self.drive.submit(operations, options, self.clock());
         self.follow(effects)?;
         if self.bug == Some(Bug::TwoAtOnce) {
             for id in ids {
@@ -131,7 +132,7 @@ impl<'l> Life<'l> {
     /// Finds out what became of these by reading.
     pub(crate) fn resolve(&mut self, unsettled: Vec<History>) -> Result<(), Died> {
         let (patience, uptime) = (bugs::patience(self.bug, self.scene.patience.brief()), self.stage.uptime());
-        let effects = self.drive.recover(unsettled, patience, Some(&uptime), self.clock());
+        let (_, effects) = self.drive.recover(unsettled, patience, Some(&uptime), self.clock());
         self.follow(effects)?;
         self.go()
     }
@@ -153,7 +154,9 @@ impl<'l> Life<'l> {
             }
             self.feed(&id, event)?;
         }
-        self.oracle.rests(self.drive.is_idle());
+        // What has ended is forgotten, so that a process may go on for months.
+        let has_forgotten = self.bug.is_some() || self.drive.entry_count() == 0;
+        self.oracle.rests(self.drive.is_idle() && has_forgotten);
         Ok(())
     }
 
@@ -171,6 +174,9 @@ impl<'l> Life<'l> {
                 Effect::Reached(id, Phase::Ended) => self.reached_its_end(&id)?,
                 Effect::Reached(..) => {}
                 Effect::Do(id, command) => self.carry(&id, command)?,
+                // With a planted bug operations that have ended may go on: they are not forgotten then.
+                Effect::SubmissionEnded(submission) if self.bug.is_none() => drop(self.drive.take_report(submission)),
+                Effect::SubmissionEnded(_) => {}
             }
         }
         Ok(())

@@ -20,15 +20,13 @@ fn killed_at(number: u64) -> (World, MemoryStore) {
 fn left_at(number: u64) -> (World, MemoryStore) {
     let (world, store) = (started(), MemoryStore::new());
     world.dies_at(Some(number));
-    let engine = engine(&world, &store, Settings::default());
     let plan = approved(&wanted(), &world);
-    let run = begun(&engine, &store, &plan, "r1").expect("taken");
-    let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
+    let run = begun(&world, &store, &plan, "r1").expect("taken");
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
+        let process = Process::start(&world, store.clone(), Settings::default(), quiet());
         // Everything else goes on as far as it can without the one that does not answer; then comes the end.
-        let mut run = Box::pin(run);
+        let mut run = Box::pin(process.submit(plan, run).wait());
         for _ in 0..5_000 {
             let ended = std::future::poll_fn(|context| std::task::Poll::Ready(run.as_mut().poll(context).is_ready())).await;
             if ended {
@@ -40,6 +38,12 @@ fn left_at(number: u64) -> (World, MemoryStore) {
     runtime.shutdown_background();
     world.dies_at(None);
     (world, store)
+}
+
+/// A process that only finds out what is unsettled, as one does that comes back after a crash.
+fn recover(world: &World, store: &MemoryStore, settings: Settings, signal: watch::Receiver<Signal>) -> Report {
+    let recovery = async { Process::start(world, store.clone(), settings, signal).recover(settings.options.patience.brief()).await };
+    block(recovery).expect("readable")
 }
 
 /// No change was sent twice, over all runs.
@@ -60,10 +64,8 @@ fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
     for number in 1..=requests {
         let (world, store) = killed_at(number);
         let before = world.order().len();
-        let engine = engine(&world, &store, Settings::default());
-        let found = block(engine.unsettled(&environment())).expect("readable");
-        recovered += found.len();
-        let report = block(engine.recover(found, quiet(), |_| ()));
+        let report = recover(&world, &store, Settings::default(), quiet());
+        recovered += report.operations().len();
         assert_eq!(world.order().len(), before, "request {number}: recovery sent something");
         assert!(report.operations().iter().all(|reported| reported.is_recovered && reported.is_recorded), "request {number}");
         // What is still at work is read again by the next apply, and only a reboot whose answer nobody heard cannot be told from none.
@@ -71,7 +73,7 @@ fn a_crash_at_any_request_loses_nothing_and_repeats_nothing() {
         // What was marked and did not arrive may still come, for all that is known.
         let is_known = |line: &String| line.ends_with(": held task-at-work") || line.ends_with(": held outcome-unclear");
         assert!(held.clone().all(|line| is_known(&line)), "{:?}", held.collect::<Vec<_>>());
-        world.pass(Settings::default().patience.late_ms);
+        world.pass(Patience::default().late_ms);
         let report = apply(&world, &store, "r2", Settings::default(), quiet()).expect("the run begins");
         let is_well = |reported: &Reported| {
             reported.outcome.end() == End::Done || reported.is_recovered || reported.operation.guest.vmid.get() == 102
@@ -94,9 +96,7 @@ fn who_died_before_the_sending_keeps_no_guest_unless_the_machine_died() {
                 world.reboot_ours();
             }
             let sends = world.sends();
-            let engine = engine(&world, &store, Settings::default());
-            let found = block(engine.unsettled(&environment())).expect("readable");
-            for reported in block(engine.recover(found, quiet(), |_| ())).operations() {
+            for reported in recover(&world, &store, Settings::default(), quiet()).operations() {
                 let is_sent = sends.contains_key(&reported.operation.guest.vmid.get());
                 let code = reported.outcome.code().map(ToString::to_string).unwrap_or_default();
                 assert!(!is_sent || code != "not-carried-out", "{number} {is_power_lost}: {reported:?}");
@@ -113,18 +113,16 @@ fn who_died_before_the_sending_keeps_no_guest_unless_the_machine_died() {
 /// What was sent was sent: nobody may say that it was not run, and nothing that only concerns this run keeps it from being found out.
 #[test]
 fn s17_what_was_left_is_found_out_whatever_is_said_meanwhile_and_is_never_called_not_run() {
-    let settings = Settings { limits: Limits { per_node: 1, overall: 1 }, on_failure: OnFailure::Stop, ..Settings::default() };
+    let settings = Settings { limits: Limits { per_node: 1, overall: 1 }, ..Settings::default() };
     let mut several = 0;
     for number in 1..=40 {
         for signal in [Signal::GoOn, Signal::Drain, Signal::Quit] {
             let (world, store) = killed_at(number);
             let (says, hears) = watch::channel(Signal::GoOn);
             says.send(signal).expect("somebody listens");
-            let engine = engine(&world, &store, settings);
-            let found = block(engine.unsettled(&environment())).expect("readable");
-            several += usize::from(found.len() > 1);
-            let count = found.len();
-            let report = block(engine.recover(found, hears, |_| ()));
+            let count = block(unsettled(&store, &environment())).expect("readable").len();
+            several += usize::from(count > 1);
+            let report = recover(&world, &store, settings, hears);
             assert_eq!(report.operations().len(), count);
             let is_found_out = |reported: &Reported| reported.is_recorded && reported.outcome.end() != End::NotRun;
             let is_left =
@@ -158,12 +156,9 @@ fn a_journal_that_fails_at_any_commit_lets_nothing_more_be_sent() {
         for number in 0..commits {
             let (world, store) = (started(), MemoryStore::new());
             let failing = Failing { store: store.clone(), at: number, fault, made: Arc::default() };
-            let clock = Arc::new(Ticking::new(NOW_MS, world.clone()));
-            let engine = Engine::new(Arc::new(world.clone()), Arc::new(failing.clone()), clock, Settings::default());
-            let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
             let plan = approved(&wanted(), &world);
-            let run = begun(&engine, &store, &plan, "r1").expect("taken");
-            let run = engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ());
+            let run = begun(&world, &store, &plan, "r1").expect("taken");
+            let run = async { Process::start(&world, failing, Settings::default(), quiet()).submit(plan, run).wait().await };
             let report = block(run).expect("the run begins");
             let is_unwritable = |reported: &Reported| reported.outcome.code().is_some_and(|code| code.as_str() == "journal-unwritable");
             let is_seen = |reported: &Reported| !reported.is_recorded || is_unwritable(reported);

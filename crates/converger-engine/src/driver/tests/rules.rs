@@ -1,7 +1,7 @@
 //! What the design rules about a run: whoever leaves it, what is found in the journal, what was asked for once, what waits for a
 //! restart, and guests that do not listen.
 
-use converger_core::apply::{Findings, IdempotencyKey, Record, Resolution, Source};
+use converger_core::apply::{Findings, IdempotencyKey, Record, Resolution, Source, Terms};
 use converger_core::artifact::Digest;
 use converger_core::plan::Verdict;
 
@@ -17,8 +17,17 @@ fn a_drain_that_was_said_before_the_run_lets_nothing_begin() {
     for signal in [Signal::Drain, Signal::Quit] {
         let (world, store) = (started(), MemoryStore::new());
         let (says, hears) = watch::channel(Signal::GoOn);
-        says.send(signal).expect("somebody listens");
-        let report = apply(&world, &store, "r1", Settings::default(), hears).expect("the run begins");
+        let plan = approved(&wanted(), &world);
+        let run = begun(&world, &store, &plan, "r1").expect("taken");
+        let report = block(async {
+            let process = Process::start(&world, store.clone(), Settings::default(), hears);
+            // The run was accepted before: it is not refused, and ends without having begun.
+            let slot = process.executor.reserve_slot().expect("a slot");
+            says.send(signal).expect("somebody listens");
+            process.executor.submit(slot, process.submission(plan, run)).wait().await.expect("the run is answered")
+        });
+        let ended = block(store.run(RunId::new("r1").expect("an id"))).expect("readable").expect("it is there").ended;
+        assert_eq!(ended.map(|(end, _)| end), Some(End::NotRun), "{signal:?}");
         assert!(shown(&report).iter().all(|line| line.ends_with("not-run run-stopped")), "{signal:?}: {:?}", shown(&report));
         assert_eq!((world.sends(), world.asked()), (std::collections::BTreeMap::new(), 0), "{signal:?}");
         let known = block(store.operations(Filter::default(), 10)).expect("readable");
@@ -38,11 +47,8 @@ fn a_node_that_took_the_guests_of_another_has_one_limit_for_all_of_them() {
     rows[3]["node"] = json!("pve2");
     let plan = approved_on(&wanted, &rows);
     world.move_all_to("pve2");
-    let engine = engine(&world, &store, Settings { limits: Limits { per_node: 1, overall: 9 }, ..Settings::default() });
-    let id = |number: usize| OperationId::new(&format!("r1-{number}"));
-    let run = begun(&engine, &store, &plan, "r1").expect("taken");
-    let run = engine.apply(plan, run, id, Vec::new(), quiet(), |_| ());
-    let report = block(run).expect("the run begins");
+    let settings = Settings { limits: Limits { per_node: 1, overall: 9 }, ..Settings::default() };
+    let report = apply_plan(&world, &store, plan, "r1", settings);
     assert_eq!(shown(&report), ids.map(|vmid| format!("{vmid} start: done")));
     assert_eq!((world.sends(), world.most_tasks()), (ids.map(|vmid| (vmid, 1)).into(), 1));
 }
@@ -89,18 +95,28 @@ fn g12_nothing_new_of_a_guest_begins_before_its_past_is_found_out() {
     world.on_first_send(move || says.send(Signal::Quit).expect("somebody listens"));
     apply(&world, &store, "r1", one_at_a_time(), hears).expect("the run begins");
     let store = store.crash();
-    let engine = engine(&world, &store, Settings::default());
-    let unsettled = block(engine.unsettled(&environment())).expect("readable");
-    assert_eq!(unsettled.len(), 1);
     // The plan does not know yet that guest 100 is about to run, and wants it once more.
     let plan = approved(&wanted(), &World::new(&[(100, "stopped"), (101, "running"), (102, "running"), (103, "stopped")]));
-    let mut told = Vec::new();
-    let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
-    let run = begun(&engine, &store, &plan, "r2").expect("taken");
-    let run = engine.apply(plan, run, ids, unsettled, quiet(), |notice| {
-        told.push((notice.operation.guest.vmid.get(), notice.operation.run.as_str().to_owned(), notice.phase));
+    let run = begun(&world, &store, &plan, "r2").expect("taken");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let listen = || -> OnNotice {
+        let own = Arc::clone(&told);
+        Box::new(move |notice| {
+            own.lock().expect("told").push((notice.operation.guest.vmid.get(), notice.operation.run.as_str().to_owned(), notice.phase));
+        })
+    };
+    let report = block(async {
+        let process = Process::start(&world, store.clone(), Settings::default(), quiet());
+        let unsettled = process.executor.find_unsettled().await.expect("readable");
+        assert_eq!(unsettled.histories().len(), 1);
+        let (actuator, patience) = (Arc::new(world.clone()), Patience::default());
+        let recovered = process.executor.recover(RecoverySubmission { unsettled, actuator, patience, on_notice: listen() });
+        let slot = process.executor.reserve_slot().expect("a slot");
+        let applied = process.executor.submit(slot, RunSubmission { on_notice: listen(), ..process.submission(plan, run) });
+        recovered.wait().await.expect("it is found out");
+        applied.wait().await.expect("the run begins")
     });
-    let report = block(run).expect("the run begins");
+    let told = told.lock().expect("told");
     let at = |run: &str, phase: Phase| told.iter().position(|own| *own == (100, run.to_owned(), phase)).expect("it was told");
     assert!(at("r1", Phase::Ended) < at("r2", Phase::Recorded), "{told:?}");
     let others = told.iter().position(|(vmid, run, _)| *vmid != 100 && run == "r2").expect("others were told");
@@ -117,11 +133,9 @@ fn hold(store: &MemoryStore) {
 
 /// What comes of the plan to start guest 100, and how much was sent.
 fn start_one(world: &World, store: &MemoryStore, signal: watch::Receiver<Signal>) -> (String, usize) {
-    let engine = engine(world, store, Settings::default());
-    let ids = |number: usize| OperationId::new(&format!("r1-{number}"));
     let plan = approved(&wanted()[..1], world);
-    let run = begun(&engine, store, &plan, "r1").expect("taken");
-    let run = engine.apply(plan, run, ids, Vec::new(), signal, |_| ());
+    let run = begun(world, store, &plan, "r1").expect("taken");
+    let run = async { Process::start(world, store.clone(), Settings::default(), signal).submit(plan, run).wait().await };
     (shown(&block(run).expect("the run begins")).concat(), world.sends().len())
 }
 
@@ -174,15 +188,19 @@ fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
 }
 
 fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, Terms)) -> Report {
-    let engine = engine(world, store, Settings::default());
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
-    let run = Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
+    let run = Run { id: id.clone(), environment: environment.clone(), plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
     let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
     let _ = store.commit_now(Batch::from(run)).expect("taken");
+    let clock = Arc::new(Ticking::new(NOW_MS, world.clone()));
+    let (executor, mut execution) = Executor::parts(environment, Arc::new(store.clone()), clock, Limits::default(), quiet());
+    let slot = executor.reserve_slot().expect("a slot");
+    // No plan leads to such an operation yet: it is handed to the task itself.
     block(async {
-        let mut work = Work::new(&engine, |_| (), quiet());
-        work.submit(vec![(operation, terms)]);
-        work.go().await
+        let report = execution.submit_operations(vec![(operation, terms)], id, slot, Arc::new(world.clone()));
+        drop(executor);
+        execution.run().await;
+        report.await.expect("answered").expect("the run begins")
     })
 }
 
@@ -206,13 +224,7 @@ fn g13_a_request_under_one_key_is_carried_out_once() {
 fn config_that_waits_for_a_restart_is_done_and_stays_so() {
     let (world, store) = (World::new(&[(102, "running")]), MemoryStore::new());
     let guests = [json!({ "vmid": 102, "kind": "qemu", "name": "web", "config": { "cores": 4 } })];
-    let engine = engine(&world, &store, Settings::default());
-    let run = |name: &str| {
-        let (plan, prefix) = (approved(&guests, &world), name.to_owned());
-        let run = begun(&engine, &store, &plan, name).expect("taken");
-        let ids = move |number: usize| OperationId::new(&format!("{prefix}-{number}"));
-        block(engine.apply(plan, run, ids, Vec::new(), quiet(), |_| ())).expect("the run begins")
-    };
+    let run = |name: &str| apply_plan(&world, &store, approved(&guests, &world), name, Settings::default());
     let report = run("r1");
     assert_eq!(shown(&report), ["102 config.set: done"]);
     let observed = &report.operations()[0].outcome.findings().observed;
@@ -245,18 +257,22 @@ fn a_person_who_resolves_faster_than_the_reading_stops_nobody() {
     let (world, store) = (started(), MemoryStore::new());
     world.is_deaf(101);
     apply(&world, &store, "r1", Settings::default(), quiet()).expect("the run begins");
-    let engine = engine(&world, &store, Settings::default());
-    let unsettled = block(engine.unsettled(&environment())).expect("readable");
-    let [held] = unsettled.as_slice() else { panic!("{unsettled:?}") };
-    let (id, by, reason) = (held.operation.id.clone(), "ann".into(), "it went down at last, and was started again".into());
-    let said = Record::Resolved { id: id.clone(), resolution: Resolution::Done, by, reason, at_ms: NOW_MS };
-    let _ = store.commit_now(Batch::from(said)).expect("taken");
-    let ids = |number: usize| OperationId::new(&format!("r2-{number}"));
     let plan = approved(&wanted(), &world);
-    let run = begun(&engine, &store, &plan, "r2").expect("taken");
-    let run = engine.apply(plan, run, ids, unsettled.clone(), quiet(), |_| ());
-    let report = block(run).expect("the run begins");
-    assert_eq!(shown(&report), ["101 shutdown: failed shutdown-timeout", "101 shutdown: held shutdown-timeout"]);
+    let run = begun(&world, &store, &plan, "r2").expect("taken");
+    let (id, recovered, applied) = block(async {
+        let process = Process::start(&world, store.clone(), Settings::default(), quiet());
+        let unsettled = process.executor.find_unsettled().await.expect("readable");
+        let [held] = unsettled.histories() else { panic!("{unsettled:?}") };
+        let (id, by, reason) = (held.operation.id.clone(), "ann".into(), "it went down at last, and was started again".into());
+        let said = Record::Resolved { id: id.clone(), resolution: Resolution::Done, by, reason, at_ms: NOW_MS };
+        let _ = store.commit_now(Batch::from(said)).expect("taken");
+        let (actuator, patience) = (Arc::new(world.clone()), Patience::default());
+        let recovery = RecoverySubmission { unsettled, actuator, patience, on_notice: Box::new(|_| ()) };
+        let (recovered, applied) = (process.executor.recover(recovery), process.submit(plan, run));
+        (id, recovered.wait().await.expect("it is read"), applied.wait().await.expect("the run begins"))
+    });
+    assert_eq!(shown(&recovered), ["101 shutdown: failed shutdown-timeout"]);
+    assert_eq!(shown(&applied), ["101 shutdown: held shutdown-timeout"]);
     let known = block(store.operation(id)).expect("readable").expect("it is there");
     assert_eq!(known.progress().resolution, Some(Resolution::Done), "what the person said stands");
 }

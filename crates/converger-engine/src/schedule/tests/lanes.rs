@@ -2,8 +2,8 @@
 //! happen to it, and what must hold in each of them.
 //!
 //! What is around the schedule is as little as it needs: an operation that was begun makes its intent durable or is turned
-//! down by the journal, finds its guest on another node or not, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost;
-//! the process dies and another one begins with what the journal has. Nothing here decides what comes next.
+//! down by the journal, finds its guest on another node or not, and ends in one of all ways; people drain, hold, release and submit a newer plan; the journal is lost and can
+//! be written again; the process dies and another one begins with what the journal has. Nothing here decides what comes next.
 //!
 //! What never enters: what an operation does between its intent and its end (`operation`), and time.
 
@@ -99,6 +99,14 @@ enum Hand {
     OffAgain,
 }
 
+/// Whether the journal can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Journal {
+    Writable,
+    Full,
+    WritableAgain,
+}
+
 /// All that counts at one moment. What tells worlds apart soonest comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct World {
@@ -111,8 +119,13 @@ pub(super) struct World {
     /// How many plans were submitted to this process.
     submitted: usize,
     crashes: usize,
+    /// All runs, by a drain.
     stopped: bool,
-    journal_lost: bool,
+    /// By a failure of their own.
+    stopped_runs: BTreeSet<RunId>,
+    /// Those that were open when a record could not be written.
+    unwritable_runs: BTreeSet<RunId>,
+    journal: Journal,
     held: Hand,
     schedule: State,
 }
@@ -125,6 +138,8 @@ pub(super) enum Action {
     Intent(usize),
     /// The journal cannot be written, and this intent is the first to meet it.
     LoseJournal(usize),
+    /// The journal can be written again.
+    FindRoom,
     End(usize, End),
     /// An operation finds its guest on the other node.
     Moved(usize),
@@ -146,7 +161,9 @@ impl Lanes {
         let mut items = Vec::new();
         for process in 0..=setup.crashes_max {
             for (number, plan) in setup.plans.iter().enumerate() {
-                items.extend(plan.iter().map(|item| in_run(&format!("{process}{number}"), item)));
+                let on_failure = setup.on_failure;
+                let items_of_run = plan.iter().map(|item| in_run(&format!("{process}{number}"), item));
+                items.extend(items_of_run.map(|item| Item { on_failure, ..item }));
             }
         }
         Self { setup, items }
@@ -168,7 +185,7 @@ impl Lanes {
 
     /// Hands an event to the schedule and does what it commands.
     fn feed(&self, mut world: World, event: Event) -> Result<World, String> {
-        let schedule = std::mem::replace(&mut world.schedule, State::new(self.setup.limits, self.setup.on_failure));
+        let schedule = std::mem::replace(&mut world.schedule, State::new(self.setup.limits));
         let (schedule, commands) = match self.setup.planted {
             Some(planted) => planted.step(schedule, event),
             None => step(schedule, event),
@@ -212,7 +229,9 @@ impl Lanes {
             return Err(format!("while it is {life:?}"));
         }
         // What was found in the journal only reads, and is found out after a stop too; a guest that was taken down is not left down.
-        if world.stopped && life == Life::Waiting && !self.completes(world, place) {
+        let run = &self.items[place].run;
+        let is_stopped = world.stopped || world.stopped_runs.contains(run) || world.unwritable_runs.contains(run);
+        if is_stopped && life == Life::Waiting && !self.completes(world, place) {
             return Err("after the stop".into());
         }
         for (other, other_life) in self.of_guest(world, place) {
@@ -321,9 +340,10 @@ impl Lanes {
     /// Nothing is given up for what does not concern it (L4).
     fn has_reason(&self, world: &World, place: usize, code: Code) -> bool {
         let is_over = |other: usize| world.lives[other].is_over_and_not_done();
+        let run = &self.items[place].run;
         match code {
-            Code::RunStopped => world.stopped && !self.completes(world, place),
-            Code::JournalUnwritable => world.journal_lost && !self.completes(world, place),
+            Code::RunStopped => (world.stopped || world.stopped_runs.contains(run)) && !self.completes(world, place),
+            Code::JournalUnwritable => world.unwritable_runs.contains(run) && !self.completes(world, place),
             Code::LaneHalted => self.before_in_run(world, place).any(is_over),
             Code::DependencyNotDone => self.items[place].wait.iter().any(|guest| {
                 let mut powers = self.powers(world, place, *guest).peekable();
@@ -360,7 +380,8 @@ impl Lanes {
     fn intent(&self, mut world: World, place: usize) -> Result<World, String> {
         let is_held = world.held == Hand::On && self.setup.may_hold == Some(self.items[place].vmid.get());
         let is_taken = self.of_guest(&world, place).any(|(_, life)| life == Life::Ended(End::Held));
-        if world.journal_lost {
+        if world.journal == Journal::Full {
+            let world = self.fail_commit(world)?;
             self.ended(world, place, End::NotRun)
         } else if is_held || is_taken {
             self.ended(world, place, End::Refused)
@@ -381,21 +402,27 @@ impl Lanes {
         self.feed(world, Event::Moved { id: self.items[place].id.clone(), node: NodeName::new(node).expect("a node") })
     }
 
-    /// As the driver does: the schedule is stopped first, and then told of the end.
-    fn lose_journal(&self, mut world: World, place: usize) -> Result<World, String> {
-        world.journal_lost = true;
-        world.stopped = true;
-        let world = self.feed(world, Event::Stop(Code::JournalUnwritable))?;
-        self.ended(world, place, End::NotRun)
+    /// As the drive does: open runs are stopped first, and then the schedule learns of the end.
+    fn fail_commit(&self, mut world: World) -> Result<World, String> {
+        world.journal = Journal::Full;
+        let is_open = |place: &usize| matches!(world.lives[*place], Life::Waiting | Life::Begun | Life::Open | Life::Parked);
+        let open = (0..self.items.len()).filter(is_open).map(|place| self.items[place].run.clone());
+        world.unwritable_runs.extend(open.collect::<Vec<_>>());
+        self.feed(world, Event::Stop { scope: StopScope::OpenRuns, code: Code::JournalUnwritable })
     }
 
     fn ended(&self, mut world: World, place: usize, end: End) -> Result<World, String> {
         let is_recovered = world.lives[place] == Life::Reading;
-        world.stopped |= end != End::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop;
-        let is_known = !world.journal_lost || world.lives[place] == Life::Begun;
+        let is_known = world.journal != Journal::Full || world.lives[place] == Life::Begun;
+        if !is_known {
+            world = self.fail_commit(world)?;
+        }
         world.lives[place] = if is_known { Life::Ended(end) } else { Life::Left };
         // Nobody is told of an end that the journal does not take: it is held.
         let end = if is_known { end } else { End::Held };
+        if end != End::Done && !is_recovered && self.setup.on_failure == OnFailure::Stop {
+            world.stopped_runs.insert(self.items[place].run.clone());
+        }
         self.feed(world, Event::Ended { id: self.items[place].id.clone(), end })
     }
 
@@ -412,7 +439,9 @@ impl Lanes {
         }
         world.crashes += 1;
         world.elsewhere.fill(false);
-        (world.submitted, world.stopped, world.journal_lost, world.order) = (0, false, false, found.clone());
+        (world.submitted, world.stopped, world.journal, world.order) = (0, false, Journal::Writable, found.clone());
+        world.stopped_runs.clear();
+        world.unwritable_runs.clear();
         world.schedule = self.schedule();
         let recovered = Event::Submit(found.iter().map(|place| self.items[*place].clone().recovered()).collect());
         match self.setup.planted {
@@ -423,8 +452,8 @@ impl Lanes {
     }
 
     fn schedule(&self) -> State {
-        let (limits, on_failure) = (self.setup.limits, self.setup.on_failure);
-        self.setup.planted.map_or_else(|| State::new(limits, on_failure), |planted| planted.new_state(limits, on_failure))
+        let limits = self.setup.limits;
+        self.setup.planted.map_or_else(|| State::new(limits), |planted| planted.new_state(limits))
     }
 
     /// Something waits, and nothing that could change that is under way, or there is room and it is its turn.
@@ -486,7 +515,9 @@ impl Model for Lanes {
             submitted: 0,
             crashes: 0,
             stopped: false,
-            journal_lost: false,
+            stopped_runs: BTreeSet::new(),
+            unwritable_runs: BTreeSet::new(),
+            journal: Journal::Writable,
             held: Hand::Off,
             schedule: self.schedule(),
         }
@@ -502,7 +533,7 @@ impl Model for Lanes {
             match life {
                 Life::Begun => {
                     actions.push(Action::Intent(place));
-                    actions.extend((*may_lose_journal && !world.journal_lost).then_some(Action::LoseJournal(place)));
+                    actions.extend((*may_lose_journal && world.journal == Journal::Writable).then_some(Action::LoseJournal(place)));
                 }
                 Life::Open | Life::Reading => {
                     actions.extend(ends.iter().map(|end| Action::End(place, *end)));
@@ -512,6 +543,7 @@ impl Model for Lanes {
             }
         }
         actions.extend((world.submitted < plans.len()).then_some(Action::Submit));
+        actions.extend((world.journal == Journal::Full).then_some(Action::FindRoom));
         // What comes when nothing is left to do changes nothing that is looked at here.
         if !world.schedule.is_idle() {
             actions.extend((*may_drain && !world.stopped).then_some(Action::Drain));
@@ -527,12 +559,16 @@ impl Model for Lanes {
         match *action {
             Action::Submit => self.submit(world),
             Action::Intent(place) => self.intent(world, place),
-            Action::LoseJournal(place) => self.lose_journal(world, place),
+            Action::LoseJournal(place) => {
+                let world = self.fail_commit(world)?;
+                self.ended(world, place, End::NotRun)
+            }
+            Action::FindRoom => Ok(World { journal: Journal::WritableAgain, ..world }),
             Action::End(place, end) => self.ended(world, place, end),
             Action::Moved(place) => self.moved(world, place),
             Action::Drain => {
                 world.stopped = true;
-                self.feed(world, Event::Stop(Code::RunStopped))
+                self.feed(world, stop(Code::RunStopped))
             }
             Action::Hold => Ok(World { held: Hand::On, ..world }),
             Action::Release => Ok(World { held: Hand::OffAgain, ..world }),
@@ -549,8 +585,9 @@ impl Model for Lanes {
         let lives: u64 = world.lives.iter().map(|life| life.rank()).sum();
         // More than what an operation falls back by when it waits for room.
         let moves = 3 * world.elsewhere.iter().filter(|is_elsewhere| **is_elsewhere).count() as u64;
-        let flags = world.submitted as u64 + u64::from(world.stopped) + u64::from(world.journal_lost) + world.held as u64;
-        (world.crashes as u64, lives + moves + flags)
+        let flags = world.submitted as u64 + u64::from(world.stopped) + world.journal as u64 + world.held as u64;
+        let stopped_runs = (world.stopped_runs.len() + world.unwritable_runs.len()) as u64;
+        (world.crashes as u64, lives + moves + flags + stopped_runs)
     }
 }
 

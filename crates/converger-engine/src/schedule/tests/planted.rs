@@ -28,6 +28,10 @@ pub(super) enum Planted {
     ForgetsWhoWaits,
     /// One guest's failure stops everybody.
     HaltsEverybody,
+    /// The failure that stops one run stops the others, too.
+    StopsOtherRuns,
+    /// What was submitted after the journal was lost is never begun.
+    StopsLaterRuns,
     /// Nothing stops at the first failure although that was asked for.
     GoesOnAfterFailure,
     HearsNoDrain,
@@ -61,7 +65,7 @@ pub(super) enum Planted {
 
 impl Planted {
     /// Each of them, and what is to be said of the rule that it breaks.
-    const ALL: [(Self, &str); 28] = [
+    const ALL: [(Self, &str); 30] = [
         (Self::ForgetsBusy, "is under way on its guest"),
         (Self::OneTooManyOnANode, "beyond the limits"),
         (Self::OneTooManyInAll, "beyond the limits"),
@@ -74,6 +78,8 @@ impl Planted {
         (Self::HaltsNoLane, "although 00-r-100-0 is Ended(Failed)"),
         (Self::ForgetsWhoWaits, "waits for ever"),
         (Self::HaltsEverybody, "without a reason"),
+        (Self::StopsOtherRuns, "run-stopped without a reason"),
+        (Self::StopsLaterRuns, "journal-unwritable without a reason"),
         (Self::GoesOnAfterFailure, "after the stop"),
         (Self::HearsNoDrain, "after the stop"),
         (Self::ForgetsTheDrainWhenAPlanComes, "after the stop"),
@@ -92,14 +98,12 @@ impl Planted {
         (Self::LeavesItDown, "without a reason"),
     ];
 
-    pub(super) fn new_state(self, limits: Limits, on_failure: OnFailure) -> State {
+    pub(super) fn new_state(self, limits: Limits) -> State {
         let Limits { per_node, overall } = limits;
         match self {
-            Self::OneTooManyOnANode => State::new(Limits { per_node: per_node + 1, overall }, on_failure),
-            Self::OneTooManyInAll => State::new(Limits { per_node, overall: overall + 1 }, on_failure),
-            Self::HaltsEverybody => State::new(limits, OnFailure::Stop),
-            Self::GoesOnAfterFailure => State::new(limits, OnFailure::GoOn),
-            _ => State::new(limits, on_failure),
+            Self::OneTooManyOnANode => State::new(Limits { per_node: per_node + 1, overall }),
+            Self::OneTooManyInAll => State::new(Limits { per_node, overall: overall + 1 }),
+            _ => State::new(limits),
         }
     }
 
@@ -107,7 +111,15 @@ impl Planted {
         let Some(event) = self.heard(event) else { return (state, Vec::new()) };
         self.spoil(&mut state, &event);
         let moved = if let Event::Moved { id, .. } = &event { state.places.get(id).copied() } else { None };
+        let stops_run = |id: &OperationId| {
+            let item = state.places.get(id).and_then(|place| state.entries.get(place)).map(|entry| &entry.item);
+            item.is_some_and(|item| item.on_failure == OnFailure::Stop && !item.is_recovered)
+        };
+        let is_stopping = matches!(&event, Event::Ended { id, end } if *end != End::Done && stops_run(id));
         let (mut state, mut commands) = step(state, event);
+        if self == Self::StopsOtherRuns && is_stopping {
+            state.stop(&StopScope::OpenRuns, Code::RunStopped, &mut commands);
+        }
         if let Some(place) = moved {
             self.spoil_the_moved(&mut state, place, &mut commands);
         }
@@ -144,8 +156,11 @@ impl Planted {
             (Self::SupersedesWhatWasAskedForOnce, Event::Submit(items)) => {
                 Some(changed(items, |item| Item { is_convergent: true, ..item }))
             }
+            (Self::HaltsEverybody, Event::Submit(items)) => Some(changed(items, fail_fast)),
+            (Self::GoesOnAfterFailure, Event::Submit(items)) => Some(changed(items, |item| Item { on_failure: OnFailure::GoOn, ..item })),
+            (Self::StopsLaterRuns, Event::Stop { code, .. }) => Some(stop(code)),
             (Self::TakesFailureForDone, Event::Ended { id, .. }) => Some(Event::Ended { id, end: End::Done }),
-            (Self::LosesHeldEnds, Event::Ended { end: End::Held, .. }) | (Self::HearsNoDrain, Event::Stop(_)) => None,
+            (Self::LosesHeldEnds, Event::Ended { end: End::Held, .. }) | (Self::HearsNoDrain, Event::Stop { .. }) => None,
             (_, event) => Some(event),
         }
     }
@@ -171,11 +186,11 @@ impl Planted {
             (Self::ForgetsWhoWaits, Event::Ended { end, .. }) if *end != End::Done => state.waiters.clear(),
             (Self::ForgetsTheDrainWhenAPlanComes, Event::Submit(_)) => state.stopped = None,
             (Self::KeepsRoomWhenItMoves, Event::Moved { .. }) => state.busy_overall += 1,
-            (Self::GivesUpWhatMoved, Event::Stop(_)) => {
+            (Self::GivesUpWhatMoved, Event::Stop { .. }) => {
                 state.entries.values_mut().filter(|entry| entry.is_parked).for_each(|entry| entry.is_begun = false);
             }
-            (Self::LeavesItDown, Event::Stop(_)) => state.entries.values_mut().for_each(|entry| entry.item.completes = false),
-            (Self::GivesUpTheRecovered, Event::Stop(_)) => state.entries.values_mut().for_each(|entry| entry.item.is_recovered = false),
+            (Self::LeavesItDown, Event::Stop { .. }) => state.entries.values_mut().for_each(|entry| entry.item.completes = false),
+            (Self::GivesUpTheRecovered, Event::Stop { .. }) => state.entries.values_mut().for_each(|entry| entry.item.is_recovered = false),
             _ => {}
         }
     }

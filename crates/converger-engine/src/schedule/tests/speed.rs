@@ -77,10 +77,10 @@ fn makespan(starts: &[(u32, u64)], limits: Limits) -> (u64, u64) {
     let operations = testing::operations(&testing::plan(&guests, &rows.collect::<Vec<_>>()));
     let lasts_ms = operations.iter().zip(starts).map(|((operation, _), (_, ms))| (operation.id.clone(), *ms)).collect();
     let mut world = World { now_ms: 0, lasts_ms, started_ms: BTreeMap::new(), agenda: BinaryHeap::new(), events: BTreeMap::new(), made: 0 };
-    let items = operations.iter().map(|(operation, _)| Item::of(operation)).collect();
+    let items = operations.iter().map(|(operation, _)| Item::of(operation, OnFailure::GoOn)).collect();
     let fresh = |(operation, terms): testing::Task| (operation.id.clone(), operation::State::new(operation, terms, Patience::default()));
     let mut states: BTreeMap<OperationId, operation::State> = operations.into_iter().map(fresh).collect();
-    let (mut schedule, mut commands) = step(State::new(limits, OnFailure::GoOn), Event::Submit(items));
+    let (mut schedule, mut commands) = step(State::new(limits), Event::Submit(items));
     loop {
         for command in commands.drain(..) {
             let Command::Begin(id) = command else { panic!("{command:?}") };

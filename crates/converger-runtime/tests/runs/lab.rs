@@ -1,0 +1,113 @@
+//! A lab on this machine, and a directory with a configuration that leads to it.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use converger_core::desired::{self, Desired};
+use converger_core::document::Notation;
+use converger_core::guest::EnvironmentName;
+use converger_lab::Setting;
+use converger_lab::server::{Clock, Identity, Options, Server, Shared};
+use converger_runtime::{Environment, EnvironmentReader, EventBus, Opened, StateDirectory, StateLocation, config};
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+const WORLD: &str = "\
+flavour: 9
+cluster: lab
+nodes: { pve1: {} }
+tokens: { 'root@pam!lab': { secret: s3cret, full: true } }
+pace: { start_ms: 100000 }
+guests:
+  - { vmid: 101, kind: qemu, node: pve1, name: web-1 }
+  - { vmid: 102, kind: qemu, node: pve1, name: web-2 }
+";
+
+/// A lab whose guests 101 and 102 are stopped, and everything that an environment needs.
+pub(crate) struct Stage {
+    room: TempDir,
+    pub(crate) events: Arc<EventBus>,
+    world: Shared,
+    start_ms: u64,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stage {
+    /// A lab whose clock each request moves by this much. Where none does, runs wait in real time for what the test lets happen.
+    pub(crate) fn start(step_ms: u64) -> Self {
+        let setting = Setting::from_yaml(WORLD).expect("a world");
+        let start_ms = setting.start_ms;
+        let identity = Identity::new(["pve1"].into_iter(), LOOPBACK).expect("an identity");
+        let fingerprint = identity.fingerprint();
+        let options = Options { listen: SocketAddr::new(LOOPBACK, 0), clock: Clock::Virtual { step_ms }, identity, watcher: None };
+        let (end, ended) = oneshot::channel::<()>();
+        let (bound, places) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            runtime.block_on(async {
+                let server = Server::bind(&setting, options).await.expect("a server");
+                let address = server.places().next().expect("a node").address;
+                bound.send((address, server.world())).expect("the test waits");
+                server.run(async { drop(ended.await) }).await;
+            });
+        });
+        let (address, world) = places.recv().expect("it listens");
+        let room = TempDir::new().expect("a directory");
+        let clock = if step_ms > 0 { "clock = \"requests\"\n" } else { "" };
+        let config = format!(
+            "[environments.lab]\nmode = \"solo\"\nurl = \"https://{address}\"\nfingerprints = [\"{fingerprint}\"]\ntoken = \"root@pam!lab\"\n\
+             secret = {{ file = \"secret\" }}\n{clock}"
+        );
+        for (name, text) in [("converger.toml", config.as_str()), ("secret", "s3cret\n")] {
+            let path = room.path().join(name);
+            fs::write(&path, text).expect("written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("set");
+        }
+        Self { room, events: Arc::default(), world, start_ms, end: Some(end), thread: Some(thread) }
+    }
+
+    /// Lets this much time pass in the lab since its start.
+    pub(crate) async fn pass(&self, ms: u64) {
+        self.world.lock().advance_to(self.start_ms + ms);
+        self.world.settled().await;
+    }
+
+    pub(crate) async fn state(&self) -> StateDirectory {
+        let location = StateLocation { directory: self.room.path().join("state"), witness: None };
+        StateDirectory::open(&location, Box::new(|fatal| panic!("{fatal}"))).await.expect("a state directory")
+    }
+
+    pub(crate) fn open(&self, state: &StateDirectory) -> Opened {
+        let name = EnvironmentName::new("lab").expect("a name");
+        let config = config::load(Some(&self.room.path().join("converger.toml")), &name).unwrap_or_else(|_| panic!("a configuration"));
+        let events = Arc::clone(&self.events);
+        Environment::open(state.clone(), EnvironmentReader::new(name, Arc::new(config), events)).expect("it can be opened")
+    }
+
+    pub(crate) fn open_ready(&self, state: &StateDirectory) -> Environment {
+        match self.open(state) {
+            Opened::Ready(environment) => environment,
+            Opened::Refused(refusal) => panic!("{refusal:?}"),
+        }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(thread::panicking() || matches!(ended, Some(Ok(()))), "the lab did not end well");
+    }
+}
+
+/// A declared state of these guests.
+pub(crate) fn declared(guests: &str) -> Desired {
+    let text = format!("version: 1\nenvironment: lab\nguests:\n{guests}");
+    desired::parse(text.as_bytes(), Notation::Yaml).unwrap_or_else(|faults| panic!("{faults:?}"))
+}
