@@ -22,7 +22,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
+use crate::apply::{End, EnvironmentBinding, EnvironmentRename, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
@@ -185,6 +185,10 @@ pub enum Entry {
         /// When.
         at_ms: u64,
     },
+    /// From here on the name of an environment stands for this cluster.
+    Binding(EnvironmentBinding),
+    /// A person gave an environment another name.
+    Rename(EnvironmentRename),
 }
 
 /// What a run decides on, each named by its digest.
@@ -226,6 +230,8 @@ impl Entry {
             Self::Record(record) => record.at_ms(),
             Self::Hold(hold) => hold.at_ms,
             Self::Freeze(freeze) => freeze.at_ms,
+            Self::Binding(binding) => binding.at_ms,
+            Self::Rename(rename) => rename.at_ms,
             Self::Key { at_ms, .. }
             | Self::PlanMade { at_ms, .. }
             | Self::Refused { at_ms, .. }
@@ -263,12 +269,14 @@ impl Entry {
             Self::Thaw { .. } => "thaw",
             Self::Resync { .. } => "resync",
             Self::Pruned { .. } => "prune",
+            Self::Binding(_) => "binding",
+            Self::Rename(_) => "rename",
         }
     }
 }
 
 /// The words for kinds.
-pub const KINDS: [&str; 19] = [
+pub const KINDS: [&str; 21] = [
     "key",
     "run-started",
     "plan",
@@ -288,6 +296,8 @@ pub const KINDS: [&str; 19] = [
     "thaw",
     "resync",
     "prune",
+    "binding",
+    "rename",
 ];
 
 /// So many digests are below the bound of an entry; what is more becomes another one.

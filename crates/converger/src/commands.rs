@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod endings;
 mod explain;
+mod identity;
 mod init;
 mod lab;
 mod ledger;
@@ -64,6 +65,7 @@ fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Observe { source, out, json } => observe_command(&source, out, json),
         Command::Apply(arguments) => apply::apply(&arguments),
         Command::Ops(which) => ops::ops(&which),
+        Command::Environment(command) => identity::environment(&command),
         Command::Freeze(freezing) => people::freeze(&freezing),
         Command::Thaw(place) => people::thaw(&place),
         Command::Hold(holding) => people::hold(&holding),

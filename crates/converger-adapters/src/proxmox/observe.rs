@@ -52,6 +52,8 @@ pub struct Taken {
     pub observation: Observation,
     /// What was not as it should be, in order.
     pub notes: Vec<Note>,
+    /// The node that answered, or another one that is online.
+    pub node: Option<NodeName>,
 }
 
 /// Why there is no reading at all.
@@ -363,6 +365,8 @@ impl<'q> Reading<'q> {
     }
 
     fn taken(mut self) -> Taken {
+        let online = || self.nodes.iter().find(|node| node.online).map(|node| node.name.clone());
+        let node = self.local.clone().or_else(online);
         let in_scope = self.guests.iter().filter(|row| self.question.scope.has(row.vmid));
         self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.silent, &self.stalled));
         self.notes.sort();
@@ -382,7 +386,7 @@ impl<'q> Reading<'q> {
             unmanaged: 0,
             notes: self.notes.iter().map(|note| note.told(self.question.token)).collect(),
         };
-        Taken { observation, notes: self.notes }
+        Taken { observation, notes: self.notes, node }
     }
 }
 

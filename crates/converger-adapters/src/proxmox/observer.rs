@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use converger_core::desired::{Desired, Scope};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{ClusterIdentity, EnvironmentName, NodeName};
 use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
@@ -19,6 +19,7 @@ use super::codec::{Cause, Failure};
 use super::doctor::need::Wants;
 use super::doctor::{self, Examined};
 use super::hand::{Caller, Hand};
+use super::identity::{IdentityError, read_identity};
 use super::observe::{self, Needs, Question, Unread};
 use super::time;
 use crate::{ObserveError, Observer};
@@ -148,6 +149,8 @@ pub struct Report {
     pub requests: u64,
     /// How many of the first notes are about endpoints that were tried before, with which no connection came about.
     pub passed_over: usize,
+    /// The node that answered, or another one that is online.
+    pub node: Option<NodeName>,
 }
 
 impl Proxmox {
@@ -201,6 +204,19 @@ impl Proxmox {
         Ok(Hand::new(Session::new(way.client()?), caller))
     }
 
+    /// Reads the identity of the cluster, in one request to the endpoint that a reading came from: what was seen there is compared and changed
+    /// there.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn identity(&self, report: &Report) -> Result<ClusterIdentity, IdentityError> {
+        let none = || IdentityError::NoNode { place: report.place.clone() };
+        let way = self.ways.iter().find(|way| way.endpoint.place() == report.place).ok_or_else(none)?;
+        let node = report.node.as_ref().ok_or_else(none)?;
+        let session = way.session()?;
+        self.runtime.block_on(read_identity(&session, node))
+    }
+
     /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.
     /// Where there is a declared state, it is about the guests and the fields of that alone.
     pub fn examine(&self, desired: Option<&Desired>, say: &dyn Fn(&str)) -> Examined {
@@ -233,7 +249,7 @@ impl Proxmox {
                     let over = passed_over.iter().map(|failure| passed(failure, token));
                     observation.notes = over.chain(observation.notes).collect();
                     let passed_over = passed_over.len();
-                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over });
+                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over, node: taken.node });
                 }
                 // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
                 Err(Unread::Failed { failure, .. }) if session.requests() == 1 && failure.cause.is_no_connection() => {

@@ -7,7 +7,7 @@ use converger_core::evidence::parse_entry;
 use converger_core::guest::Vmid;
 use converger_core::policy::{self, Circumstances};
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::some_inputs;
+use converger_core::testing::{some_binding, some_inputs};
 use converger_store::{Fault, MemoryStore};
 use serde_json::{Value as Json, json};
 
@@ -68,6 +68,7 @@ fn engine(world: &World, store: &MemoryStore, settings: Settings) -> Engine<Worl
 /// The run of a plan, as the journal has it before anything is carried out.
 fn begun<S>(engine: &Engine<World, S, Ticking>, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
     let (id, environment) = (RunId::new(run).expect("an id"), plan.plan().desired().environment().clone());
+    let binding = Write::Bind(some_binding(&environment));
     let run = Run {
         id: id.clone(),
         environment,
@@ -76,7 +77,7 @@ fn begun<S>(engine: &Engine<World, S, Ticking>, store: &MemoryStore, plan: &Appr
         at_ms: NOW_MS,
         boot: engine.clock.uptime().map(|uptime| uptime.boot),
     };
-    let _ = store.commit_now(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
+    let _ = store.commit_now(Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
     Ok(id)
 }
 

@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 
-use converger_core::apply::{Freeze, History, Hold};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold};
 use converger_core::guest::{EnvironmentName, Vmid};
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{open, schema, snapshot, still, sums};
-use crate::tables::Read as _;
+use crate::tables::{Read as _, current};
 use crate::{OpenError, StoreError};
 
 /// What a store remembers that decides about a plan: what keeps steps of it from being carried out, and what has to be read afresh for it.
@@ -28,6 +28,8 @@ pub struct Remembered {
     pub unsettled: Vec<History>,
     /// Guests that were changed since the asked time, or may be under change now.
     pub changed: BTreeSet<Vmid>,
+    /// Which cluster each environment name stands for, and former names.
+    pub names: EnvironmentNames,
 }
 
 /// What the store in a directory remembers of an environment, with what was changed since a time. Where there is no store, nothing.
@@ -79,11 +81,13 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
 
 /// All that is remembered of an environment, of one moment.
 fn remembered(tables: &Tables<'_>, environment: &EnvironmentName, since_ms: u64) -> Result<Remembered, Trouble> {
+    let environment = &current(tables, environment)?;
     Ok(Remembered {
         freeze: tables.freeze(environment)?,
         holds: tables.holds(environment)?,
         unsettled: tables.unsettled(environment)?,
         changed: tables.changed(environment, since_ms)?,
+        names: tables.names()?,
     })
 }
 

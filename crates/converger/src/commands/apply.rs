@@ -41,7 +41,7 @@ use tokio::sync::watch;
 use super::endings::Endings;
 use super::memory::{self, Memory};
 use super::spine::{self, Ground, Outcome, Seen};
-use super::{Stop, shown};
+use super::{Stop, identity, shown};
 use crate::cli::Apply;
 use crate::config::Config;
 use crate::exit::End;
@@ -105,6 +105,8 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
     let needs = || Ok::<_, Stop>(Needs::of(&ground.desired).afresh(&memory.remembered(&environment)?.changed));
     let proxmox = spine::connect(&environment, &ground.config)?.with_needs(needs()?);
     let (proxmox, report) = spine::take(proxmox, &environment, &ground.desired.scope())?;
+    // The cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
+    identity::bind(memory, &environment, proxmox.identity(&report))?;
     let hand = Arc::new(proxmox.hand(&report.place).map_err(|error| Stop::failed(error.to_string()))?);
     let silence = Arc::new(Silence::new(connection.clock));
     // Time is moved by answers on a lab's own clock: nobody waits for one there.

@@ -117,7 +117,7 @@ pub(super) fn unreadable(error: &OpenError) -> Stop {
 
 fn unopened(error: &OpenError) -> Stop {
     // What a later program wrote is read by nobody here, whatever they are about to do with it.
-    if matches!(error, OpenError::Newer { .. }) {
+    if matches!(error, OpenError::Newer { .. } | OpenError::Older { .. }) {
         return unreadable(error);
     }
     let (said, help) = told(error);
@@ -157,6 +157,9 @@ fn told_apart(refused: &Refused) -> Option<Refusal> {
         Refused::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
         Refused::Frozen { reason, .. } => Some(Refusal::frozen(reason)),
         Refused::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
+        Refused::Name(conflict) => Some(Refusal::name_conflict(conflict)),
+        Refused::NameInUse(name) => Some(Refusal::name_in_use(name)),
+        Refused::EnvironmentUnrecorded(environment) => Some(Refusal::environment_unrecorded(environment)),
         Refused::Record { id, illegal: illegal @ (Illegal::NotHeld | Illegal::AlreadyResolved(_)) } => {
             Some(Refusal::operation_not_held(id.as_str(), &illegal.to_string()))
         }

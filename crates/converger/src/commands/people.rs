@@ -9,42 +9,45 @@ use converger_core::apply::{Freeze, Hold, is_remark};
 use converger_core::guest::EnvironmentName;
 use converger_store::{Batch, Write};
 
-use super::{Stop, memory, shown, spine};
+use super::{Stop, identity, memory, shown, spine};
 use crate::cli::{Freezing, Holding, Place, Releasing};
+use crate::config::Connection;
 use crate::exit::End;
 use crate::{files, state};
 
 pub(super) fn freeze(freezing: &Freezing) -> Result<End, Stop> {
-    let environment = known(&freezing.place)?;
+    let (environment, connection) = known(&freezing.place)?;
     let reason = remark(&freezing.reason, "why: others will ask")?;
     let freeze = Freeze { environment: environment.clone(), by: state::actor().into(), reason, at_ms: state::now_ms() };
     let said =
         format!("{environment} is frozen: nothing new is begun there until `converger thaw {environment}`; what was sent before goes on");
-    let directory = write(&freezing.place, Write::Freeze(freeze))?;
+    let checked = identity::check(freezing.place.config.as_deref(), &environment, &connection, None, freezing.offline)?;
+    let directory = write(&freezing.place, checked.batch(Write::Freeze(freeze)))?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
 
 pub(super) fn thaw(place: &Place) -> Result<End, Stop> {
-    let environment = known(place)?;
+    let (environment, _) = known(place)?;
     let thaw = Write::Thaw { environment: environment.clone(), by: state::actor().into(), at_ms: state::now_ms() };
     write(place, thaw)?;
     told(&format!("{environment} is thawed"))
 }
 
 pub(super) fn hold(holding: &Holding) -> Result<End, Stop> {
-    let environment = known(&holding.place)?;
+    let (environment, connection) = known(&holding.place)?;
     let reason = remark(&holding.reason, "why: others will ask")?;
     let hold = Hold { environment: environment.clone(), vmid: holding.vmid, by: state::actor().into(), reason, at_ms: state::now_ms() };
     let said = format!(
         "guest {} of {environment} is held: it is left alone until `converger release {environment} {}`",
         holding.vmid, holding.vmid
     );
-    let directory = write(&holding.place, Write::Hold(hold))?;
+    let checked = identity::check(holding.place.config.as_deref(), &environment, &connection, Some(holding.vmid), holding.offline)?;
+    let directory = write(&holding.place, checked.batch(Write::Hold(hold)))?;
     told(&format!("{said}\n{}", reach(&directory)))
 }
 
 pub(super) fn release(holding: &Releasing) -> Result<End, Stop> {
-    let environment = known(&holding.place)?;
+    let (environment, _) = known(&holding.place)?;
     let (by, at_ms) = (state::actor().into(), state::now_ms());
     let release = Write::Release { environment: environment.clone(), vmid: holding.vmid, by, at_ms };
     write(&holding.place, release)?;
@@ -52,10 +55,11 @@ pub(super) fn release(holding: &Releasing) -> Result<End, Stop> {
 }
 
 /// An environment that converger.toml knows: a slip in its name would freeze nothing, and nobody would notice.
-fn known(place: &Place) -> Result<EnvironmentName, Stop> {
+fn known(place: &Place) -> Result<(EnvironmentName, Connection), Stop> {
     let environment = spine::environment(&place.environment)?;
-    spine::load(place.config.as_deref(), &environment)?.connection.ok_or_else(|| spine::unconfigured(&environment))?;
-    Ok(environment)
+    let config = spine::load(place.config.as_deref(), &environment)?;
+    let connection = config.connection.ok_or_else(|| spine::unconfigured(&environment))?;
+    Ok((environment, connection))
 }
 
 /// What somebody gives as a reason, to be kept.
@@ -67,10 +71,10 @@ pub(super) fn remark(reason: &str, what: &str) -> Result<Box<str>, Stop> {
 }
 
 /// Makes it durable; gives the state directory that it is kept in.
-fn write(place: &Place, write: Write) -> Result<PathBuf, Stop> {
+fn write(place: &Place, batch: impl Into<Batch>) -> Result<PathBuf, Stop> {
     let environment = spine::environment(&place.environment)?;
     let memory = memory::to_write(place.config.as_deref(), &environment)?;
-    let _ = memory.commit(Batch::from(write))?;
+    let _ = memory.commit(batch.into())?;
     memory.attest()?;
     Ok(memory.directory)
 }

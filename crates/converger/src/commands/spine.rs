@@ -1,5 +1,6 @@
 //! The walk: declared state, reading, plan, judgement. Every command that plans takes this one way.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use converger_core::safety::{self, Judged};
 use converger_store::Remembered;
 use tokio::runtime::Runtime;
 
-use super::{Stop, memory};
+use super::{Stop, identity, memory};
 use crate::cli::{Choice, Look, Source};
 use crate::config::{Config, Connection, Unusable};
 use crate::files::Text;
@@ -69,7 +70,14 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     let told: String = open.iter().map(render::unsettled).collect();
     let _ = write!(anstream::stderr(), "{}", screen::err(&told));
     let needs = Needs::of(desired).afresh(&remembered.changed);
-    let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
+    let seen = match source.look.replay {
+        None => {
+            let (proxmox, report) = live(desired.environment(), &desired.scope(), &ground.config, needs)?;
+            identity::note(&remembered.names, desired.environment(), &proxmox, &report);
+            Seen { observation: report.reading, provenance: Provenance::Live }
+        }
+        Some(_) => read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?,
+    };
     Ok(judged(ground, seen, remembered))
 }
 
@@ -152,8 +160,8 @@ pub(super) struct Seen {
 /// A recording holds what it holds, whatever is needed.
 pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, scope: &Scope, needs: Needs) -> Result<Seen, Stop> {
     let Some(recording) = &look.replay else {
-        let observation = live(environment, scope, config, needs)?;
-        return Ok(Seen { observation, provenance: Provenance::Live });
+        let (_, report) = live(environment, scope, config, needs)?;
+        return Ok(Seen { observation: report.reading, provenance: Provenance::Live });
     };
     let replay = if recording == Path::new("-") {
         Replay::Stdin
@@ -170,13 +178,13 @@ pub(super) fn read(look: &Look, config: &Config, environment: &EnvironmentName, 
     Ok(Seen { observation, provenance: Provenance::Replay })
 }
 
-fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Needs) -> Result<Scoped, Stop> {
+fn live(environment: &EnvironmentName, scope: &Scope, config: &Config, needs: Needs) -> Result<(Proxmox, Report), Stop> {
     if config.connection.is_none() {
         // Whoever only looks can do so on a recording.
         return Err(unconfigured(environment).help(format!("{}\nor name a recorded observation with --replay", configure(environment))));
     }
     let proxmox = connect(environment, config)?;
-    take(proxmox.with_needs(needs), environment, scope).map(|(_, report)| report.reading)
+    take(proxmox.with_needs(needs), environment, scope)
 }
 
 /// The environment itself, which is not asked anything yet.
@@ -184,6 +192,11 @@ pub(super) fn connect(environment: &EnvironmentName, config: &Config) -> Result<
     let connection = config.connection.as_ref().ok_or_else(|| unconfigured(environment))?;
     let opened = connection.open(environment).map_err(|fault| unready(Stop::input(fault), Connection::REMEDY))?;
     Proxmox::new(opened).map_err(|error| unread(&error))
+}
+
+/// For whoever asks only whether a guest is there: no guest is read in full.
+pub(super) fn nothing_but_the_list() -> Needs {
+    Needs::Declared(BTreeMap::new())
 }
 
 /// A configuration that something is held against, whatever it leads to.

@@ -176,9 +176,10 @@ fn once(run: &str, key: &str, request: &str) -> (Operation, Terms) {
 fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, Terms)) -> Report {
     let engine = engine(world, store, Settings::default());
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
+    let binding = Write::Bind(some_binding(&environment));
     let run = Run { id, environment, plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
     let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
-    let _ = store.commit_now(Batch::from(run)).expect("taken");
+    let _ = store.commit_now(Batch::from(binding).with(run)).expect("taken");
     block(async {
         let mut work = Work::new(&engine, |_| (), quiet());
         work.submit(vec![(operation, terms)]);

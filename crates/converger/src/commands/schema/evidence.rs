@@ -38,6 +38,8 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("thaw", json!({ "by": text(), "environment": text() })),
         ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
+        ("binding", json!({ "by": text(), "cluster": text(), "environment": text() })),
+        ("rename", json!({ "by": text(), "environment": text(), "reason": text(), "to": text() })),
     ]
 }
 
