@@ -12,6 +12,8 @@ pub mod observe;
 
 pub mod hand;
 
+pub mod identity;
+
 pub mod doctor;
 
 mod observer;

@@ -13,6 +13,7 @@ pub mod check;
 mod decode;
 mod history;
 mod id;
+mod names;
 mod operation;
 mod outcome;
 pub mod promise;
@@ -22,7 +23,7 @@ mod write;
 mod tests;
 
 use crate::artifact::Digest;
-use crate::guest::{EnvironmentName, Vmid};
+use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 
 pub use ask::{Answer, Ask, Cause, ConfigRead, Live, Membership, Place, Revision, Sent, TaskSeen, TaskState, Trouble};
 pub use check::{Reliance, Terms};
@@ -30,6 +31,7 @@ pub use decode::{Malformed, parse_operation, parse_outcome};
 pub(crate) use decode::{OperationFile, OutcomeFile, checked, evidence, list, number, one_of, parse, schema, vmid};
 pub use history::{History, Illegal, Progress, Resolved, Sending, is_remark, is_storable};
 pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
+pub use names::{EnvironmentNames, NameConflict, binding_conflict};
 pub use operation::{Guards, Operation, Source, Target};
 pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
 pub use write::{write_operation, write_outcome};
@@ -173,5 +175,37 @@ pub struct Freeze {
     /// Why.
     pub reason: Box<str>,
     /// Since when, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// An environment and the cluster that its name stands for in a state directory, recorded when the name is first used.
+///
+/// One name stands for one cluster and one cluster has one name: holds, freezes, the run lock and operations in flight are found by name, and a
+/// second name would bypass all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvironmentBinding {
+    /// The environment.
+    pub environment: EnvironmentName,
+    /// The cluster that it leads to.
+    pub cluster: ClusterIdentity,
+    /// Who used the name first.
+    pub by: Box<str>,
+    /// When, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// A person gives an environment another name. Its binding, holds, freeze, open and held operations and idempotency keys go with it; past runs
+/// keep the name that they ran under.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvironmentRename {
+    /// The name so far.
+    pub from: EnvironmentName,
+    /// The new name.
+    pub to: EnvironmentName,
+    /// Who renames it.
+    pub by: Box<str>,
+    /// Why.
+    pub reason: Box<str>,
+    /// When, in milliseconds since 1970.
     pub at_ms: u64,
 }

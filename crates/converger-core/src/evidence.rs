@@ -22,7 +22,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-use crate::apply::{End, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
+use crate::apply::{End, EnvironmentBinding, EnvironmentRename, Evidence, Freeze, Hold, OperationId, Record, Run, RunId, Word};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 use crate::refusal::Refusal;
@@ -200,6 +200,10 @@ pub enum Entry {
         /// When.
         at_ms: u64,
     },
+    /// From here on the name of an environment stands for this cluster.
+    Binding(EnvironmentBinding),
+    /// A person gave an environment another name.
+    Rename(EnvironmentRename),
 }
 
 /// What a run decides on, each named by its digest.
@@ -241,6 +245,8 @@ impl Entry {
             Self::Record(record) => record.at_ms(),
             Self::Hold(hold) => hold.at_ms,
             Self::Freeze(freeze) => freeze.at_ms,
+            Self::Binding(binding) => binding.at_ms,
+            Self::Rename(rename) => rename.at_ms,
             Self::Key { at_ms, .. }
             | Self::PlanMade { at_ms, .. }
             | Self::Refused { at_ms, .. }
@@ -280,12 +286,14 @@ impl Entry {
             Self::Resync { .. } => "resync",
             Self::Pruned { .. } => "prune",
             Self::Rekeyed { .. } => "rekey",
+            Self::Binding(_) => "binding",
+            Self::Rename(_) => "rename",
         }
     }
 }
 
 /// The words for kinds.
-pub const KINDS: [&str; 20] = [
+pub const KINDS: [&str; 22] = [
     "key",
     "run-started",
     "plan",
@@ -306,6 +314,8 @@ pub const KINDS: [&str; 20] = [
     "resync",
     "prune",
     "rekey",
+    "binding",
+    "rename",
 ];
 
 /// So many digests are below the bound of an entry; what is more becomes another one.

@@ -142,6 +142,36 @@ impl fmt::Display for EnvironmentName {
     }
 }
 
+/// The identity of a cluster: the SHA-256 fingerprint of its root CA, which stays the same whatever the cluster is called and at whichever
+/// address it answers.
+///
+/// Kept as Proxmox and `openssl x509 -fingerprint -sha256` show it: 32 upper-case hexadecimal pairs with colons.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct ClusterIdentity(Box<str>);
+
+impl ClusterIdentity {
+    /// Reads a fingerprint, in upper or lower case.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let fits = text.len() == 95 && text.split(':').count() == 32 && text.split(':').all(is_pair);
+        fits.then(|| Self(text.to_ascii_uppercase().into()))
+    }
+
+    /// The fingerprint.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ClusterIdentity {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
 /// The name of a node: one DNS label.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
@@ -290,6 +320,18 @@ mod tests {
         assert!(GuestName::new(&"a".repeat(256)).is_none());
         assert!(NodeName::new("pve.1").is_none());
         assert!(EnvironmentName::new("Lab").is_none());
+    }
+
+    #[test]
+    fn refuses_a_cluster_identity_that_is_no_sha256_fingerprint() {
+        let good = ["0A"; 32].join(":");
+        assert_eq!(ClusterIdentity::parse(&good.to_lowercase()).as_ref().map(ClusterIdentity::as_str), Some(good.as_str()));
+        let short = ["0A"; 31].join(":");
+        for bad in
+            ["", "0A", &short, &good.replace(':', ""), &good.replace("0A:", "0AA:"), &good.replacen('A', "G", 1), &format!("{good}:0A")]
+        {
+            assert_eq!(ClusterIdentity::parse(bad), None, "{bad}");
+        }
     }
 
     #[test]

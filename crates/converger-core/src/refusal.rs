@@ -11,7 +11,8 @@ mod table;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::guest::{Kind, Vmid};
+use crate::apply::NameConflict;
+use crate::guest::{EnvironmentName, Kind, Vmid};
 
 pub use table::{Entry, TABLE};
 
@@ -53,6 +54,12 @@ pub enum Code {
     EnvironmentBusy,
     NotFrozen,
     NotHeld,
+    EnvironmentAlias,
+    EnvironmentRenamed,
+    ClusterMismatch,
+    ClusterUnidentified,
+    NameInUse,
+    EnvironmentUnrecorded,
 }
 
 /// The stage that refuses.
@@ -127,6 +134,9 @@ impl Code {
             Self::ConfigUnreadable if has("not_understood") => {
                 "Set the key in the evidence to a value that Proxmox documents, or take the declared fields in the evidence out of the declared state."
             }
+            Self::GuestMissing if has("environment") => {
+                "Check the id and the environment: a hold is for a guest that exists. A guest that cannot be read can be held."
+            }
             code => code.entry().remedy,
         }
     }
@@ -135,7 +145,7 @@ impl Code {
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
-        for remedy in ["by", "operation", "lock_file", "not_understood"].map(|key| self.remedy(|own| own == key)) {
+        for remedy in ["by", "operation", "environment", "lock_file", "not_understood"].map(|key| self.remedy(|own| own == key)) {
             if !all.contains(&remedy) {
                 all.push(remedy);
             }
@@ -436,6 +446,47 @@ impl Refusal {
     pub fn operation_not_held(operation: &str, stands: &str) -> Self {
         Self::bare(Code::NotHeld).with("operation", operation).with("stands", stands)
     }
+
+    /// A fresh reading proves that an environment has no guest of this id.
+    #[must_use]
+    pub fn guest_missing_in(environment: &EnvironmentName, vmid: Vmid) -> Self {
+        Self::bare(Code::GuestMissing).with("environment", environment.as_str()).with("guest", Datum::Ids(vec![vmid]))
+    }
+
+    /// What stands against using a name for the cluster that answers.
+    #[must_use]
+    pub fn name_conflict(conflict: &NameConflict) -> Self {
+        match conflict {
+            NameConflict::SecondName { environment, bound_as } => {
+                Self::bare(Code::EnvironmentAlias).with("environment", environment.as_str()).with("recorded_as", bound_as.as_str())
+            }
+            NameConflict::OtherCluster { recorded, found } => Self::bare(Code::ClusterMismatch)
+                .with("environment", recorded.environment.as_str())
+                .with("found", found.as_str())
+                .with("recorded", recorded.cluster.as_str()),
+            NameConflict::Renamed { environment, now } => {
+                Self::bare(Code::EnvironmentRenamed).with("environment", environment.as_str()).with("now", now.as_str())
+            }
+        }
+    }
+
+    /// The identity of the cluster cannot be read, and nothing is sent to a cluster that is not known.
+    #[must_use]
+    pub fn cluster_unidentified(environment: &EnvironmentName, cause: &str) -> Self {
+        Self::bare(Code::ClusterUnidentified).with("cause", cause).with("environment", environment.as_str())
+    }
+
+    /// An environment was to be given a name that another one has.
+    #[must_use]
+    pub fn name_in_use(name: &EnvironmentName) -> Self {
+        Self::bare(Code::NameInUse).with("name", name.as_str())
+    }
+
+    /// An environment was to be renamed of which nothing is recorded.
+    #[must_use]
+    pub fn environment_unrecorded(environment: &EnvironmentName) -> Self {
+        Self::bare(Code::EnvironmentUnrecorded).with("environment", environment.as_str())
+    }
 }
 
 impl Serialize for Refusal {
@@ -468,7 +519,7 @@ mod tests {
             assert_eq!(entry.code as usize, index, "{}", entry.word);
             assert_eq!(Code::find(entry.word), Some(entry.code));
         }
-        assert_eq!(Code::NotHeld as usize + 1, TABLE.len(), "the last code is in the table");
+        assert_eq!(Code::EnvironmentUnrecorded as usize + 1, TABLE.len(), "the last code is in the table");
     }
 
     #[test]

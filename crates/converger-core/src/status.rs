@@ -25,7 +25,7 @@ const BROKEN: u8 = 6;
 #[must_use]
 pub fn of_refusal(code: Refusal) -> Status {
     let http = match code {
-        Refusal::GuestMissing => 404,
+        Refusal::GuestMissing | Refusal::EnvironmentUnrecorded => 404,
         Refusal::ProtectedGuest
         | Refusal::OwnGuestUntold
         | Refusal::ProtectionChange
@@ -55,7 +55,12 @@ pub fn of_refusal(code: Refusal) -> Status {
         | Refusal::ObservationStale
         | Refusal::EnvironmentBusy
         | Refusal::NotFrozen
-        | Refusal::NotHeld => 409,
+        | Refusal::NotHeld
+        | Refusal::EnvironmentAlias
+        | Refusal::EnvironmentRenamed
+        | Refusal::ClusterMismatch
+        | Refusal::ClusterUnidentified
+        | Refusal::NameInUse => 409,
     };
     Status { exit: REFUSED, http }
 }

@@ -22,7 +22,7 @@ use crate::observe::{self, Observation};
 use crate::plan::{Plan, plan};
 use crate::policy::Rules;
 
-pub use operation::{operations, outcome, outcome_of, some_config, some_inputs, some_operations, understood};
+pub use operation::{operations, outcome, outcome_of, some_binding, some_config, some_inputs, some_operations, understood};
 pub use text::{json, json_shuffled, mutated, yaml};
 pub use values::{HOSTILE, declared, default_of, observed_values, wanted_values};
 

@@ -194,6 +194,7 @@ fn not_committed(error: &StoreError) -> NotCommitted {
         StoreError::Refused(Refused::GuestHeld(hold)) => NotCommitted::Refused(Refusal::guest_held_by(&hold.by, &hold.reason)),
         StoreError::Refused(Refused::GuestTaken { by, .. }) => NotCommitted::Refused(Refusal::guest_taken_by(by.as_str())),
         StoreError::Refused(Refused::Frozen { reason, .. }) => NotCommitted::Refused(Refusal::frozen(reason)),
+        StoreError::Refused(Refused::Name(conflict)) => NotCommitted::Refused(Refusal::name_conflict(conflict)),
         // Under this key another request was carried out: nothing is wrong with the journal, and others go on.
         StoreError::Refused(Refused::KeyReused { first, .. }) => NotCommitted::Repeated(first.clone()),
         other => NotCommitted::Failed(other.to_string().into()),

@@ -31,6 +31,9 @@ pub struct Setting {
     pub start_ms: u64,
     /// The cluster's name; left out, there is one node that never joined one.
     pub cluster: Option<String>,
+    /// SHA-256 of the certificate of its root CA; left out, one comes from the seed and the names of the cluster and its nodes, so that a lab
+    /// keeps it over restarts.
+    pub root_ca: Option<String>,
     /// Nodes by name.
     pub nodes: BTreeMap<String, NodeSetting>,
     /// Storages by name; left out, every node has `local`.
@@ -66,6 +69,7 @@ impl Default for Setting {
             seed: 1,
             start_ms: START_MS,
             cluster: None,
+            root_ca: None,
             nodes: BTreeMap::new(),
             storages: BTreeMap::new(),
             guests: Vec::new(),

@@ -56,12 +56,24 @@ impl Record {
     }
 }
 
+/// The root CA that a cluster makes once and keeps: what it is known by, whatever it is called and wherever it answers.
+#[derive(Clone, Default)]
+pub(crate) struct RootCa {
+    /// The SHA-256 fingerprint of its certificate.
+    pub(crate) fingerprint: String,
+    /// The UUID in its subject.
+    pub(crate) unit: String,
+    /// When it was made.
+    pub(crate) since_s: u64,
+}
+
 /// A Proxmox VE host or cluster that exists only here.
 #[derive(Clone)]
 pub struct World {
     pub(crate) flavour: Flavour,
     /// The cluster's name; `None`: one node that never joined one.
     pub(crate) cluster: Option<String>,
+    pub(crate) root_ca: RootCa,
     pub(crate) nodes: BTreeMap<String, Node>,
     pub(crate) guests: Guests,
     pub(crate) storages: OnWrite<Storages>,
@@ -111,6 +123,7 @@ impl World {
         Self {
             flavour,
             cluster: None,
+            root_ca: RootCa::default(),
             nodes: BTreeMap::new(),
             guests: Guests::default(),
             storages: OnWrite::default(),

@@ -21,7 +21,6 @@ use tokio::sync::watch;
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
 use crate::executor::{EnvironmentActuator, EnvironmentExecutor, publish_to};
-use crate::host;
 use crate::reader::{EnvironmentReader, Observed};
 use crate::record::{self, RunRecord};
 use crate::report::HeldBefore;
@@ -29,6 +28,7 @@ use crate::run::{Run, RunRequest};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
 use crate::state_dir::{LockOutcome, StateDirectory, store_error};
+use crate::{cluster_identity, host};
 
 /// An environment that this process drives until it is closed, or until the last clone is dropped and nothing is in flight.
 #[derive(Clone)]
@@ -51,6 +51,14 @@ pub enum Opened {
     /// It is open.
     Ready(Environment),
     /// Another process drives it.
+    Refused(Refusal),
+}
+
+/// The result of starting a run. A refusal is a decision: it cannot be passed on with `?`.
+pub enum StartedRun {
+    /// Its plan waits for confirmation.
+    Run(Box<Run>),
+    /// The environment name does not stand for the cluster that answers, or the cluster does not say who it is.
     Refused(Refusal),
 }
 
@@ -115,7 +123,7 @@ impl Environment {
     ///
     /// # Errors
     /// Too many runs are open or a stop was asked for, there is no observation, or the journal cannot be used.
-    pub async fn start_run(&self, request: RunRequest) -> Result<Run, RuntimeError> {
+    pub async fn start_run(&self, request: RunRequest) -> Result<StartedRun, RuntimeError> {
         let Inner { reader, state, executor, .. } = &*self.inner;
         // Held until the run has ended: the number of open runs is bounded before anything is read for them.
         let slot = executor.reserve_slot().map_err(|reason| RuntimeError::not_accepting(reader.name(), reason))?;
@@ -123,6 +131,10 @@ impl Environment {
         // An observation first: it selects the endpoint that recovery asks and that changes are sent to.
         let proxmox = reader.connect()?.with_needs(Needs::of(&request.desired));
         let report = reader.observe_live(&proxmox, &scope).await?;
+        // The cluster is the one that the name stands for, before anything is recovered, recorded or sent there.
+        if let Some(refusal) = cluster_identity::bind_environment(state, reader.name(), proxmox.identity(&report).await).await? {
+            return Ok(StartedRun::Refused(refusal));
+        }
         let hand = proxmox.hand(&report.place).map_err(|error| RuntimeError::failed(error.to_string()))?;
         let hand = Arc::new(hand);
         // A guest whose last operation is unresolved must not be planned as if it were idle (G13).
@@ -144,7 +156,8 @@ impl Environment {
         // Record before returning: nobody learns of a decision that the ledger does not have (G10).
         let record = RunRecord::start(state, &planned.judged, reader.config().snapshot.clone(), host::new_run_id()?).await?;
         reader.events().publish(RunEvent::PlanRecorded { run: record.run().clone(), plan: record.plan() });
-        Ok(Run::new(self.clone(), slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure))
+        let run = Run::new(self.clone(), slot, hand, record, planned, recovered, held_before, staleness, refused, on_failure);
+        Ok(StartedRun::Run(Box::new(run)))
     }
 
     /// Accepts nothing more, begins nothing new, waits for operations in flight, releases the lock, and tells the witness what the ledger holds.

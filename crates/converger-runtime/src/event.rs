@@ -27,6 +27,8 @@ pub enum RunEvent {
     },
     /// It was read.
     ObservationTaken(Arc<Observation>),
+    /// Something that a person should know, though nothing is refused.
+    Note(String),
     /// It was not: the error follows as the result of the call.
     ObservationFailed,
     /// Operations that an earlier process left in flight are being settled by reading.

@@ -9,6 +9,7 @@
 //! | [`files`] | Reads inputs and writes artifacts: bounded, and whole or not at all. | network, store |
 //! | [`host`] | Wall clock, run ids, the acting user. Nothing else here reads them. | network, store |
 //! | [`machine`] | The birth marks of the guest that this process runs in (G3). | network, store |
+//! | [`cluster_identity`] | Compares the cluster that answers with the one that an environment stands for. | engine |
 //! | [`state_dir`] | `StateDirectory`: the open store and its witness. | adapters, engine |
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
@@ -20,6 +21,7 @@
 //! | [`report`] | `RunReport` and the `converger.result/1` document. Pure. | I/O, clock |
 //! | [`event`] | `RunEvent`, `EventSink` and the bounded `EventBus`. | store, adapters |
 
+pub mod cluster_identity;
 pub mod config;
 pub mod environment;
 pub mod error;
@@ -42,7 +44,7 @@ pub mod state_dir;
 pub mod witness;
 
 pub use config::{Config, Unusable};
-pub use environment::{Environment, Opened};
+pub use environment::{Environment, Opened, StartedRun};
 pub use error::{RuntimeError, RuntimeFault};
 pub use event::{EventBus, EventSink, EventStream, RunEvent};
 pub use expected_plan::ExpectedPlan;

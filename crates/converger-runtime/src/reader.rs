@@ -23,7 +23,7 @@ use converger_store::Remembered;
 use crate::config::{Config, Connection};
 use crate::error::RuntimeError;
 use crate::event::{EventSink, RunEvent};
-use crate::{machine, state_dir};
+use crate::{cluster_identity, machine, state_dir};
 
 /// Where an observation comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +166,17 @@ impl EnvironmentReader {
         if !open.is_empty() {
             self.events.publish(RunEvent::OperationsOpen(open.into()));
         }
-        let observed = self.observe(&desired.scope(), Needs::of(&desired), source).await?;
+        let observed = match source {
+            ObservationSource::Live => {
+                let proxmox = self.connect()?.with_needs(Needs::of(&desired));
+                let report = self.observe_live(&proxmox, &desired.scope()).await?;
+                if let Some(conflict) = cluster_identity::describe_conflict(&conditions.names, &self.name, &proxmox, &report).await {
+                    self.events.publish(RunEvent::Note(conflict));
+                }
+                Observed { observation: report.reading.clone(), provenance: Provenance::Live }
+            }
+            ObservationSource::Recording(_) => self.observe(&desired.scope(), Needs::of(&desired), source).await?,
+        };
         Ok(self.judge(desired, observed, &conditions))
     }
 

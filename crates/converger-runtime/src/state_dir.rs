@@ -253,7 +253,7 @@ pub fn unreadable_error(error: &OpenError) -> RuntimeError {
 
 fn open_error(error: &OpenError) -> RuntimeError {
     // Nothing can read what a later program wrote, whatever it is opened for.
-    let is_newer = matches!(error, OpenError::Newer { .. });
+    let is_newer = matches!(error, OpenError::Newer { .. } | OpenError::Older { .. });
     open_error_with(error, if is_newer { Code::JournalUnreadable } else { Code::JournalUnwritable })
 }
 
@@ -291,6 +291,9 @@ fn coded_refusal(refused: &Refused) -> Option<Refusal> {
         Refused::NotHeld(vmid) => Some(Refusal::guest_not_held(*vmid)),
         Refused::Frozen { reason, .. } => Some(Refusal::frozen(reason)),
         Refused::NotFrozen(environment) => Some(Refusal::not_frozen(environment.as_str())),
+        Refused::Name(conflict) => Some(Refusal::name_conflict(conflict)),
+        Refused::NameInUse(name) => Some(Refusal::name_in_use(name)),
+        Refused::EnvironmentUnrecorded(environment) => Some(Refusal::environment_unrecorded(environment)),
         Refused::Record { id, illegal: illegal @ (Illegal::NotHeld | Illegal::AlreadyResolved(_)) } => {
             Some(Refusal::operation_not_held(id.as_str(), &illegal.to_string()))
         }

@@ -1,11 +1,12 @@
-//! Prints a store with rows in every table as SQL: how `tests/data/store-v1.sql` was made. A later version gets a file of
-//! its own, made before its first release; old ones stay as they are.
+//! Prints a store with rows in every table as SQL: how `tests/data/store-v2.sql` was made. A later version gets a file of
+//! its own; old ones stay as they are.
 
 use std::error::Error;
 use std::sync::Arc;
 
-use converger_core::apply::{End, Freeze, Hold, Resolution};
+use converger_core::apply::{End, EnvironmentRename, Freeze, Hold, Resolution};
 use converger_core::artifact::Digest;
+use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Sample, now};
 use converger_store::{Batch, Settings, SqliteStore, Store, Write};
 use rusqlite::Connection;
@@ -29,8 +30,16 @@ fn content() -> Batch {
     let (ended, left) = (sample.ended(&done, End::Done), sample.ended(&held, End::Held));
     let hold = Hold { environment: environment.clone(), vmid, by: "ann".into(), reason: "it's being moved".into(), at_ms: 5 };
     let freeze = Freeze { environment: environment.clone(), by: "ann".into(), reason: "audit".into(), at_ms: 6 };
-    let writes = [plan, sample.start(), sample.intent(&open).into(), sample.tasked(&open).into(), sample.intent(&done).into()];
-    Batch::new(writes.into())
+    let former = EnvironmentName::new("site-a").unwrap_or_else(|| environment.clone());
+    let other = EnvironmentName::new("site-b").unwrap_or_else(|| environment.clone());
+    let rename = EnvironmentRename { from: former.clone(), to: other, by: "ann".into(), reason: "moved".into(), at_ms: 4 };
+    Batch::from(plan)
+        .with(sample.start())
+        .with(Write::Bind(Sample::binding(&former)))
+        .with(Write::Rename(rename))
+        .with(sample.intent(&open))
+        .with(sample.tasked(&open))
+        .with(sample.intent(&done))
         .with(ended)
         .with(sample.intent(&held))
         .with(sample.sending(&held))

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use converger_core::apply::{Freeze, History, Hold, Operation, OperationId, Record, RunId, Source};
+use converger_core::apply::{EnvironmentNames, EnvironmentRename, Freeze, History, Hold, Operation, OperationId, Record, RunId, Source};
 use converger_core::evidence::{Entry, Replay};
 use converger_core::guest::{EnvironmentName, Vmid};
 
@@ -27,6 +27,8 @@ pub struct Told {
     /// The entries of what was said, in its order: that, and what ended it.
     of_holds: Vec<(u64, Option<u64>)>,
     of_freezes: Vec<(u64, Option<u64>)>,
+    /// The last entries that bound or renamed an environment, by name.
+    of_names: BTreeMap<EnvironmentName, u64>,
 }
 
 /// What only one of a journal and its ledger has, or both have in another way.
@@ -74,8 +76,20 @@ impl Told {
             Entry::Thaw { environment, by, at_ms } => {
                 end(freezes, &mut self.of_freezes, index, (by, *at_ms), |freeze| freeze.environment == *environment);
             }
+            Entry::Binding(binding) => drop(self.of_names.insert(binding.environment.clone(), index)),
+            Entry::Rename(rename) => self.rename(index, rename),
             _ => {}
         }
+    }
+
+    /// What people said and did not end is kept under the new name.
+    fn rename(&mut self, index: u64, EnvironmentRename { from, to, .. }: &EnvironmentRename) {
+        let Said { holds, freezes } = &mut self.said;
+        let holds = holds.iter_mut().filter(|(hold, over)| over.is_none() && hold.environment == *from);
+        holds.for_each(|(hold, _)| hold.environment = to.clone());
+        let freezes = freezes.iter_mut().filter(|(freeze, over)| over.is_none() && freeze.environment == *from);
+        freezes.for_each(|(freeze, _)| freeze.environment = to.clone());
+        self.of_names.extend([(from.clone(), index), (to.clone(), index)]);
     }
 
     /// The entry that began a hold which is in force.
@@ -185,6 +199,26 @@ impl<'l> Agreement<'l> {
         }
     }
 
+    /// In the journal these clusters have these names, and these are former ones.
+    ///
+    /// # Errors
+    /// By the entries it is others.
+    pub fn names(&self, kept: &EnvironmentNames) -> Agreed {
+        let logged = self.replay.names();
+        let rows = |names: &EnvironmentNames| names.bindings().cloned().collect::<Vec<_>>();
+        if let Some(binding) = odd_one(&rows(kept), &rows(logged)) {
+            let at = self.told.of_names.get(&binding.environment).copied();
+            return found(at, format!("the journal has another cluster recorded than the ledger: the one of {}", binding.environment));
+        }
+        let rows = |names: &EnvironmentNames| names.former().map(|(name, now)| (name.clone(), now.clone())).collect::<Vec<_>>();
+        match odd_one(&rows(kept), &rows(logged)) {
+            None => Ok(()),
+            Some((name, _)) => {
+                found(self.told.of_names.get(name).copied(), format!("the journal has other names recorded than the ledger: {name}"))
+            }
+        }
+    }
+
     /// The journal has said all that it has.
     ///
     /// # Errors
@@ -212,7 +246,8 @@ impl<'l> Agreement<'l> {
         same_rows("a run", &told.runs, runs, of_run, |_, id| self.started_at(id))?;
         let of_operation = |id: &OperationId| format!("the place of the operation {}", id.as_str());
         same_rows("an operation", &told.operations, operations, of_operation, |_, id| self.begun_at(id))?;
-        let mut logged: Vec<KeyRow> = self.replay.operations().values().filter_map(key_of).collect();
+        let mut logged: Vec<KeyRow> =
+            self.replay.operations().values().filter_map(|history| key_of(self.replay.names(), history)).collect();
         logged.sort();
         keys.sort();
         let of_key = |row: &KeyRow| format!("the idempotency key of the operation {}", row.operation.as_str());
@@ -241,9 +276,9 @@ fn of_freeze(freeze: &Freeze) -> String {
 }
 
 /// The key that an operation is known by, where it has one.
-fn key_of(history: &History) -> Option<KeyRow> {
+fn key_of(names: &EnvironmentNames, history: &History) -> Option<KeyRow> {
     let Operation { environment, id, source: Source::OneShot { key, request }, .. } = &*history.operation else { return None };
-    Some(KeyRow { environment: environment.clone(), key: key.clone(), request: *request, operation: id.clone() })
+    Some(KeyRow { environment: names.current(environment).clone(), key: key.clone(), request: *request, operation: id.clone() })
 }
 
 /// The first row that only one of two lists has.

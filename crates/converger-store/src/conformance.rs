@@ -5,6 +5,7 @@
 
 mod journal;
 mod ledger;
+mod names;
 mod people;
 mod sample;
 
@@ -50,7 +51,7 @@ type Story<S> = (&'static str, fn(&mut S) -> Told);
 /// Tells every story. No finding means that the store conforms.
 #[must_use]
 pub fn check<S: Stage>(stage: &mut S) -> Vec<Finding> {
-    let stories: Vec<Story<S>> = [journal::stories(), people::stories(), ledger::stories()].concat();
+    let stories: Vec<Story<S>> = [journal::stories(), people::stories(), ledger::stories(), names::stories()].concat();
     let told = stories.into_iter().filter_map(|(story, tell)| tell(stage).err().map(|what| Finding { story, what }));
     told.collect()
 }

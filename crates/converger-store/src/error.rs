@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use converger_core::apply::{Hold, IdempotencyKey, Illegal, OperationId, RunId, TaskId};
+use converger_core::apply::{Hold, IdempotencyKey, Illegal, NameConflict, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
 use thiserror::Error;
@@ -116,6 +116,18 @@ pub enum Refused {
     /// The environment is not frozen.
     #[error("the environment `{0}` is not frozen")]
     NotFrozen(EnvironmentName),
+    /// The name of the environment stands for another cluster, its cluster has another name, or it is a former name.
+    #[error("{0}")]
+    Name(NameConflict),
+    /// No cluster is recorded for the environment, so that nothing may be sent to it.
+    #[error("no cluster is recorded for the environment `{0}`")]
+    EnvironmentUnbound(EnvironmentName),
+    /// The new name of an environment is in use.
+    #[error("the name `{0}` is in use in this state directory; choose another one")]
+    NameInUse(EnvironmentName),
+    /// Nothing is recorded under the name that was to be changed.
+    #[error("nothing is recorded under the name `{0}` in this state directory")]
+    EnvironmentUnrecorded(EnvironmentName),
     /// The key was used for another request (G13).
     #[error("the idempotency key `{key}` was used for another request, by operation `{first}`; use a new key")]
     KeyReused {
@@ -212,6 +224,21 @@ pub enum OpenError {
         /// Its version.
         found: i64,
         /// The latest version that is known.
+        known: i64,
+    },
+    /// An earlier version of the program wrote it. Until version 0.2 formats change in place and are not migrated.
+    #[error(
+        "{place} has the schema version {found} of an earlier program, and this program ({}) reads version {known} only: formats are not migrated \
+         before 0.2; settle what is open with the program that wrote it, then name another state directory, and hold and freeze again what must \
+         stay so",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Older {
+        /// The file.
+        place: PathBuf,
+        /// Its version.
+        found: i64,
+        /// The version that is known.
         known: i64,
     },
     /// The file is damaged.

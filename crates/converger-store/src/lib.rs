@@ -30,7 +30,7 @@ pub mod conformance;
 
 use std::future::Future;
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 
@@ -82,6 +82,9 @@ pub trait Store: Send + Sync {
 
     /// Whether an environment is frozen, by whom and why.
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send;
+
+    /// Which cluster each environment name stands for, and former names.
+    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send;
 
     /// What is kept under a digest: the body of a plan, a reading, what was declared.
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send;

@@ -13,14 +13,14 @@ use std::future::{Future, ready};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, Sending, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, Record, RunId, Sending, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use converger_ledger::{Hash, Tile};
 use tokio::sync::oneshot;
 
 use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
-use crate::tables::{Read as _, Stop, owners, take};
+use crate::tables::{Read as _, Stop, current, of_today, owners, take};
 use crate::write::{Batch, Receipt, Write};
 use crate::{Store, StoreError};
 use tables::Tables;
@@ -244,11 +244,11 @@ impl Store for MemoryStore {
     }
 
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        ready(self.read(|tables| tables.open_operations(&environment)))
+        ready(self.read(|tables| tables.open_operations(&current(tables, &environment)?)))
     }
 
     fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        ready(self.read(|tables| tables.operations(&filter, limit.min(LIST_MAX))))
+        ready(self.read(|tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX))))
     }
 
     fn tasked(
@@ -260,7 +260,7 @@ impl Store for MemoryStore {
     }
 
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        ready(self.read(|tables| match tables.keyed(&environment, &key)? {
+        ready(self.read(|tables| match tables.keyed(&current(tables, &environment)?, &key)? {
             Some((id, _)) => tables.operation(&id),
             None => Ok(None),
         }))
@@ -271,15 +271,19 @@ impl Store for MemoryStore {
     }
 
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        ready(self.read(|tables| tables.runs(&environment, limit.min(LIST_MAX))))
+        ready(self.read(|tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX))))
     }
 
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        ready(self.read(|tables| tables.holds(&environment)))
+        ready(self.read(|tables| tables.holds(&current(tables, &environment)?)))
     }
 
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        ready(self.read(|tables| tables.freeze(&environment)))
+        ready(self.read(|tables| tables.freeze(&current(tables, &environment)?)))
+    }
+
+    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
+        ready(self.read(|tables| tables.names()))
     }
 
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {
@@ -302,7 +306,7 @@ impl Store for MemoryStore {
 #[cfg(test)]
 mod tests {
     use converger_core::apply::{Freeze, Operation, Run};
-    use converger_core::testing::{Rng, some_inputs, some_operations};
+    use converger_core::testing::{Rng, some_binding, some_inputs, some_operations};
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -311,9 +315,10 @@ mod tests {
         let store = MemoryStore::new();
         let operation = some_operations(&mut Rng::new(11), "run-1").swap_remove(0);
         let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
+        let binding = Write::Bind(some_binding(&environment));
         let run = Run { id, environment, plan, by: "ann".into(), at_ms: 1, boot: None };
         let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
-        assert_eq!(store.commit_now(run.into()), Ok(Receipt::Written { transaction: 1 }));
+        assert_eq!(store.commit_now(Batch::from(binding).with(run)), Ok(Receipt::Written { transaction: 1 }));
         (store, operation)
     }
 

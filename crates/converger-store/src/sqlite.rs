@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::EnvironmentName;
 use converger_ledger::{Hash, Tile};
@@ -36,7 +36,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
 use crate::standing::Standing;
-use crate::tables::{Read as _, owners};
+use crate::tables::{Read as _, current, of_today, owners};
 use crate::{Batch, EnvironmentLock, OpenError, Store, StoreError};
 use open::Opened;
 use tables::Tables;
@@ -253,11 +253,11 @@ impl Store for SqliteStore {
     }
 
     fn open_operations(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        self.read(move |tables| tables.open_operations(&environment))
+        self.read(move |tables| tables.open_operations(&current(tables, &environment)?))
     }
 
     fn operations(&self, filter: Filter, limit: u32) -> impl Future<Output = Result<Vec<History>, StoreError>> + Send {
-        self.read(move |tables| tables.operations(&filter, limit.min(LIST_MAX)))
+        self.read(move |tables| tables.operations(&of_today(tables, filter)?, limit.min(LIST_MAX)))
     }
 
     fn tasked(
@@ -269,7 +269,7 @@ impl Store for SqliteStore {
     }
 
     fn keyed(&self, environment: EnvironmentName, key: IdempotencyKey) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
-        self.read(move |tables| match tables.keyed(&environment, &key)? {
+        self.read(move |tables| match tables.keyed(&current(tables, &environment)?, &key)? {
             Some((id, _)) => tables.operation(&id),
             None => Ok(None),
         })
@@ -280,15 +280,19 @@ impl Store for SqliteStore {
     }
 
     fn runs(&self, environment: EnvironmentName, limit: u32) -> impl Future<Output = Result<Vec<RunHistory>, StoreError>> + Send {
-        self.read(move |tables| tables.runs(&environment, limit.min(LIST_MAX)))
+        self.read(move |tables| tables.runs(&current(tables, &environment)?, limit.min(LIST_MAX)))
     }
 
     fn holds(&self, environment: EnvironmentName) -> impl Future<Output = Result<Vec<Hold>, StoreError>> + Send {
-        self.read(move |tables| tables.holds(&environment))
+        self.read(move |tables| tables.holds(&current(tables, &environment)?))
     }
 
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
-        self.read(move |tables| tables.freeze(&environment))
+        self.read(move |tables| tables.freeze(&current(tables, &environment)?))
+    }
+
+    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
+        self.read(|tables| tables.names())
     }
 
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {

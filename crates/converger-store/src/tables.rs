@@ -8,12 +8,12 @@
 use std::collections::BTreeSet;
 
 use converger_core::apply::{
-    Freeze, History, Hold, IdempotencyKey, Illegal, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId, is_remark,
-    is_storable,
+    EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, IdempotencyKey, Illegal, NameConflict, Operation,
+    OperationId, Progress, Record, Run, RunId, Source, TaskId, binding_conflict, is_remark, is_storable,
 };
 use converger_core::artifact::{Digest, INTEGER_MAX};
 use converger_core::evidence::{Entry, Inputs, parse_entry, write_fitting};
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{Hash, Tile};
 
 use crate::error::Refused;
@@ -21,12 +21,14 @@ use crate::query::{Filter, Heads, RunHistory};
 use crate::write::{Batch, Write};
 
 /// What is asked before a write, and by whoever reads.
+///
+/// Environments are asked for by the name that they have now ([`current`] finds it); reads of the past include what ran under former names.
 pub(crate) trait Read {
     /// What goes wrong with these tables.
     type Error;
 
     fn progress(&self, id: &OperationId) -> Result<Option<Progress>, Self::Error>;
-    /// The environment of an operation.
+    /// The environment of an operation, by the name that it has now.
     fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Self::Error>;
     /// The operation that is under way or held on a guest.
     fn occupant(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<OperationId>, Self::Error>;
@@ -36,6 +38,16 @@ pub(crate) trait Read {
     fn run(&self, id: &RunId) -> Result<Option<RunHistory>, Self::Error>;
     fn hold(&self, environment: &EnvironmentName, vmid: Vmid) -> Result<Option<Hold>, Self::Error>;
     fn freeze(&self, environment: &EnvironmentName) -> Result<Option<Freeze>, Self::Error>;
+    /// The binding of a name.
+    fn binding(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentBinding>, Self::Error>;
+    /// The binding of a cluster.
+    fn bound_to(&self, cluster: &ClusterIdentity) -> Result<Option<EnvironmentBinding>, Self::Error>;
+    /// The name that an environment has now, where this is a former one.
+    fn renamed_to(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentName>, Self::Error>;
+    /// Whether an environment has runs, or holds or a freeze in force.
+    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Self::Error>;
+    /// All bindings and former names.
+    fn names(&self) -> Result<EnvironmentNames, Self::Error>;
 
     fn operation(&self, id: &OperationId) -> Result<Option<History>, Self::Error>;
     fn open_operations(&self, environment: &EnvironmentName) -> Result<Vec<History>, Self::Error>;
@@ -62,6 +74,8 @@ pub(crate) trait Put: Read {
     fn put_release(&mut self, environment: &EnvironmentName, vmid: Vmid, by: &str, at_ms: u64) -> Result<(), Self::Error>;
     fn put_freeze(&mut self, freeze: Freeze) -> Result<(), Self::Error>;
     fn put_thaw(&mut self, environment: &EnvironmentName, by: &str, at_ms: u64) -> Result<(), Self::Error>;
+    fn put_binding(&mut self, binding: EnvironmentBinding) -> Result<(), Self::Error>;
+    fn put_rename(&mut self, rename: &EnvironmentRename) -> Result<(), Self::Error>;
     /// Whether anybody will read the ledger.
     fn keeps_ledger(&self) -> bool {
         true
@@ -72,12 +86,25 @@ pub(crate) trait Put: Read {
     fn put_entry(&mut self, entry: Vec<u8>) -> Result<(), Self::Error>;
 }
 
+/// The name that an environment has now: this one, unless it is a former one. Operations in flight keep the name that they began under, and
+/// what holds for them is kept under the new one.
+pub(crate) fn current<T: Read>(tables: &T, environment: &EnvironmentName) -> Result<EnvironmentName, T::Error> {
+    Ok(tables.renamed_to(environment)?.unwrap_or_else(|| environment.clone()))
+}
+
+/// The same filter, with the name that its environment has now.
+pub(crate) fn of_today<T: Read>(tables: &T, filter: Filter) -> Result<Filter, T::Error> {
+    let environment = filter.environment.as_ref().map(|environment| current(tables, environment)).transpose()?;
+    Ok(Filter { environment, ..filter })
+}
+
 /// Those of these tasks that an environment has, each with its operation.
 pub(crate) fn owners<T: Read>(
     tables: &T,
     environment: &EnvironmentName,
     tasks: Vec<TaskId>,
 ) -> Result<Vec<(TaskId, OperationId)>, T::Error> {
+    let environment = &current(tables, environment)?;
     let owned = |task: TaskId| tables.tasked(environment, &task).map(|by| by.map(|by| (task, by))).transpose();
     tasks.into_iter().filter_map(owned).collect()
 }
@@ -113,11 +140,21 @@ pub(crate) fn take<T: Put>(tables: &mut T, batch: Batch) -> Taken<T::Error> {
 
 /// A write, and the one entry that evidences it (C5).
 fn take_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
+    if is_recorded(tables, &write)? {
+        return Ok(());
+    }
     // Whether it fits is asked before anything is written, as everything is.
     let entry = if tables.keeps_ledger() { write.entry() } else { None };
     let entry = entry.map(|entry| fitting(&entry)).transpose()?;
     put_one(tables, write)?;
     entry.map_or(Ok(()), |entry| tables.put_entry(entry).map_err(Stop::Failed))
+}
+
+/// Whether this very binding is there already. Two processes that use a name for the first time both write it.
+fn is_recorded<T: Put>(tables: &T, write: &Write) -> Result<bool, Stop<T::Error>> {
+    let Write::Bind(binding) = write else { return Ok(false) };
+    let recorded = tables.binding(&binding.environment).map_err(Stop::Failed)?;
+    Ok(recorded.is_some_and(|recorded| recorded.cluster == binding.cluster))
 }
 
 fn fitting(entry: &Entry) -> Result<Vec<u8>, Refused> {
@@ -137,8 +174,11 @@ fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
             tables.put_run_end(&id, end, at_ms).map_err(Stop::Failed)
         }
         Write::Hold(hold) => take_hold(tables, hold),
+        Write::Bind(binding) => take_binding(tables, binding),
+        Write::Rename(rename) => take_rename(tables, &rename),
         Write::Release { environment, vmid, by, at_ms } => {
             storable(&[&by], at_ms)?;
+            is_current(tables, &environment)?;
             let held = tables.hold(&environment, vmid).map_err(Stop::Failed)?;
             held.ok_or(Refused::NotHeld(vmid))?;
             tables.put_release(&environment, vmid, &by, at_ms).map_err(Stop::Failed)
@@ -146,6 +186,7 @@ fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
         Write::Freeze(freeze) => take_freeze(tables, freeze),
         Write::Thaw { environment, by, at_ms } => {
             storable(&[&by], at_ms)?;
+            is_current(tables, &environment)?;
             let frozen = tables.freeze(&environment).map_err(Stop::Failed)?;
             frozen.ok_or_else(|| Refused::NotFrozen(environment.clone()))?;
             tables.put_thaw(&environment, &by, at_ms).map_err(Stop::Failed)
@@ -154,6 +195,51 @@ fn put_one<T: Put>(tables: &mut T, write: Write) -> Taken<T::Error> {
             storable(&[&by], at_ms.max(before_ms))?;
             take_prune(tables, &digests, seen)
         }
+    }
+}
+
+/// One name for each cluster and one cluster for each name, decided here, where no other process can come between.
+fn take_binding<T: Put>(tables: &mut T, binding: EnvironmentBinding) -> Taken<T::Error> {
+    storable(&[&binding.by], binding.at_ms)?;
+    let EnvironmentBinding { environment, cluster, .. } = &binding;
+    let renamed_to = tables.renamed_to(environment).map_err(Stop::Failed)?;
+    let of_name = tables.binding(environment).map_err(Stop::Failed)?;
+    let of_cluster = tables.bound_to(cluster).map_err(Stop::Failed)?;
+    if let Some(conflict) = binding_conflict(environment, cluster, renamed_to, of_name, of_cluster) {
+        return Err(Refused::Name(conflict).into());
+    }
+    tables.put_binding(binding).map_err(Stop::Failed)
+}
+
+/// A new name is free, or is a former name of the same environment: a rename can be taken back.
+fn take_rename<T: Put>(tables: &mut T, rename: &EnvironmentRename) -> Taken<T::Error> {
+    let EnvironmentRename { from, to, by, reason, at_ms } = rename;
+    storable(&[by, reason], *at_ms)?;
+    is_current(tables, from)?;
+    if !is_used(tables, from)? {
+        return Err(Refused::EnvironmentUnrecorded(from.clone()).into());
+    }
+    let is_free = match tables.renamed_to(to).map_err(Stop::Failed)? {
+        Some(now) => now == *from,
+        None => !is_used(tables, to)?,
+    };
+    if !is_free {
+        return Err(Refused::NameInUse(to.clone()).into());
+    }
+    tables.put_rename(rename).map_err(Stop::Failed)
+}
+
+/// Whether anything is recorded under a name.
+fn is_used<T: Put>(tables: &T, environment: &EnvironmentName) -> Result<bool, Stop<T::Error>> {
+    let is_bound = tables.binding(environment).map_err(Stop::Failed)?.is_some();
+    Ok(is_bound || tables.has_state(environment).map_err(Stop::Failed)?)
+}
+
+/// Nothing new is said of an environment under a former name: it would bind nobody who uses the new one.
+fn is_current<T: Put>(tables: &T, environment: &EnvironmentName) -> Taken<T::Error> {
+    match tables.renamed_to(environment).map_err(Stop::Failed)? {
+        None => Ok(()),
+        Some(now) => Err(Refused::Name(NameConflict::Renamed { environment: environment.clone(), now }).into()),
     }
 }
 
@@ -186,6 +272,10 @@ fn take_intent<T: Put>(tables: &mut T, operation: Box<Operation>, at_ms: u64) ->
     let run = running(tables, &operation.run)?;
     if run.environment != operation.environment || run.plan != operation.plan {
         return Err(Refused::OtherRun { id: operation.id }.into());
+    }
+    if tables.binding(&operation.environment).map_err(Stop::Failed)?.is_none() {
+        is_current(tables, &operation.environment)?;
+        return Err(Refused::EnvironmentUnbound(operation.environment).into());
     }
     free(tables, &operation)?;
     let record = Record::Intent { operation, at_ms };
@@ -327,6 +417,7 @@ pub fn key_named_in(entry: &[u8]) -> Option<Box<str>> {
 
 fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error> {
     storable(&[&run.by, &inputs.program], run.at_ms)?;
+    is_current(tables, &run.environment)?;
     if tables.run(&run.id).map_err(Stop::Failed)?.is_some() {
         return Err(Refused::RunExists(run.id).into());
     }
@@ -335,6 +426,7 @@ fn take_run<T: Put>(tables: &mut T, run: Run, inputs: &Inputs) -> Taken<T::Error
 
 fn take_hold<T: Put>(tables: &mut T, hold: Hold) -> Taken<T::Error> {
     storable(&[&hold.by, &hold.reason], hold.at_ms)?;
+    is_current(tables, &hold.environment)?;
     if let Some(held) = tables.hold(&hold.environment, hold.vmid).map_err(Stop::Failed)? {
         return Err(Refused::AlreadyHeld(held).into());
     }
@@ -343,6 +435,7 @@ fn take_hold<T: Put>(tables: &mut T, hold: Hold) -> Taken<T::Error> {
 
 fn take_freeze<T: Put>(tables: &mut T, freeze: Freeze) -> Taken<T::Error> {
     storable(&[&freeze.by, &freeze.reason], freeze.at_ms)?;
+    is_current(tables, &freeze.environment)?;
     if let Some(frozen) = tables.freeze(&freeze.environment).map_err(Stop::Failed)? {
         return Err(Refused::Frozen { environment: frozen.environment, reason: frozen.reason }.into());
     }

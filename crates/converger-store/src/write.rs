@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use converger_core::apply::{End, Freeze, Hold, OperationId, Record, Run, RunId};
+use converger_core::apply::{End, EnvironmentBinding, EnvironmentRename, Freeze, Hold, OperationId, Record, Run, RunId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Entry, Inputs};
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -61,6 +61,10 @@ pub enum Write {
         /// When, in milliseconds since 1970.
         at_ms: u64,
     },
+    /// The name of an environment stands for this cluster. Writing the same binding again changes nothing and makes no entry.
+    Bind(EnvironmentBinding),
+    /// An environment gets another name; what is in force and in flight goes with it.
+    Rename(EnvironmentRename),
     /// Things that are kept under these digests are kept no longer. Entries stay.
     Prune {
         /// What.
@@ -109,6 +113,8 @@ impl Write {
             }
             Self::Freeze(freeze) => Entry::Freeze(freeze.clone()),
             Self::Thaw { environment, by, at_ms } => Entry::Thaw { environment: environment.clone(), by: by.clone(), at_ms: *at_ms },
+            Self::Bind(binding) => Entry::Binding(binding.clone()),
+            Self::Rename(rename) => Entry::Rename(rename.clone()),
             Self::Prune { digests, by, before_ms, at_ms, .. } => {
                 Entry::Pruned { by: by.clone(), before_ms: *before_ms, digests: digests.clone(), at_ms: *at_ms }
             }
@@ -140,10 +146,10 @@ impl Batch {
         Self(writes)
     }
 
-    /// These writes and one more.
+    /// These writes and more: a write, a record or another batch.
     #[must_use]
-    pub fn with(mut self, write: impl Into<Write>) -> Self {
-        self.0.push(write.into());
+    pub fn with(mut self, more: impl Into<Self>) -> Self {
+        self.0.extend(more.into().0);
         self
     }
 

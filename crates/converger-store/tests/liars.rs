@@ -2,12 +2,14 @@
 
 use std::future::{Future, ready};
 
-use converger_core::apply::{Freeze, History, Hold, IdempotencyKey, OperationId, RunId, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold, IdempotencyKey, NameConflict, OperationId, RunId, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::evidence::Entry;
 use converger_core::guest::EnvironmentName;
 use converger_store::conformance::{Stage, check, now};
-use converger_store::{Batch, Filter, Hash, Head, Heads, LIST_MAX, MemoryStore, Receipt, RunHistory, Store, StoreError, Tile, Write};
+use converger_store::{
+    Batch, Filter, Hash, Head, Heads, LIST_MAX, MemoryStore, Receipt, Refused, RunHistory, Store, StoreError, Tile, Write,
+};
 
 /// The rule that is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +40,11 @@ enum Lie {
     SaysLessIsThere,
     SaysLessIsDurable,
     BendsHashes,
+    ForgetsNames,
+    TakesAliases,
 }
 
-const LIES: [Lie; 25] = [
+const LIES: [Lie; 27] = [
     Lie::ForgetsEverything,
     Lie::WritesHalves,
     Lie::OldestFirst,
@@ -66,6 +70,8 @@ const LIES: [Lie; 25] = [
     Lie::SaysLessIsThere,
     Lie::SaysLessIsDurable,
     Lie::BendsHashes,
+    Lie::ForgetsNames,
+    Lie::TakesAliases,
 ];
 
 struct Liar(Lie, MemoryStore);
@@ -103,6 +109,9 @@ impl Liar {
             (Lie::RefusedHasEntry, refused @ Err(StoreError::Refused(_))) => {
                 let entry = Write::decision(Entry::Resync { by: "liar".into(), reason: "refused".into(), size: 0, root: None, at_ms: 1 });
                 truth.commit_now(entry.into()).and(refused)
+            }
+            (Lie::TakesAliases, Err(StoreError::Refused(Refused::Name(NameConflict::SecondName { .. })))) => {
+                Ok(Receipt::Written { transaction: 1 })
             }
             // The batch is written a second time behind its caller's back.
             (Lie::WritesTwice, Ok(_)) => truth.commit_now(batch),
@@ -183,6 +192,10 @@ impl Store for Liar {
 
     fn freeze(&self, environment: EnvironmentName) -> impl Future<Output = Result<Option<Freeze>, StoreError>> + Send {
         ready(if self.0 == Lie::NeverFrozen { Ok(None) } else { now(self.1.freeze(environment)) })
+    }
+
+    fn names(&self) -> impl Future<Output = Result<EnvironmentNames, StoreError>> + Send {
+        ready(if self.0 == Lie::ForgetsNames { Ok(EnvironmentNames::default()) } else { now(self.1.names()) })
     }
 
     fn blob(&self, digest: Digest) -> impl Future<Output = Result<Option<Vec<u8>>, StoreError>> + Send {

@@ -130,6 +130,17 @@ Examples:
 Exit codes: 0 done, 5 the list has operations that are held."
     )]
     Ops(Ops),
+    /// Rename an environment, with all that the state directory keeps of it
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  converger environment rename lab site-a --reason \"one name for all teams\"
+
+The first apply, hold or freeze records which cluster a name stands for, by the fingerprint of its root CA. A second name for the same cluster is \
+refused, and so is the same name for another cluster. Two state directories do not know of each other: use one for each cluster."
+    )]
+    Environment(EnvironmentCommand),
     /// Let nothing be changed in an environment until it is thawed
     #[command(after_help = "\
 Examples:
@@ -487,6 +498,9 @@ pub(crate) struct Freezing {
     /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: String,
+    /// Do not ask the cluster whether it is the recorded one
+    #[arg(long)]
+    pub(crate) offline: bool,
 }
 
 /// A guest that is held.
@@ -500,6 +514,40 @@ pub(crate) struct Holding {
     /// Why, for those who ask
     #[arg(long)]
     pub(crate) reason: String,
+    /// Do not ask the cluster whether the guest is there
+    #[arg(long)]
+    pub(crate) offline: bool,
+}
+
+/// What is done with the name of an environment.
+#[derive(Debug, Subcommand)]
+pub(crate) enum EnvironmentCommand {
+    /// Rename an environment in the state directory; holds, freezes and operations go with it
+    #[command(after_help = "\
+Examples:
+  converger environment rename lab site-a --reason \"one name for all teams\"
+
+The cluster keeps its identity (the fingerprint of its root CA), its holds, freezes, and operations that are open or held; past runs keep the \
+name that they ran under and are listed with the new one. Refused while a process drives the environment, and where the new name is in use. \
+Write the new name into converger.toml and desired.yaml; the former one stays reserved. A rename can be taken back.")]
+    Rename(Renaming),
+}
+
+/// An environment that gets another name.
+#[derive(Args, Debug)]
+pub(crate) struct Renaming {
+    /// The name so far
+    #[arg(value_name = "OLD")]
+    pub(crate) from: String,
+    /// The new name
+    #[arg(value_name = "NEW")]
+    pub(crate) to: String,
+    /// Why, for those who ask
+    #[arg(long)]
+    pub(crate) reason: String,
+    /// converger.toml, which names the state directory
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
 }
 
 /// A guest that is released.

@@ -8,6 +8,7 @@ mod demo;
 mod display;
 mod doctor;
 mod explain;
+mod identity;
 mod init;
 mod inputs;
 mod lab;
@@ -80,6 +81,7 @@ async fn carried_out(command: Command) -> Result<End, Stop> {
         Command::Observe { source, out, overwrite, json } => observe_command(&source, out, overwrite.overwrite, json).await,
         Command::Apply(arguments) => apply::apply(&arguments).await,
         Command::Ops(which) => ops::ops(&which).await,
+        Command::Environment(command) => identity::environment(&command).await,
         Command::Freeze(freezing) => people::freeze(&freezing).await,
         Command::Thaw(place) => people::thaw(&place).await,
         Command::Hold(holding) => people::hold(&holding).await,

@@ -51,6 +51,8 @@ pub struct Taken {
     pub observation: Observation,
     /// What was not as it should be, in order.
     pub notes: Vec<Note>,
+    /// The node that answered, or another one that is online.
+    pub node: Option<NodeName>,
 }
 
 /// Why there is no reading at all.
@@ -225,6 +227,8 @@ struct Reading<'q> {
     lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
     nodes: Vec<Node>,
+    /// The node that answers here.
+    local: Option<NodeName>,
     /// The nodes that answered so far.
     answering: BTreeSet<NodeName>,
     /// What came instead of an answer, by node and reason.
@@ -282,6 +286,7 @@ impl<'q> Reading<'q> {
             complete: true,
             lacking: BTreeMap::new(),
             nodes,
+            local: cluster.local.clone(),
             answering,
             came: BTreeMap::new(),
             next_reads,
@@ -427,6 +432,8 @@ impl<'q> Reading<'q> {
     }
 
     fn taken(mut self) -> Taken {
+        let online = || self.nodes.iter().find(|node| node.online).map(|node| node.name.clone());
+        let node = self.local.clone().or_else(online);
         let in_scope = self.guests.iter().filter(|row| self.question.scope.has(row.vmid));
         self.notes.extend(notes::of_rows(in_scope, &self.nodes, &self.came));
         self.notes.sort();
@@ -446,7 +453,7 @@ impl<'q> Reading<'q> {
             unmanaged: 0,
             notes: self.notes.iter().map(|note| note.told(self.question.token)).collect(),
         };
-        Taken { observation, notes: self.notes }
+        Taken { observation, notes: self.notes, node }
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use converger_core::desired::{Desired, Scope};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{ClusterIdentity, EnvironmentName, NodeName};
 use converger_core::observe::{Note, Scoped};
 use thiserror::Error;
 
@@ -17,6 +17,7 @@ use super::codec::{Cause, Command, Event, Failure, Read, Version};
 use super::doctor::need::Wants;
 use super::doctor::{self, Examined};
 use super::hand::{Caller, Hand};
+use super::identity::{IdentityError, read_identity};
 use super::observe::{self, Needs, Question, Unread};
 use super::time;
 use crate::{ObserveError, Observer};
@@ -144,6 +145,8 @@ pub struct Report {
     pub requests: u64,
     /// How many of the first notes are about endpoints that were tried before, with which no connection came about.
     pub passed_over: usize,
+    /// The node that answered, or another one that is online.
+    pub node: Option<NodeName>,
 }
 
 impl Proxmox {
@@ -200,7 +203,7 @@ impl Proxmox {
                     let release = observe::Note::of_release(&release).map(|note| note.told(token));
                     observation.notes = over.chain(release).chain(observation.notes).collect();
                     let passed_over = passed_over.len();
-                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over });
+                    return Ok(Report { reading: observation.within(scope), place, requests, passed_over, node: taken.node });
                 }
                 // Only an endpoint with which there never was a connection is passed over: a view is not exchanged for another.
                 Err(Unread::Failed { failure, .. }) if session.requests() == 1 && failure.cause.is_no_connection() => {
@@ -230,6 +233,19 @@ impl Proxmox {
         let way = self.ways.iter().find(|way| way.endpoint.place() == place).ok_or(ProxmoxError::NoEndpoint)?;
         let caller = Caller { token: way.token.id.clone(), cluster: self.cluster.clone() };
         Ok(Hand::new(Session::new(way.client()?), caller))
+    }
+
+    /// Reads the identity of the cluster, in one request to the endpoint that a reading came from: what was seen there is compared and changed
+    /// there.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub async fn identity(&self, report: &Report) -> Result<ClusterIdentity, IdentityError> {
+        let none = || IdentityError::NoNode { place: report.place.clone() };
+        let way = self.ways.iter().find(|way| way.endpoint.place() == report.place).ok_or_else(none)?;
+        let node = report.node.as_ref().ok_or_else(none)?;
+        let session = way.session()?;
+        read_identity(&session, node).await
     }
 
     /// Says what the environment lacks, and what to type about it. `say` is told what is being asked now.

@@ -4,7 +4,7 @@ use converger_adapters::proxmox::codec::{
     Accepted, Cause, Command, Delivery, Event, Expiry, Failure, GuestPath, HaResource, HttpAnswer, NextId, Read, Spread, TaskState,
     TokenState, Upid, UserId, Write, decode,
 };
-use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::guest::{ClusterIdentity, Kind, NodeName, Vmid};
 
 use crate::desk::{failure, raw, success};
 
@@ -252,5 +252,29 @@ fn what_a_no_to_a_write_means() {
     for (answer, cause, delivery) in cases {
         let failure = start(&answer).expect_err("a no");
         assert_eq!((failure.cause, failure.delivery), (cause, delivery), "{failure}");
+    }
+}
+
+/// Another certificate may be the same for several clusters, and a fingerprint that is none would be the same for all that give it.
+#[test]
+fn refuses_to_take_anything_but_the_root_ca_for_the_identity_of_a_cluster() {
+    let identity = |rows: &str| read(Read::Certificates(NodeName::new("n1").expect("a name")), &success(rows));
+    let (own, leaf) = (["AB"; 32].join(":"), r#"{"filename":"pve-ssl.pem","fingerprint":"CD"}"#);
+    for (name, fingerprint) in [("/etc/pve/pve-root-ca.pem", own.clone()), ("pve-root-ca.pem", own.to_lowercase())] {
+        let rows = format!(r#"[{{"filename":"{name}","fingerprint":"{fingerprint}"}},{leaf}]"#);
+        assert_eq!(identity(&rows), Ok(Event::Identity(ClusterIdentity::parse(&own).expect("a fingerprint"))));
+    }
+    let root = format!(r#"{{"filename":"pve-root-ca.pem","fingerprint":"{own}"}}"#);
+    let cases = [
+        ("[]".to_owned(), "does not list"),
+        (format!("[{leaf}]"), "does not list"),
+        (format!("[{root},{root}]"), "twice"),
+        (r#"[{"filename":"pve-root-ca.pem"}]"#.to_owned(), "is not the SHA-256"),
+        (r#"[{"filename":"pve-root-ca.pem","fingerprint":"AB:CD"}]"#.to_owned(), "is not the SHA-256"),
+        (format!(r#"[{{"filename":"my-pve-root-ca.pem","fingerprint":"{own}"}}]"#), "does not list"),
+    ];
+    for (rows, part) in cases {
+        let failure = identity(&rows).expect_err("no identity");
+        assert!(failure.cause == Cause::Malformed && failure.text.contains(part), "{rows}: {failure}");
     }
 }

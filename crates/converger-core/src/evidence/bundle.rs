@@ -27,8 +27,18 @@ const PASSED: &str = "passed";
 const REFUSED: &str = "refused";
 /// Of the approval, where something stands against the plan whatever is said: nobody is asked then.
 const UNASKED: &str = "unasked";
-/// Codes that no plan is held against: who drives an environment, and what a person may end.
-const NO_GATES: [Code; 2] = [Code::EnvironmentBusy, Code::NotFrozen];
+/// Codes that no plan is held against: who drives an environment, which cluster its name stands for, and what a person may end. They are decided
+/// before there is a plan.
+const NO_GATES: [Code; 8] = [
+    Code::EnvironmentBusy,
+    Code::NotFrozen,
+    Code::EnvironmentAlias,
+    Code::EnvironmentRenamed,
+    Code::ClusterMismatch,
+    Code::ClusterUnidentified,
+    Code::NameInUse,
+    Code::EnvironmentUnrecorded,
+];
 
 /// What an admission weighs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -85,6 +85,12 @@ impl Deep {
                     format!("entry {index}: the operation {} was begun, and its plan was not admitted before", operation.id.as_str());
                 return Err(Wrong { code: Code::UnloggedExecution, index, what });
             }
+            // The proof of a single operation does not need this entry; the record of all of them has it.
+            Entry::Record(Record::Intent { operation, .. }) if self.replay.names().binding(&operation.environment).is_none() => {
+                let (id, environment) = (operation.id.as_str(), &operation.environment);
+                let what = format!("entry {index}: the operation {id} was begun, and no cluster was recorded for `{environment}` before");
+                return Err(Wrong { code: Code::UnloggedExecution, index, what });
+            }
             Entry::Record(Record::Intent { operation, .. }) => self.intents.push((operation.id.clone(), index)),
             _ => {}
         }

@@ -3,12 +3,12 @@
 use super::same::is_written_as;
 use super::{ENTRY_SCHEMA, Entry, Inputs, KINDS};
 use crate::apply::{
-    BootId, End, Evidence, Freeze, Hold, Malformed, Operation, OperationFile, OperationId, Outcome, OutcomeFile, Record, Resolution, Run,
-    RunId, TaskId, Word, checked, evidence, list, number, one_of, parse, schema, vmid,
+    BootId, End, EnvironmentBinding, EnvironmentRename, Evidence, Freeze, Hold, Malformed, Operation, OperationFile, OperationId, Outcome,
+    OutcomeFile, Record, Resolution, Run, RunId, TaskId, Word, checked, evidence, list, number, one_of, parse, schema, vmid,
 };
 use crate::artifact::{Digest, INTEGER_MAX};
 use crate::document::{Decode, Diagnostic, Reader, Source as Events, Stop};
-use crate::guest::{EnvironmentName, Vmid};
+use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use crate::observe::read_text;
 
 /// Reads an entry.
@@ -57,6 +57,7 @@ struct Draft {
     by: Option<Box<str>>,
     catalogue: Option<Digest>,
     checkpoint: Option<Box<str>>,
+    cluster: Option<ClusterIdentity>,
     code: Option<Word>,
     config: Option<Digest>,
     desired: Option<Digest>,
@@ -85,11 +86,12 @@ struct Draft {
     size: Option<u64>,
     stage: Option<Word>,
     task: Option<TaskId>,
+    to: Option<EnvironmentName>,
     up_ms: Option<u64>,
     verifier: Option<Box<str>>,
 }
 
-const WHAT_KEYS: [&str; 37] = [
+const WHAT_KEYS: [&str; 39] = [
     "answer",
     "before_ms",
     "boot",
@@ -97,6 +99,7 @@ const WHAT_KEYS: [&str; 37] = [
     "by",
     "catalogue",
     "checkpoint",
+    "cluster",
     "code",
     "config",
     "desired",
@@ -125,6 +128,7 @@ const WHAT_KEYS: [&str; 37] = [
     "size",
     "stage",
     "task",
+    "to",
     "up_ms",
     "verifier",
 ];
@@ -140,6 +144,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "by" => draft.by = read_text(reader, "`by`")?,
             "catalogue" => draft.catalogue = digest(reader)?,
             "checkpoint" => draft.checkpoint = read_text(reader, "`checkpoint`")?,
+            "cluster" => draft.cluster = checked(reader, "`cluster`", ClusterIdentity::parse)?,
             "code" => draft.code = checked(reader, "`code`", Word::new)?,
             "config" => draft.config = digest(reader)?,
             "desired" => draft.desired = digest(reader)?,
@@ -168,6 +173,7 @@ fn draft<'t, S: Events<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Draft>,
             "size" => draft.size = reader.integer("`size`", 0, INTEGER_MAX)?.map(|(number, _)| number),
             "stage" => draft.stage = checked(reader, "`stage`", Word::new)?,
             "task" => draft.task = checked(reader, "`task`", TaskId::new)?,
+            "to" => draft.to = checked(reader, "`to`", EnvironmentName::new)?,
             "up_ms" => draft.up_ms = reader.integer("`up_ms`", 0, INTEGER_MAX)?.map(|(number, _)| number),
             _ => draft.verifier = read_text(reader, "`verifier`")?,
         }
@@ -239,6 +245,8 @@ impl Draft {
                 Entry::Rekeyed { verifier, previous, checkpoint: self.checkpoint, by, reason: self.reason?, at_ms }
             }
             "prune" => Entry::Pruned { by, before_ms: self.before_ms?, digests: self.digests?.into(), at_ms },
+            "binding" => Entry::Binding(EnvironmentBinding { environment: self.environment?, cluster: self.cluster?, by, at_ms }),
+            "rename" => Entry::Rename(EnvironmentRename { from: self.environment?, to: self.to?, by, reason: self.reason?, at_ms }),
             _ => Entry::Resync { by, reason: self.reason?, size: self.size?, root: self.root, at_ms },
         })
     }

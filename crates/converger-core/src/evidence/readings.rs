@@ -48,7 +48,7 @@ impl Replay {
 
     /// Whether a run goes on. Runs of one environment follow each other: whichever is not the last is over, also where it was killed.
     pub(super) fn goes_on(&self, id: &RunId) -> bool {
-        self.runs.get(id).is_some_and(|(run, ended)| ended.is_none() && self.last.get(&run.environment) == Some(id))
+        self.runs.get(id).is_some_and(|(run, ended)| ended.is_none() && self.last.get(self.names.current(&run.environment)) == Some(id))
     }
 
     /// A run that went on is over.

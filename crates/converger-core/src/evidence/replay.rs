@@ -10,7 +10,10 @@ use std::fmt;
 
 use super::Entry;
 use super::readings::Resting;
-use crate::apply::{End, Freeze, History, Hold, Illegal, OperationId, Record, Run, RunId};
+use crate::apply::{
+    End, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, Illegal, NameConflict, OperationId, Record, Run,
+    RunId,
+};
 use crate::artifact::Digest;
 use crate::guest::{EnvironmentName, Vmid};
 
@@ -29,6 +32,7 @@ pub struct Replay {
     pub(super) last: BTreeMap<EnvironmentName, RunId>,
     holds: BTreeMap<(EnvironmentName, Vmid), Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
+    pub(super) names: EnvironmentNames,
     keys: Vec<Box<str>>,
 }
 
@@ -64,6 +68,17 @@ pub enum Misplaced {
     SecondKey,
     /// It replaces another key than the one that was named last, or by one that was used before.
     OtherKey,
+    /// The name of the environment is a former one, stands for another cluster, or its cluster has another name.
+    Name(NameConflict),
+    /// The cluster of the environment was recorded before.
+    BoundTwice(EnvironmentName),
+    /// The environment has nothing that could be renamed, or the new name is in use.
+    Rename {
+        /// The name so far.
+        from: EnvironmentName,
+        /// The new name.
+        to: EnvironmentName,
+    },
 }
 
 impl fmt::Display for Misplaced {
@@ -82,6 +97,9 @@ impl fmt::Display for Misplaced {
             Self::Pruned(digest) => write!(out, "it lets go of {digest}, which is no reading, or one that was needed"),
             Self::Hold(vmid) => write!(out, "guest {vmid} was held already, or was not held"),
             Self::Freeze(environment) => write!(out, "`{environment}` was frozen already, or was not frozen"),
+            Self::Name(conflict) => conflict.fmt(out),
+            Self::BoundTwice(environment) => write!(out, "the cluster of `{environment}` was recorded before"),
+            Self::Rename { from, to } => write!(out, "`{from}` had nothing to rename, or `{to}` was in use"),
         }
     }
 }
@@ -139,8 +157,64 @@ impl Replay {
                 self.keys.push(verifier);
             }
             Entry::Resync { .. } => {}
+            Entry::Binding(binding) => return self.bind(binding),
+            Entry::Rename(rename) => return self.rename(&rename),
         }
         Ok(())
+    }
+
+    /// A binding is recorded once: a second entry that says the same was not written by this program.
+    fn bind(&mut self, binding: EnvironmentBinding) -> Result<(), Misplaced> {
+        if let Some(conflict) = self.names.conflict(&binding.environment, &binding.cluster) {
+            return Err(Misplaced::Name(conflict));
+        }
+        if self.names.binding(&binding.environment).is_some() {
+            return Err(Misplaced::BoundTwice(binding.environment));
+        }
+        self.names.bind(binding);
+        Ok(())
+    }
+
+    fn rename(&mut self, rename: &EnvironmentRename) -> Result<(), Misplaced> {
+        let EnvironmentRename { from, to, .. } = rename;
+        self.is_current(from)?;
+        let is_former_name = self.names.renamed_to(to) == Some(from);
+        let is_free = self.names.renamed_to(to).is_none() && !self.has_state(to);
+        if !self.has_state(from) || !(is_former_name || is_free) {
+            return Err(Misplaced::Rename { from: from.clone(), to: to.clone() });
+        }
+        self.names.rename(rename);
+        let moved = |environment: EnvironmentName| if environment == *from { to.clone() } else { environment };
+        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
+        self.last = std::mem::take(&mut self.last).into_iter().map(|(own, run)| (moved(own), run)).collect();
+        let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: moved(hold.environment), ..hold });
+        self.holds = holds.map(|hold| ((hold.environment.clone(), hold.vmid), hold)).collect();
+        let freezes = std::mem::take(&mut self.freezes).into_values();
+        let freezes = freezes.map(|freeze| Freeze { environment: moved(freeze.environment), ..freeze });
+        self.freezes = freezes.map(|freeze| (freeze.environment.clone(), freeze)).collect();
+        Ok(())
+    }
+
+    /// Whether anything is recorded under a name: a binding, a run, a hold or a freeze in force.
+    fn has_state(&self, environment: &EnvironmentName) -> bool {
+        self.names.binding(environment).is_some()
+            || self.last.contains_key(environment)
+            || self.freezes.contains_key(environment)
+            || self.holds.keys().any(|(own, _)| own == environment)
+    }
+
+    /// Nothing new is said of an environment under a former name.
+    fn is_current(&self, environment: &EnvironmentName) -> Result<(), Misplaced> {
+        match self.names.renamed_to(environment).cloned() {
+            None => Ok(()),
+            Some(now) => Err(Misplaced::Name(NameConflict::Renamed { environment: environment.clone(), now })),
+        }
+    }
+
+    /// Which cluster each name stands for, and former names.
+    #[must_use]
+    pub fn names(&self) -> &EnvironmentNames {
+        &self.names
     }
 
     fn running(&self, run: &RunId) -> Result<&Run, Misplaced> {
@@ -155,6 +229,7 @@ impl Replay {
         if self.runs.contains_key(&run.id) {
             return Err(Misplaced::RunTwice(run.id));
         }
+        self.is_current(&run.environment)?;
         if let Some(before) = self.last.get(&run.environment).cloned().filter(|before| self.goes_on(before)) {
             self.is_over(&before);
         }
@@ -191,13 +266,15 @@ impl Replay {
         history.add(record).map_err(|illegal| Misplaced::Record(id, illegal))?;
         if had && !history.progress().occupies_guest() {
             let run = history.operation.run.clone();
-            self.occupants.remove(&(history.operation.environment.clone(), history.operation.guest.vmid));
+            let environment = self.names.current(&history.operation.environment).clone();
+            self.occupants.remove(&(environment, history.operation.guest.vmid));
             self.is_settled(&run);
         }
         Ok(())
     }
 
     fn hold(&mut self, hold: Hold) -> Result<(), Misplaced> {
+        self.is_current(&hold.environment)?;
         let place = (hold.environment.clone(), hold.vmid);
         if self.holds.contains_key(&place) {
             return Err(Misplaced::Hold(hold.vmid));
@@ -207,6 +284,7 @@ impl Replay {
     }
 
     fn freeze(&mut self, freeze: Freeze) -> Result<(), Misplaced> {
+        self.is_current(&freeze.environment)?;
         if self.freezes.contains_key(&freeze.environment) {
             return Err(Misplaced::Freeze(freeze.environment));
         }

@@ -2,10 +2,16 @@
 
 use super::*;
 use crate::apply::{BootId, Fact, Findings, Malformed, Outcome, Resolution, TaskId};
+use crate::guest::ClusterIdentity;
 use crate::testing::{Rng, outcome, some_operations};
 
 fn digest(rng: &mut Rng) -> Digest {
     Digest::of_bytes(&rng.next_u64().to_be_bytes())
+}
+
+fn cluster(rng: &mut Rng) -> ClusterIdentity {
+    let pairs: Vec<String> = (0..32).map(|_| format!("{:02X}", rng.below(256))).collect();
+    ClusterIdentity::parse(&pairs.join(":")).expect("a fingerprint")
 }
 
 fn text(rng: &mut Rng) -> Box<str> {
@@ -80,6 +86,11 @@ fn entry(rng: &mut Rng, kind: usize) -> Entry {
             reason: text(rng),
             at_ms,
         },
+        20 => Entry::Binding(EnvironmentBinding { environment, cluster: cluster(rng), by: text(rng), at_ms }),
+        21 => {
+            let to = EnvironmentName::new("lab-2").expect("a name");
+            Entry::Rename(EnvironmentRename { from: environment, to, by: text(rng), reason: text(rng), at_ms })
+        }
         _ => {
             let digests = (0..rng.below(4)).map(|_| digest(rng)).collect();
             Entry::Pruned { by: text(rng), before_ms: rng.below(1 << 45), digests, at_ms }
@@ -110,6 +121,18 @@ fn the_form_of_an_entry_is_pinned() {
     let text =
         r#"{"at_ms":7,"kind":"hold","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","guest":100,"reason":"disk"}}"#;
     assert_eq!(write_entry(&Entry::Hold(hold)).expect("serialises"), text.as_bytes());
+    let (environment, to) = (EnvironmentName::new("lab").expect("a name"), EnvironmentName::new("lab-2").expect("a name"));
+    let cluster = ClusterIdentity::parse(&["AB"; 32].join(":")).expect("a fingerprint");
+    let binding = EnvironmentBinding { environment: environment.clone(), cluster, by: "ann".into(), at_ms: 7 };
+    let text = format!(
+        r#"{{"at_ms":7,"kind":"binding","schema":"converger.entry/1","what":{{"by":"ann","cluster":"{}","environment":"lab"}}}}"#,
+        binding.cluster
+    );
+    assert_eq!(write_entry(&Entry::Binding(binding)).expect("serialises"), text.as_bytes());
+    let rename = EnvironmentRename { from: environment, to, by: "ann".into(), reason: "moved".into(), at_ms: 7 };
+    let text =
+        r#"{"at_ms":7,"kind":"rename","schema":"converger.entry/1","what":{"by":"ann","environment":"lab","reason":"moved","to":"lab-2"}}"#;
+    assert_eq!(write_entry(&Entry::Rename(rename)).expect("serialises"), text.as_bytes());
 }
 
 #[test]

@@ -171,6 +171,17 @@ fn people_members<M: SerializeMap>(map: &mut M, entry: &Entry) -> Result<(), M::
             map.serialize_entry("by", by)?;
             map.serialize_entry("digests", digests)
         }
+        Entry::Binding(binding) => {
+            map.serialize_entry("by", &binding.by)?;
+            map.serialize_entry("cluster", &binding.cluster)?;
+            map.serialize_entry("environment", &binding.environment)
+        }
+        Entry::Rename(rename) => {
+            map.serialize_entry("by", &rename.by)?;
+            map.serialize_entry("environment", &rename.from)?;
+            map.serialize_entry("reason", &rename.reason)?;
+            map.serialize_entry("to", &rename.to)
+        }
         // The others are written above.
         _ => Ok(()),
     }

@@ -37,7 +37,7 @@ const fn entry(
 }
 
 /// All codes, in the order of [`Code`].
-pub static TABLE: [Entry; 34] = [
+pub static TABLE: [Entry; 40] = [
     entry(
         Code::NotQuorate,
         "not-quorate",
@@ -343,5 +343,59 @@ pub static TABLE: [Entry; 34] = [
         "it is not held",
         "`converger release` ends what `converger hold` began, and `converger ops resolve` settles an operation of which it is not known what became of it. Neither is so here: another person or a later apply was faster, or another guest or operation is meant.",
         "Look with `converger ops list ENVIRONMENT`, which names what is held: a guest that an operation holds is let go of by `converger ops resolve` of that. A guest that is held by the tag `converger-hold` is released by taking that off the guest; an operation that is under way is found out about by the next apply.",
+    ),
+    entry(
+        Code::EnvironmentAlias,
+        "environment-alias",
+        Stage::Apply,
+        Reach::Run,
+        "the cluster has another environment name in this state directory",
+        "Holds, freezes, the run lock and operations in flight are kept by environment name, so a second name for the same cluster would bypass them. A cluster is recognised by the SHA-256 fingerprint of its root CA, not by its address or its name.",
+        "Use the name in `recorded_as`, in the declared state and in converger.toml. To give the environment the new name, run `converger environment rename OLD NEW --reason \"...\"`, which carries holds, freezes and operations along.",
+    ),
+    entry(
+        Code::EnvironmentRenamed,
+        "environment-renamed",
+        Stage::Apply,
+        Reach::Run,
+        "the environment has another name now",
+        "Somebody renamed the environment in this state directory. Holds, freezes and operations are kept under the new name; the former name stays reserved, so that an old file cannot bypass them.",
+        "Use the name in `now`, in the declared state and in converger.toml.",
+    ),
+    entry(
+        Code::ClusterMismatch,
+        "cluster-mismatch",
+        Stage::Apply,
+        Reach::Run,
+        "the environment leads to another cluster than the one recorded",
+        "The first apply, hold or freeze recorded which cluster the name stands for, by the SHA-256 fingerprint of its root CA. Another cluster answers now: the address in converger.toml leads elsewhere, or the cluster was installed anew. Holds and operations of the recorded cluster must not be taken for those of another one.",
+        "Correct the address in converger.toml. If this is a new cluster, or its root CA was made anew, give it a name of its own in converger.toml and in the declared state, and say again what is held there. `pvenode cert info` on a node shows the fingerprint of `pve-root-ca.pem`.",
+    ),
+    entry(
+        Code::ClusterUnidentified,
+        "cluster-unidentified",
+        Stage::Apply,
+        Reach::Run,
+        "the identity of the cluster cannot be read",
+        "Before anything is sent, the cluster is compared with the one that the environment name stands for, by the SHA-256 fingerprint of its root CA (`GET /nodes/{node}/certificates/info`, which every authenticated user may read). Without it, another cluster or a second name for the same one would not be noticed.",
+        "Resolve the cause in the evidence: `pvenode cert info` on that node must list `pve-root-ca.pem`. `audit` and `plan` work meanwhile.",
+    ),
+    entry(
+        Code::NameInUse,
+        "name-in-use",
+        Stage::Apply,
+        Reach::Run,
+        "the new name is in use in this state directory",
+        "An environment is renamed only to a name that stands for no cluster, has no runs, holds or freezes, and is no former name of another environment: two histories would become one.",
+        "Choose another name.",
+    ),
+    entry(
+        Code::EnvironmentUnrecorded,
+        "environment-unrecorded",
+        Stage::Apply,
+        Reach::Run,
+        "nothing is recorded under this environment name",
+        "This state directory has no cluster, run, hold or freeze under the name that was to be changed: the name has a slip, or another state directory is meant.",
+        "Check the name with `converger ops list ENVIRONMENT` and the directory under `[store]` in converger.toml. A name that was never used needs no rename: change it in converger.toml and in the declared state.",
     ),
 ];

@@ -3,11 +3,14 @@
 use serde_json::{Value as Json, json};
 
 use super::{HOSTILE, Rng, World};
-use crate::apply::{End, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target, Word};
+use crate::apply::{
+    End, EnvironmentBinding, Evidence, Fact, Findings, IdempotencyKey, Operation, OperationId, Outcome, Release, RunId, Source, Target,
+    Word,
+};
 use crate::approve::Mode;
 use crate::artifact::Digest;
 use crate::evidence::{InForce, Inputs};
-use crate::guest::{EnvironmentName, Vmid};
+use crate::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use crate::plan::{Plan, Verdict};
 use crate::policy::{Limits, Rules};
 
@@ -53,6 +56,16 @@ pub fn some_inputs() -> Inputs {
     let [config, desired, observation, rules, catalogue] =
         ["config", "desired", "observation", "rules", "catalogue"].map(|text| Digest::of_bytes(text.as_bytes()));
     Inputs { program: "0.1.0".into(), planner: 1, config, desired, observation, rules, catalogue }
+}
+
+/// The binding of an environment, each to a cluster of its own.
+#[must_use]
+pub fn some_binding(environment: &EnvironmentName) -> EnvironmentBinding {
+    let digest = Digest::of_bytes(environment.as_str().as_bytes()).to_string();
+    let digits: Vec<char> = digest.chars().rev().take(64).collect();
+    let pairs: Vec<String> = digits.chunks(2).map(|pair| pair.iter().collect()).collect();
+    let cluster = ClusterIdentity::parse(&pairs.join(":")).unwrap_or_else(|| unreachable!("a digest has 32 bytes"));
+    EnvironmentBinding { environment: environment.clone(), cluster, by: "ann".into(), at_ms: 1 }
 }
 
 /// A configuration that puts this in force, as it is kept.

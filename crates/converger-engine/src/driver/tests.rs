@@ -9,7 +9,7 @@ use converger_core::evidence::parse_entry;
 use converger_core::guest::Vmid;
 use converger_core::policy::{self, Circumstances};
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::some_inputs;
+use converger_core::testing::{some_binding, some_inputs};
 use converger_store::{Fault, MemoryStore};
 use serde_json::{Value as Json, json};
 use tokio::sync::watch;
@@ -117,8 +117,9 @@ impl<S: Store + 'static> Process<S> {
 fn begun(world: &World, store: &MemoryStore, plan: &ApprovedPlan, run: &str) -> Result<RunId, StoreError> {
     let (id, environment) = (RunId::new(run).expect("an id"), plan.plan().desired().environment().clone());
     let boot = Ticking::new(NOW_MS, world.clone()).uptime().map(|uptime| uptime.boot);
+    let binding = Write::Bind(some_binding(&environment));
     let run = Run { id: id.clone(), environment, plan: plan.digest(), by: plan.by().into(), at_ms: NOW_MS, boot };
-    let _ = store.commit_now(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
+    let _ = store.commit_now(Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) }))?;
     Ok(id)
 }
 

@@ -14,6 +14,7 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/version", version),
     ("GET", "/nodes", nodes),
     ("GET", "/nodes/{node}", node_index),
+    ("GET", "/nodes/{node}/certificates/info", certificates),
     ("GET", "/nodes/{node}/version", version),
     ("GET", "/nodes/{node}/status", status),
     ("GET", "/nodes/{node}/time", time),
@@ -42,6 +43,22 @@ fn version(world: &mut World, _: &Call) -> Result<Data, Fail> {
 fn time(world: &mut World, call: &Call) -> Result<Data, Fail> {
     let now_s = world.wall_s_of(&call.node);
     Ok(json!({ "time": now_s, "localtime": now_s, "timezone": "UTC" }).into())
+}
+
+/// The root CA of the cluster first, then the node's own certificate. Whoever is known may read it, on every node alike.
+fn certificates(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let Some(node) = world.nodes.get(&call.node) else { return Ok(Data::null()) };
+    let root = format!("/CN=Proxmox Virtual Environment/OU={}/O=PVE Cluster Manager CA", world.root_ca.unit);
+    let row = |filename: &str, fingerprint: &str, subject: &str, years: u64| {
+        json!({ "filename": filename, "fingerprint": fingerprint, "subject": subject, "issuer": root, "notbefore": world.root_ca.since_s,
+            "notafter": world.root_ca.since_s + years * 365 * 86_400, "public-key-type": "rsaEncryption", "public-key-bits": 4096, "san": [] })
+    };
+    let own = format!("/OU=PVE Cluster Node/O=Proxmox Virtual Environment/CN={}.lab", node.name);
+    Ok(json!([
+        row("/etc/pve/pve-root-ca.pem", &world.root_ca.fingerprint, &root, 10),
+        row(&format!("/etc/pve/nodes/{}/pve-ssl.pem", node.name), &node.fingerprint, &own, 2)
+    ])
+    .into())
 }
 
 fn nodes(world: &mut World, call: &Call) -> Result<Data, Fail> {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::access::{Grant, Grantee, Group, Pool, Token, User};
+use crate::digest::sha1;
 use crate::engine::Event;
 use crate::fault::Faults;
 use crate::guest::drive::{self, Drive};
@@ -14,7 +15,7 @@ use crate::ha::HaResource;
 use crate::node::Node;
 use crate::storage::{Storage, Volume};
 use crate::update;
-use crate::world::World;
+use crate::world::{RootCa, World};
 
 use super::{AclSetting, GuestSetting, NodeSetting, START_MS, Scalar, Setting, StorageSetting};
 
@@ -37,6 +38,7 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     world.pace = setting.pace.clone();
     let new = setting.new_guests;
     world.new_manner = manner(new.deaf, new.shutdown_ms, new.holds_cards);
+    world.root_ca = root_ca(setting);
     nodes(&mut world, setting)?;
     storages(&mut world, setting);
     people(&mut world, setting)?;
@@ -53,6 +55,21 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     }
     faults(&mut world, setting)?;
     Ok(world)
+}
+
+/// It draws nothing from the seed's chance, of which everything else has its share.
+fn root_ca(setting: &Setting) -> RootCa {
+    let names: Vec<&str> = setting.cluster.as_deref().into_iter().chain(setting.nodes.keys().map(String::as_str)).collect();
+    let of = |part: &str| sha1(&format!("{part} {} {}", setting.seed, names.join(" ")));
+    let digits = format!("{}{}", of("root"), of("ca")).to_ascii_uppercase();
+    let pairs: Vec<&str> = (0..32).filter_map(|pair| digits.get(2 * pair..2 * pair + 2)).collect();
+    let unit = of("unit");
+    let part = |from: usize, to: usize| unit.get(from..to).unwrap_or_default();
+    RootCa {
+        fingerprint: setting.root_ca.clone().unwrap_or_else(|| pairs.join(":")),
+        unit: [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-"),
+        since_s: (setting.start_ms / 1_000).saturating_sub(30 * 86_400),
+    }
 }
 
 /// The end of the year 9999: there is no way to write a later time, and every sum of a world's times stays within its numbers.

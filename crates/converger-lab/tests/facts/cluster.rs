@@ -212,3 +212,26 @@ fn a_node_that_was_just_upgraded_tells_without_memhost_for_a_while() {
     lab.pass(10_000);
     assert_eq!([has(&mut lab, 101), has(&mut lab, 102)], [true, true]);
 }
+
+#[test]
+fn the_root_ca_is_one_for_all_nodes_of_a_cluster_and_every_user_may_read_it() {
+    in_every_release(|| {
+        let root = |lab: &mut Lab, node: &str| {
+            let rows = lab.get(&format!("/nodes/{node}/certificates/info"));
+            assert_eq!(rows[0]["filename"], "/etc/pve/pve-root-ca.pem");
+            assert_eq!(rows[1]["filename"], format!("/etc/pve/nodes/{node}/pve-ssl.pem").as_str());
+            rows[0]["fingerprint"].as_str().unwrap_or_default().to_owned()
+        };
+        let mut lab = Lab::new(CLUSTER);
+        let own = root(&mut lab, "a");
+        assert_eq!(
+            (own.len(), root(&mut lab, "b"), root(&mut Lab::new(CLUSTER), "a")),
+            (95, own.clone(), own.clone()),
+            "it stays the same"
+        );
+        assert_ne!(root(&mut Lab::new(&format!("seed: 2\n{CLUSTER}")), "a"), own, "another seed is another cluster");
+        assert_ne!(root(&mut Lab::new(&CLUSTER.replace("cluster: lab", "cluster: two")), "a"), own);
+        let given = CLUSTER.replace("cluster: lab", "cluster: lab\nroot_ca: 'AB:CD'");
+        assert_eq!(root(&mut Lab::new(&given), "a"), "AB:CD");
+    });
+}

@@ -345,7 +345,7 @@ pub(super) fn same_cluster<'c>(
 }
 
 impl Connection {
-    /// What two environments of one cluster have in common, in words.
+    /// What two environments that may be one cluster have in common, in words.
     fn shared_with(&self, other: &Self) -> Option<String> {
         let is_theirs = |endpoint: &&Endpoint| other.endpoints.iter().any(|their| their.place() == endpoint.place());
         let place = self.endpoints.iter().find(is_theirs).map(|endpoint| format!("the address {}", endpoint.place()));

@@ -10,6 +10,7 @@ use converger_core::artifact::{Digest, Narrowed};
 use converger_engine::driver::{NotAccepting, OPEN_RUNS_MAX, Report, Signal};
 use converger_engine::operation::Phase;
 use converger_engine::schedule::OnFailure;
+use converger_runtime::environment::StartedRun;
 use converger_runtime::report::HeldBefore;
 use converger_runtime::{
     ApprovedRun, Environment, EventStream, Opened, Run, RunAdmission, RunEvent, RunRequest, RuntimeError, StateDirectory,
@@ -28,7 +29,11 @@ fn block<T>(future: impl Future<Output = T>) -> T {
 
 async fn start_run(environment: &Environment, guests: &str) -> Result<Run, RuntimeError> {
     let (refused, on_failure) = (Refused::StopsAll, OnFailure::GoOn);
-    environment.start_run(RunRequest { desired: declared(guests), expected: None, narrowed: Narrowed::No, refused, on_failure }).await
+    let request = RunRequest { desired: declared(guests), expected: None, narrowed: Narrowed::No, refused, on_failure };
+    match environment.start_run(request).await? {
+        StartedRun::Run(run) => Ok(*run),
+        StartedRun::Refused(refusal) => panic!("the lab is the cluster that the name stands for: {refusal:?}"),
+    }
 }
 
 /// Everything up to the first event that this finds something in.

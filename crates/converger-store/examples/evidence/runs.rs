@@ -20,6 +20,7 @@ use converger_core::plan::{Verdict, plan};
 use converger_core::policy::{Circumstances, Limits};
 use converger_core::refusal::Refusal;
 use converger_core::safety::{Judged, judge};
+use converger_core::testing::some_binding;
 use converger_store::{Batch, LIST_MAX, MemoryStore, Store as _, Write};
 
 use crate::fleet::{Fleet, Share};
@@ -91,6 +92,7 @@ impl Decided {
         let boot = BootId::new("8a5c6f0e-3c0d-4a64-9f0c-2f1d7e5b9a11");
         let started = Run { id: run.clone(), environment, plan, by: BY.into(), at_ms, boot };
         let mut writes: Vec<Write> = blobs.iter().cloned().map(Write::blob).collect();
+        writes.push(Write::Bind(some_binding(&started.environment)));
         writes.push(Write::RunStarted { run: started, inputs: Box::new(inputs.clone()) });
         writes.push(Write::decision(Entry::PlanMade { run: run.clone(), plan, judgement, at_ms }));
         writes.extend(self.refusals().map(|(guest, refusal)| Write::decision(Entry::refused(run.clone(), Some(guest), refusal, at_ms))));

@@ -58,7 +58,8 @@ fn one_each<S: Stage>(stage: &mut S) -> Told {
         Batch::from(released).with(Write::Thaw { environment: thaw.0.clone(), by: thaw.1.into(), at_ms: thaw.2 }),
     )?;
     taken(&store, "the end of the run", Write::RunEnded { id: run.id.clone(), end: End::Held, at_ms: 9 })?;
-    let mut wanted = vec![Entry::RunStarted { run: run.clone(), inputs: some_inputs() }, plan];
+    let binding = Entry::Binding(Sample::binding(&run.environment));
+    let mut wanted = vec![binding, Entry::RunStarted { run: run.clone(), inputs: some_inputs() }, plan];
     wanted.extend(records.map(Entry::Record));
     wanted.extend([Entry::Hold(hold), Entry::Freeze(freeze)]);
     wanted.push(Entry::Release { environment: release.0, guest: vmid, by: release.1.into(), at_ms: release.2 });
@@ -154,16 +155,16 @@ fn pruned<S: Stage>(stage: &mut S) -> Told {
     let (one, two) = (Digest::of_bytes(b"one"), Digest::of_bytes(b"two"));
     let prune = |digests: &[Digest], seen, by: &str| Write::Prune { digests: digests.into(), seen, by: by.into(), before_ms: 4, at_ms: 5 };
     taken(&store, "what is kept", Batch::from(sample.start()).with(Write::blob(b"one".to_vec())).with(Write::blob(b"two".to_vec())))?;
-    refused(&store, "nothing", prune(&[], 1, "ann"), Refused::Empty)?;
-    refused(&store, "nobody", prune(&[one], 1, " "), Refused::NotStorable)?;
-    refused(&store, "a look of before the run", prune(&[one], 0, "ann"), Refused::LedgerGrown { seen: 0, now: 1 })?;
-    let grown = Batch::from(word(1)).with(prune(&[one], 1, "ann"));
-    refused(&store, "a look of before its own batch", grown, Refused::LedgerGrown { seen: 1, now: 2 })?;
+    refused(&store, "nothing", prune(&[], 2, "ann"), Refused::Empty)?;
+    refused(&store, "nobody", prune(&[one], 2, " "), Refused::NotStorable)?;
+    refused(&store, "a look of before the run", prune(&[one], 0, "ann"), Refused::LedgerGrown { seen: 0, now: 2 })?;
+    let grown = Batch::from(word(1)).with(prune(&[one], 2, "ann"));
+    refused(&store, "a look of before its own batch", grown, Refused::LedgerGrown { seen: 2, now: 3 })?;
     let strange = Digest::of_bytes(b"strange");
-    refused(&store, "what is not kept", prune(&[one, strange], 1, "ann"), Refused::NotKept(strange))?;
+    refused(&store, "what is not kept", prune(&[one, strange], 2, "ann"), Refused::NotKept(strange))?;
     same("what is kept", read("a blob", now(store.blob(one)))?, Some(b"one".to_vec()))?;
-    taken(&store, "one, said twice", prune(&[one, one], 1, "ann"))?;
-    let undone = Batch::from(prune(&[two], 2, "ann")).with(prune(&[two], 3, "ann"));
+    taken(&store, "one, said twice", prune(&[one, one], 2, "ann"))?;
+    let undone = Batch::from(prune(&[two], 3, "ann")).with(prune(&[two], 4, "ann"));
     refused(&store, "the same again in one batch", undone, Refused::NotKept(two))?;
     let store = stage.reopened(store);
     same("what is let go", read("a blob", now(store.blob(one)))?, None)?;
@@ -193,5 +194,5 @@ fn alone<S: Stage>(stage: &mut S) -> Told {
     refused(&store, "a time beyond all bounds", Write::decision(late), Refused::NotStorable)?;
     taken(&store, "the end", Write::RunEnded { id: id.clone(), end: End::Done, at_ms: 5 })?;
     refused(&store, "a plan of a run that is over", made(id.clone()), Refused::RunEnded(id))?;
-    same("the entries", entries(&store)?.len(), 3)
+    same("the entries", entries(&store)?.len(), 4)
 }

@@ -1,11 +1,13 @@
 //! Operations to tell stories with: of a seeded random plan, with ids, guests and sources as a story needs them.
 
-use converger_core::apply::{BootId, End, History, IdempotencyKey, Operation, OperationId, Record, Resolution, Run, RunId, Source, TaskId};
+use converger_core::apply::{
+    BootId, End, EnvironmentBinding, History, IdempotencyKey, Operation, OperationId, Record, Resolution, Run, RunId, Source, TaskId,
+};
 use converger_core::artifact::Digest;
 use converger_core::guest::{EnvironmentName, Vmid};
-use converger_core::testing::{Rng, outcome_of, some_inputs, some_operations};
+use converger_core::testing::{Rng, outcome_of, some_binding, some_inputs, some_operations};
 
-use crate::write::Write;
+use crate::write::{Batch, Write};
 
 /// Where operations come from. The same seed gives the same ones.
 #[derive(Clone, Debug)]
@@ -64,14 +66,21 @@ impl Sample {
 
     /// The start of [`Sample::run`].
     #[must_use]
-    pub fn start(&self) -> Write {
+    pub fn start(&self) -> Batch {
         Self::started(self.run())
     }
 
-    /// The start of a run.
+    /// The start of a run, in an environment whose cluster is recorded.
     #[must_use]
-    pub fn started(run: Run) -> Write {
-        Write::RunStarted { run, inputs: Box::new(some_inputs()) }
+    pub fn started(run: Run) -> Batch {
+        let binding = Write::Bind(Self::binding(&run.environment));
+        Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) })
+    }
+
+    /// The binding of an environment, each to a cluster of its own.
+    #[must_use]
+    pub fn binding(environment: &EnvironmentName) -> EnvironmentBinding {
+        some_binding(environment)
     }
 
     /// A guest.

@@ -5,10 +5,11 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use converger_core::apply::{
-    End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Sending, Source, TaskId,
+    End, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress,
+    Record, Run, RunId, Sending, Source, TaskId,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{Growth, Hash, Tile};
 
 use crate::query::{Filter, Head, Heads, RunHistory, Standing};
@@ -28,6 +29,7 @@ pub(super) struct Tables {
     run_places: BTreeMap<RunId, usize>,
     holds: BTreeMap<GuestKey, Hold>,
     freezes: BTreeMap<EnvironmentName, Freeze>,
+    names: EnvironmentNames,
     blobs: BTreeMap<Digest, Arc<[u8]>>,
     /// The ledger, unless nobody asks for it. Its hashes are made for whoever does.
     entries: Vec<Arc<[u8]>>,
@@ -58,6 +60,17 @@ enum Undo {
     Freeze(EnvironmentName),
     Thaw(Freeze),
     Entry,
+    Names(Box<ByName>),
+}
+
+/// All that is kept by environment name, as it was before a binding or a rename. Both are rare.
+#[derive(Clone, Debug)]
+struct ByName {
+    names: EnvironmentNames,
+    occupants: BTreeMap<GuestKey, OperationId>,
+    keys: BTreeMap<(EnvironmentName, IdempotencyKey), (OperationId, Digest)>,
+    holds: BTreeMap<GuestKey, Hold>,
+    freezes: BTreeMap<EnvironmentName, Freeze>,
 }
 
 impl Tables {
@@ -104,13 +117,17 @@ impl Tables {
             Undo::Freeze(environment) => drop(self.freezes.remove(&environment)),
             Undo::Thaw(freeze) => drop(self.freezes.insert(freeze.environment.clone(), freeze)),
             Undo::Entry => drop(self.entries.pop()),
+            Undo::Names(before) => {
+                let ByName { names, occupants, keys, holds, freezes } = *before;
+                (self.names, self.occupants, self.keys, self.holds, self.freezes) = (names, occupants, keys, holds, freezes);
+            }
         }
     }
 
     fn undo_intent(&mut self) {
         let Some(History { operation, .. }) = self.operations.pop() else { return };
         self.places.remove(&operation.id);
-        self.occupants.remove(&guest_of(&operation));
+        self.occupants.remove(&self.guest_of(&operation));
         if let Source::OneShot { key, .. } = &operation.source {
             self.keys.remove(&(operation.environment.clone(), key.clone()));
         }
@@ -118,7 +135,7 @@ impl Tables {
 
     fn occupy(&mut self, place: usize) {
         let operation = &self.operations[place].operation;
-        self.occupants.insert(guest_of(operation), operation.id.clone());
+        self.occupants.insert(self.guest_of(operation), operation.id.clone());
     }
 
     fn put_intent(&mut self, operation: Box<Operation>, at_ms: u64) {
@@ -165,13 +182,21 @@ impl Tables {
         self.find(id)?.sending
     }
 
+    /// The guest of an operation, by the name that its environment has now.
+    fn guest_of(&self, operation: &Operation) -> GuestKey {
+        (self.names.current(&operation.environment).clone(), operation.guest.vmid)
+    }
+
+    /// Keeps what a binding or a rename changes, for the way back.
+    fn remember_names(&mut self) {
+        let (names, occupants, keys) = (self.names.clone(), self.occupants.clone(), self.keys.clone());
+        let before = ByName { names, occupants, keys, holds: self.holds.clone(), freezes: self.freezes.clone() };
+        self.undo.push(Undo::Names(Box::new(before)));
+    }
+
     fn find(&self, id: &OperationId) -> Option<&History> {
         self.places.get(id).map(|place| &self.operations[*place])
     }
-}
-
-fn guest_of(operation: &Operation) -> GuestKey {
-    (operation.environment.clone(), operation.guest.vmid)
 }
 
 /// A list that is cut.
@@ -179,9 +204,9 @@ fn first<T: Clone>(rows: impl Iterator<Item = T>, limit: u32) -> Vec<T> {
     rows.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
-fn is_wanted(filter: &Filter, history: &History) -> bool {
+fn is_wanted(names: &EnvironmentNames, filter: &Filter, history: &History) -> bool {
     let operation = &history.operation;
-    filter.environment.as_ref().is_none_or(|environment| *environment == operation.environment)
+    filter.environment.as_ref().is_none_or(|environment| environment == names.current(&operation.environment))
         && filter.run.as_ref().is_none_or(|run| *run == operation.run)
         && filter.vmid.is_none_or(|vmid| vmid == operation.guest.vmid)
         && filter.standing.is_none_or(|standing| standing == Standing::of(history.progress()))
@@ -199,12 +224,13 @@ impl Read for Tables {
     }
 
     fn environment(&self, id: &OperationId) -> Result<Option<EnvironmentName>, Infallible> {
-        Ok(self.find(id).map(|history| history.operation.environment.clone()))
+        Ok(self.find(id).map(|history| self.names.current(&history.operation.environment).clone()))
     }
 
     fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Result<Option<OperationId>, Infallible> {
-        let has =
-            |history: &&History| history.operation.environment == *environment && history.task.as_ref().is_some_and(|(own, _)| own == task);
+        let has = |history: &&History| {
+            self.names.current(&history.operation.environment) == environment && history.task.as_ref().is_some_and(|(own, _)| own == task)
+        };
         Ok(self.operations.iter().find(has).map(|history| history.id().clone()))
     }
 
@@ -224,6 +250,27 @@ impl Read for Tables {
         Ok(self.freezes.get(environment).cloned())
     }
 
+    fn binding(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentBinding>, Infallible> {
+        Ok(self.names.binding(environment).cloned())
+    }
+
+    fn bound_to(&self, cluster: &ClusterIdentity) -> Result<Option<EnvironmentBinding>, Infallible> {
+        Ok(self.names.bound_to(cluster).cloned())
+    }
+
+    fn renamed_to(&self, environment: &EnvironmentName) -> Result<Option<EnvironmentName>, Infallible> {
+        Ok(self.names.renamed_to(environment).cloned())
+    }
+
+    fn has_state(&self, environment: &EnvironmentName) -> Result<bool, Infallible> {
+        let has_run = self.runs.iter().any(|run| self.names.current(&run.run.environment) == environment);
+        Ok(has_run || self.freezes.contains_key(environment) || self.holds.keys().any(|(own, _)| own == environment))
+    }
+
+    fn names(&self) -> Result<EnvironmentNames, Infallible> {
+        Ok(self.names.clone())
+    }
+
     fn operation(&self, id: &OperationId) -> Result<Option<History>, Infallible> {
         Ok(self.find(id).cloned())
     }
@@ -240,11 +287,11 @@ impl Read for Tables {
         // Nothing is older than an operation that is not there.
         let before = filter.before.as_ref().map(|id| self.places.get(id).copied().unwrap_or(0));
         let older = &self.operations[..before.unwrap_or(self.operations.len())];
-        Ok(first(older.iter().rev().filter(|history| is_wanted(filter, history)).cloned(), limit))
+        Ok(first(older.iter().rev().filter(|history| is_wanted(&self.names, filter, history)).cloned(), limit))
     }
 
     fn runs(&self, environment: &EnvironmentName, limit: u32) -> Result<Vec<RunHistory>, Infallible> {
-        Ok(first(self.runs.iter().rev().filter(|run| run.run.environment == *environment).cloned(), limit))
+        Ok(first(self.runs.iter().rev().filter(|run| self.names.current(&run.run.environment) == environment).cloned(), limit))
     }
 
     fn holds(&self, environment: &EnvironmentName) -> Result<Vec<Hold>, Infallible> {
@@ -300,7 +347,7 @@ impl Put for Tables {
         let history = &mut self.operations[place];
         assert_eq!(history.add(record), Ok(()), "an admitted record follows");
         if !after.occupies_guest() {
-            let key = guest_of(&history.operation);
+            let key = self.guest_of(&self.operations[place].operation);
             self.occupants.remove(&key);
         }
         Ok(())
@@ -354,6 +401,26 @@ impl Put for Tables {
     fn put_thaw(&mut self, environment: &EnvironmentName, _by: &str, _at_ms: u64) -> Result<(), Infallible> {
         let freeze = self.freezes.remove(environment);
         self.undo.extend(freeze.map(Undo::Thaw));
+        Ok(())
+    }
+
+    fn put_binding(&mut self, binding: EnvironmentBinding) -> Result<(), Infallible> {
+        self.remember_names();
+        self.names.bind(binding);
+        Ok(())
+    }
+
+    fn put_rename(&mut self, rename: &EnvironmentRename) -> Result<(), Infallible> {
+        self.remember_names();
+        self.names.rename(rename);
+        let moved = |own: EnvironmentName| if own == rename.from { rename.to.clone() } else { own };
+        self.occupants = std::mem::take(&mut self.occupants).into_iter().map(|((own, vmid), id)| ((moved(own), vmid), id)).collect();
+        self.keys = std::mem::take(&mut self.keys).into_iter().map(|((own, key), row)| ((moved(own), key), row)).collect();
+        let holds = std::mem::take(&mut self.holds).into_values().map(|hold| Hold { environment: moved(hold.environment), ..hold });
+        self.holds = holds.map(|hold| ((hold.environment.clone(), hold.vmid), hold)).collect();
+        let freezes = std::mem::take(&mut self.freezes).into_values();
+        let freezes = freezes.map(|freeze| Freeze { environment: moved(freeze.environment), ..freeze });
+        self.freezes = freezes.map(|freeze| (freeze.environment.clone(), freeze)).collect();
         Ok(())
     }
 

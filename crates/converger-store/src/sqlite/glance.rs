@@ -6,14 +6,14 @@
 use std::io;
 use std::path::Path;
 
-use converger_core::apply::{Freeze, History, Hold};
+use converger_core::apply::{EnvironmentNames, Freeze, History, Hold};
 use converger_core::guest::EnvironmentName;
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{open, schema, snapshot, still, sums};
-use crate::tables::Read as _;
+use crate::tables::{Read as _, current};
 use crate::{OpenError, StoreError};
 
 /// What a store remembers that decides about a plan: what keeps steps of it from being carried out.
@@ -25,6 +25,8 @@ pub struct Remembered {
     pub holds: Vec<Hold>,
     /// Operations that have their guests: they are under way, or it is not known what became of them. Oldest first.
     pub unsettled: Vec<History>,
+    /// Which cluster each environment name stands for, and former names.
+    pub names: EnvironmentNames,
 }
 
 /// What the store in a directory remembers of an environment. Where there is no store, nothing.
@@ -76,7 +78,13 @@ fn is_begun(place: &Path) -> Result<bool, OpenError> {
 
 /// All that is remembered of an environment, of one moment.
 fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Remembered, Trouble> {
-    Ok(Remembered { freeze: tables.freeze(environment)?, holds: tables.holds(environment)?, unsettled: tables.unsettled(environment)? })
+    let environment = &current(tables, environment)?;
+    Ok(Remembered {
+        freeze: tables.freeze(environment)?,
+        holds: tables.holds(environment)?,
+        unsettled: tables.unsettled(environment)?,
+        names: tables.names()?,
+    })
 }
 
 /// Where nobody has the file open there is no log, and the file is read as it lies there. Otherwise it is brought together with the log in

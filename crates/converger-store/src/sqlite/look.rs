@@ -19,7 +19,7 @@ use super::trouble::Trouble;
 use super::{glance, open, snapshot};
 use crate::agreement::{Agreement, Told, Unlogged};
 use crate::query::{Filter, Heads, LIST_MAX, RunHistory};
-use crate::tables::Read as _;
+use crate::tables::{Read as _, of_today};
 use crate::{OpenError, StoreError};
 
 /// A store as it was when it was opened.
@@ -131,7 +131,7 @@ impl Looked {
     /// # Errors
     /// They cannot be read.
     pub fn operations(&self, filter: &Filter, limit: u32) -> Result<Vec<History>, StoreError> {
-        self.read(|tables| tables.operations(filter, limit.min(LIST_MAX)))
+        self.read(|tables| tables.operations(&of_today(tables, filter.clone())?, limit.min(LIST_MAX)))
     }
 
     /// One run.
@@ -169,9 +169,13 @@ impl Looked {
             }
         }
         let (holds, freezes) = self.read(|tables| tables.in_force())?;
+        let names = self.read(|tables| tables.names())?;
         let (said, keys) = (self.read(|tables| tables.said())?, self.read(|tables| tables.keys())?);
-        let agreed =
-            agreement.ended().and_then(|()| agreement.in_force(&holds, &freezes)).and_then(|()| agreement.past(&said, &order, keys));
+        let agreed = agreement
+            .ended()
+            .and_then(|()| agreement.in_force(&holds, &freezes))
+            .and_then(|()| agreement.names(&names))
+            .and_then(|()| agreement.past(&said, &order, keys));
         Ok(agreed.err())
     }
 

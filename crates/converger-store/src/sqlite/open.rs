@@ -193,7 +193,7 @@ fn open(place: &Path, length: u64, settings: &Settings) -> Result<(Connection, S
     narrow(place).map_err(Trouble::Mode)?;
     set_up(&connection, settings.bytes_max)?;
     of_one_moment(&connection, |connection| check(connection, length))?;
-    match schema::migrate(&mut connection)? {
+    match schema::make(&mut connection)? {
         Found::Current => {}
         found => return Err(Trouble::Found(found)),
     }
@@ -281,7 +281,7 @@ fn check(connection: &Connection, length: u64) -> Result<(), Trouble> {
 }
 
 /// What decides whether a guest may be touched.
-const DECIDING: [&str; 3] = ["occupants", "holds", "freezes"];
+const DECIDING: [&str; 5] = ["occupants", "holds", "freezes", "bindings", "former_names"];
 
 /// What is damaged in a file of this length: its tables, its order, its sums, what an index says that its table does not, and rows that belong
 /// to none.
@@ -317,14 +317,25 @@ macro_rules! unsettled {
     };
 }
 
+/// The name that the environment of an operation has now.
+macro_rules! of_today {
+    () => {
+        "coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment)"
+    };
+}
+
 const LACKING: &str = concat!(
     "SELECT o.id FROM operations o WHERE ",
     unsettled!(),
-    " AND NOT EXISTS (SELECT 1 FROM occupants c WHERE c.operation = o.seq AND c.environment = o.environment AND c.vmid = o.vmid) LIMIT 1"
+    " AND NOT EXISTS (SELECT 1 FROM occupants c WHERE c.operation = o.seq AND c.environment = ",
+    of_today!(),
+    " AND c.vmid = o.vmid) LIMIT 1"
 );
 const SETTLED: &str = concat!(
     "SELECT c.vmid FROM occupants c WHERE NOT EXISTS (SELECT 1 FROM operations o WHERE o.seq = c.operation \
-     AND o.environment = c.environment AND o.vmid = c.vmid AND ",
+     AND ",
+    of_today!(),
+    " = c.environment AND o.vmid = c.vmid AND ",
     unsettled!(),
     ") LIMIT 1"
 );
@@ -388,7 +399,8 @@ impl Trouble {
     fn of(self, place: &Path) -> OpenError {
         let place = place.to_path_buf();
         match self {
-            Self::Found(Found::Newer(found)) => OpenError::Newer { place, found, known: schema::latest() },
+            Self::Found(Found::Newer(found)) => OpenError::Newer { place, found, known: schema::VERSION },
+            Self::Found(Found::Older(found)) => OpenError::Older { place, found, known: schema::VERSION },
             Self::Found(Found::NotOurs | Found::Current) => OpenError::NotOurs { place },
             Self::Damaged(cause) => OpenError::Damaged { place, cause },
             Self::Mode(source) => {

@@ -1,11 +1,11 @@
 //! From rows to the words of the core, strictly: a word that this program does not write is a damaged row.
 
 use converger_core::apply::{
-    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Resolution, Resolved, Run, RunId, Sending,
-    TaskId, parse_operation, parse_outcome,
+    BootId, End, EnvironmentBinding, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Resolution, Resolved, Run,
+    RunId, Sending, TaskId, parse_operation, parse_outcome,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use rusqlite::Row;
 
 use super::trouble::Trouble;
@@ -98,7 +98,8 @@ macro_rules! of_runs {
 }
 
 pub(super) const RUN: &str = of_runs!("r.id = ?1");
-pub(super) const RUNS: &str = of_runs!("r.environment = ?1 ORDER BY r.seq DESC LIMIT ?2");
+pub(super) const RUNS: &str =
+    of_runs!("r.environment IN (SELECT ?1 UNION ALL SELECT name FROM former_names WHERE environment = ?1) ORDER BY r.seq DESC LIMIT ?2");
 
 pub(super) fn run(row: &Row<'_>) -> Made<RunHistory> {
     let id: String = row.get(0)?;
@@ -142,6 +143,30 @@ pub(super) const FREEZE: &str = "SELECT who, reason, at_ms FROM freezes WHERE th
 
 pub(super) fn freeze(row: &Row<'_>, environment: &EnvironmentName) -> Made<Freeze> {
     Ok(Freeze { environment: environment.clone(), by: text(row, 0)?, reason: text(row, 1)?, at_ms: number(row, 2, "freeze")? })
+}
+
+/// The columns of a binding, in the order of [`binding`].
+macro_rules! of_bindings {
+    ($rest:literal) => {
+        concat!("SELECT environment, cluster, who, at_ms FROM bindings ", $rest)
+    };
+}
+
+pub(super) const BINDING: &str = of_bindings!("WHERE environment = ?1");
+pub(super) const BOUND_TO: &str = of_bindings!("WHERE cluster = ?1");
+pub(super) const BINDINGS: &str = of_bindings!("ORDER BY environment");
+
+pub(super) fn binding(row: &Row<'_>) -> Made<EnvironmentBinding> {
+    let environment = environment(row)?;
+    let cluster = checked(environment.as_str(), "cluster identity", &text(row, 1)?, ClusterIdentity::parse)?;
+    Ok(EnvironmentBinding { cluster, by: text(row, 2)?, at_ms: number(row, 3, "binding")?, environment })
+}
+
+/// A former name, and the name of today.
+pub(super) fn former_name(row: &Row<'_>) -> Made<(EnvironmentName, EnvironmentName)> {
+    let name = environment(row)?;
+    let now = checked(name.as_str(), "environment", &text(row, 1)?, EnvironmentName::new)?;
+    Ok((name, now))
 }
 
 /// Every hold, in the order of [`past_hold`].

@@ -1,12 +1,17 @@
-//! The versions of the schema, and the one way between them: forward, in one transaction.
+//! The schema: one version, made in one transaction.
+//!
+//! Before the first release (0.2) there is no migration: a file of an older version is refused by name, and nothing in it is changed. From 0.2 on
+//! a new version comes with the way from the one before.
 
 use rusqlite::{Connection, TransactionBehavior};
 
 /// What marks a file as ours in its header: `dcnv`.
 pub(super) const APPLICATION_ID: i64 = 0x6463_6e76;
 
-/// Version 1 is the first of them.
-const VERSIONS: &[&str] = &[include_str!("v1.sql")];
+/// The version of [`SCHEMA`].
+pub(super) const VERSION: i64 = 2;
+
+const SCHEMA: &str = include_str!("v2.sql");
 
 /// What a file turns out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,62 +20,45 @@ pub(super) enum Found {
     Current,
     /// Somebody else's.
     NotOurs,
+    /// Of a version that this program does not read any more.
+    Older(i64),
     /// Of a version that this program does not know.
     Newer(i64),
 }
 
-/// The latest version.
-pub(super) fn latest() -> i64 {
-    count(VERSIONS)
-}
-
-fn count(versions: &[&str]) -> i64 {
-    i64::try_from(versions.len()).unwrap_or(i64::MAX)
-}
-
 /// What is against touching a file at all.
 pub(super) fn look_for_strangers(connection: &Connection) -> rusqlite::Result<Option<Found>> {
-    Ok(look(connection, VERSIONS)?.found().filter(|found| *found != Found::Current))
+    Ok(look(connection)?.filter(|found| *found != Found::Current))
 }
 
 /// Whether a file has nothing in it yet: whoever began it died, or failed, before its first transaction.
 pub(super) fn is_bare(connection: &Connection) -> rusqlite::Result<bool> {
-    Ok(matches!(look(connection, VERSIONS)?, Look::Have(0)))
+    Ok(look(connection)?.is_none())
 }
 
-/// Brings a file to the latest version, whatever it is before: empty, older, or there already.
-pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<Found> {
-    migrate_to(connection, VERSIONS)
-}
-
-fn migrate_to(connection: &mut Connection, versions: &[&str]) -> rusqlite::Result<Found> {
-    // Most starts find the latest version, and then nothing is locked.
-    if let Some(found) = look(connection, versions)?.found() {
+/// Makes the tables in a file that has none.
+pub(super) fn make(connection: &mut Connection) -> rusqlite::Result<Found> {
+    // Most starts find the tables, and then nothing is locked.
+    if let Some(found) = look(connection)? {
         return Ok(found);
     }
     // Another process may have been faster, so that the look before the transaction counts for nothing.
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let have = match look(&transaction, versions)? {
-        Look::Have(have) => have,
-        look => return Ok(look.found().unwrap_or(Found::NotOurs)),
-    };
-    for version in versions.iter().skip(have) {
-        transaction.execute_batch(version)?;
+    if let Some(found) = look(&transaction)? {
+        return Ok(found);
     }
+    transaction.execute_batch(SCHEMA)?;
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
-    transaction.pragma_update(None, "user_version", count(versions))?;
+    transaction.pragma_update(None, "user_version", VERSION)?;
     transaction.commit()?;
     Ok(Found::Current)
 }
 
-/// Whether the tables and indexes of a file are those that its version has: what a table says about itself is part of what is kept.
+/// Whether the tables and indexes of a file are those that this version has: what a table says about itself is part of what is kept.
 pub(super) fn is_as_made(connection: &Connection) -> rusqlite::Result<bool> {
-    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let made = Connection::open_in_memory()?;
     super::sums::teach(&made)?;
-    for version in VERSIONS.iter().take(usize::try_from(version).unwrap_or(0)) {
-        made.execute_batch(version)?;
-    }
+    made.execute_batch(SCHEMA)?;
     Ok(made_of(connection)? == made_of(&made)?)
 }
 
@@ -84,32 +72,17 @@ fn made_of(connection: &Connection) -> rusqlite::Result<Vec<Item>> {
     rows.collect()
 }
 
-enum Look {
-    Found(Found),
-    /// So many versions are there; the rest is to be added.
-    Have(usize),
-}
-
-impl Look {
-    fn found(&self) -> Option<Found> {
-        match self {
-            Self::Found(found) => Some(*found),
-            Self::Have(_) => None,
-        }
-    }
-}
-
-fn look(connection: &Connection, versions: &[&str]) -> rusqlite::Result<Look> {
+/// What a file is; none where it is new, or was left by a process that died before its first transaction.
+fn look(connection: &Connection) -> rusqlite::Result<Option<Found>> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (application, version) = (pragma("application_id")?, pragma("user_version")?);
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok(match (application, version, tables) {
-        // New, or left by a process that died before its first transaction.
-        (0, 0, 0) => Look::Have(0),
-        (APPLICATION_ID, version, _) if version > count(versions) => Look::Found(Found::Newer(version)),
-        (APPLICATION_ID, version, _) if version == count(versions) => Look::Found(Found::Current),
-        (APPLICATION_ID, version @ 1.., _) => Look::Have(usize::try_from(version).unwrap_or(usize::MAX)),
-        _ => Look::Found(Found::NotOurs),
+        (0, 0, 0) => None,
+        (APPLICATION_ID, VERSION, _) => Some(Found::Current),
+        (APPLICATION_ID, version, _) if version > VERSION => Some(Found::Newer(version)),
+        (APPLICATION_ID, version @ 1.., _) => Some(Found::Older(version)),
+        _ => Some(Found::NotOurs),
     })
 }
 
@@ -120,9 +93,8 @@ mod tests {
 
     /// A store as version 1 wrote it, with rows in every table.
     const V1: &str = include_str!("../../tests/data/store-v1.sql");
-    /// A store of every version that was ever written, oldest first. A new version brings its own here.
-    const FIXTURES: &[&str] = &[V1];
-    const V2: &str = "ALTER TABLE runs ADD COLUMN note TEXT; CREATE TABLE later (x INTEGER) STRICT;";
+    /// The same of this version.
+    const V2: &str = include_str!("../../tests/data/store-v2.sql");
 
     fn in_memory() -> Connection {
         let connection = Connection::open_in_memory().expect("opens");
@@ -130,9 +102,9 @@ mod tests {
         connection
     }
 
-    fn v1() -> Connection {
+    fn filled(fixture: &str) -> Connection {
         let connection = in_memory();
-        connection.execute_batch(V1).expect("the fixture is SQL");
+        connection.execute_batch(fixture).expect("the fixture is SQL");
         connection
     }
 
@@ -147,54 +119,26 @@ mod tests {
     }
 
     #[test]
-    fn an_old_store_is_brought_forward_with_all_its_rows() {
-        let mut connection = v1();
-        assert_eq!(migrate_to(&mut connection, &[VERSIONS[0], V2]), Ok(Found::Current));
-        assert_eq!(version(&connection), 2);
-        let count = |sql| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).expect("a count");
-        assert_eq!(count("SELECT count(*) FROM runs WHERE note IS NULL"), 1);
-        assert_eq!(count("SELECT count(*) FROM operations JOIN ends ON seq = operation"), 2);
-        assert_eq!(count("SELECT count(*) FROM later"), 0);
-    }
-
-    #[test]
-    fn every_version_that_was_ever_written_comes_to_the_tables_of_today() {
-        assert_eq!(FIXTURES.len(), VERSIONS.len(), "each version has a store that it wrote");
-        let mut new = in_memory();
-        assert_eq!(migrate(&mut new), Ok(Found::Current));
-        for (number, fixture) in (1..).zip(FIXTURES) {
-            let mut old = in_memory();
-            old.execute_batch(fixture).expect("the fixture is SQL");
-            assert_eq!(version(&old), number, "the fixture is of its version");
-            let rows = |connection: &Connection| {
-                connection.query_row("SELECT count(*) FROM operations", [], |row| row.get::<_, i64>(0)).expect("a count")
-            };
-            let before = rows(&old);
-            assert_eq!(migrate(&mut old), Ok(Found::Current), "version {number}");
-            assert_eq!((version(&old), dump(&old), rows(&old)), (latest(), dump(&new), before), "version {number}");
-        }
-    }
-
-    #[test]
-    fn a_version_that_fails_leaves_the_old_one_whole() {
-        let mut connection = v1();
-        let before = dump(&connection);
-        assert!(migrate_to(&mut connection, &[VERSIONS[0], V2, "CREATE TABLE runs (x)"]).is_err());
-        assert_eq!((version(&connection), dump(&connection)), (1, before));
+    fn refuses_a_store_of_an_older_version_and_changes_nothing_in_it() {
+        let mut older = filled(V1);
+        let before = dump(&older);
+        assert_eq!(look_for_strangers(&older), Ok(Some(Found::Older(1))));
+        assert_eq!(make(&mut older), Ok(Found::Older(1)));
+        assert_eq!((version(&older), dump(&older)), (1, before));
     }
 
     #[test]
     fn a_newer_store_and_a_stranger_are_left_alone() {
-        let mut newer = v1();
+        let mut newer = filled(V2);
         newer.pragma_update(None, "user_version", 7).expect("set");
-        assert_eq!(migrate(&mut newer), Ok(Found::Newer(7)));
+        assert_eq!(make(&mut newer), Ok(Found::Newer(7)));
         for (application, version, table) in [(1, 1, ""), (0, 1, ""), (APPLICATION_ID, 0, ""), (0, 0, "CREATE TABLE theirs (x)")] {
             let mut stranger = in_memory();
             stranger.execute_batch(table).expect("SQL");
             stranger.pragma_update(None, "application_id", application).expect("set");
             stranger.pragma_update(None, "user_version", version).expect("set");
             let before = dump(&stranger);
-            assert_eq!(migrate(&mut stranger), Ok(Found::NotOurs), "{application} {version} {table}");
+            assert_eq!(make(&mut stranger), Ok(Found::NotOurs), "{application} {version} {table}");
             assert_eq!(dump(&stranger), before);
         }
     }
@@ -202,9 +146,8 @@ mod tests {
     #[test]
     fn what_is_new_has_the_tables_of_the_fixture() {
         let mut new = in_memory();
-        assert_eq!(migrate(&mut new), Ok(Found::Current));
-        assert_eq!(migrate(&mut new), Ok(Found::Current), "a second time changes nothing");
-        // While version 1 is the latest, the fixture must be what it makes: a released version is never edited.
-        assert_eq!((version(&new), dump(&new)), (1, dump(&v1())));
+        assert_eq!(make(&mut new), Ok(Found::Current));
+        assert_eq!(make(&mut new), Ok(Found::Current), "a second time changes nothing");
+        assert_eq!((version(&new), dump(&new)), (VERSION, dump(&filled(V2))));
     }
 }

@@ -1,11 +1,11 @@
 //! The tables in SQL, as the judge asks for them and as readers do.
 
 use converger_core::apply::{
-    BootId, End, Freeze, History, Hold, IdempotencyKey, Operation, OperationId, Progress, Record, Run, RunId, Source, TaskId,
-    write_operation, write_outcome,
+    BootId, End, EnvironmentBinding, EnvironmentNames, EnvironmentRename, Freeze, History, Hold, IdempotencyKey, Operation, OperationId,
+    Progress, Record, Run, RunId, Source, TaskId, write_operation, write_outcome,
 };
 use converger_core::artifact::Digest;
-use converger_core::guest::{EnvironmentName, Vmid};
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
 use converger_ledger::{Hash, Tile};
 use rusqlite::types::Value;
 use rusqlite::{Connection, Params, Row, params};
@@ -160,11 +160,27 @@ const INTENT: &str = "INSERT INTO operations (seq, id, run, environment, vmid, a
     FROM runs r, (SELECT coalesce(max(seq), 0) + 1 AS seq FROM operations) next WHERE r.id = ?2";
 const OCCUPY: &str = "INSERT INTO occupants (environment, vmid, operation, sum) VALUES (?1, ?2, ?3, row_sum(?1, ?2, ?3))";
 const VACATE: &str = "DELETE FROM occupants WHERE (environment, vmid, operation) = \
-    (SELECT environment, vmid, seq FROM operations WHERE id = ?1)";
+    (SELECT coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment), o.vmid, o.seq \
+     FROM operations o WHERE o.id = ?1)";
+/// The names of an environment: that of today, in place of `#`, and former ones. What happened keeps the name that it happened under.
+const NAMES: &str = "IN (SELECT # UNION ALL SELECT name FROM former_names WHERE environment = #)";
 const IN_FORCE: &str = "SELECT environment FROM holds WHERE released_at_ms IS NULL \
     UNION SELECT environment FROM freezes WHERE thawed_at_ms IS NULL ORDER BY 1";
 const KEY: &str = "INSERT INTO idempotency_keys (environment, name, request, operation, sum) \
     VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+/// What a rename from `?1` to `?2` changes. All that is in force is kept under the new name; a former name leads to it.
+const RENAME: [&str; 8] = [
+    "UPDATE bindings SET environment = ?2, sum = row_sum(?2, cluster, who, at_ms) WHERE environment = ?1",
+    "UPDATE holds SET environment = ?2, sum = row_sum(seq, ?2, vmid, who, reason, at_ms, released_by, released_at_ms) \
+        WHERE environment = ?1 AND released_at_ms IS NULL",
+    "UPDATE freezes SET environment = ?2, sum = row_sum(seq, ?2, who, reason, at_ms, thawed_by, thawed_at_ms) \
+        WHERE environment = ?1 AND thawed_at_ms IS NULL",
+    "UPDATE occupants SET environment = ?2, sum = row_sum(?2, vmid, operation) WHERE environment = ?1",
+    "UPDATE idempotency_keys SET environment = ?2, sum = row_sum(?2, name, request, operation) WHERE environment = ?1",
+    "DELETE FROM former_names WHERE name = ?2 AND environment = ?1",
+    "UPDATE former_names SET environment = ?2, sum = row_sum(name, ?2) WHERE environment = ?1",
+    "INSERT INTO former_names (name, environment, sum) VALUES (?1, ?2, row_sum(?1, ?2))",
+];
 const SENDING: &str = "INSERT INTO sendings (operation, at_ms, up_ms, sum) \
     SELECT seq, ?2, ?3, row_sum(seq, ?2, ?3) FROM operations WHERE id = ?1 \
     ON CONFLICT (operation) DO UPDATE SET at_ms = excluded.at_ms, up_ms = excluded.up_ms, sum = excluded.sum";
@@ -192,11 +208,14 @@ impl Read for Tables<'_> {
     }
 
     fn environment(&self, id: &OperationId) -> Done<Option<EnvironmentName>> {
-        self.one("SELECT environment FROM operations WHERE id = ?1", params![id.as_str()], rows::environment)
+        let sql = "SELECT coalesce((SELECT f.environment FROM former_names f WHERE f.name = o.environment), o.environment) \
+            FROM operations o WHERE o.id = ?1";
+        self.one(sql, params![id.as_str()], rows::environment)
     }
 
     fn tasked(&self, environment: &EnvironmentName, task: &TaskId) -> Done<Option<OperationId>> {
-        let sql = "SELECT o.id FROM tasks t JOIN operations o ON o.seq = t.operation WHERE t.task = ?1 AND o.environment = ?2";
+        let sql = "SELECT o.id FROM tasks t JOIN operations o ON o.seq = t.operation WHERE t.task = ?1 \
+            AND o.environment IN (SELECT ?2 UNION ALL SELECT name FROM former_names WHERE environment = ?2)";
         self.one(sql, params![task.as_str(), environment.as_str()], rows::operation_id)
     }
 
@@ -216,6 +235,35 @@ impl Read for Tables<'_> {
 
     fn freeze(&self, environment: &EnvironmentName) -> Done<Option<Freeze>> {
         self.one(rows::FREEZE, params![environment.as_str()], |row| rows::freeze(row, environment))
+    }
+
+    fn binding(&self, environment: &EnvironmentName) -> Done<Option<EnvironmentBinding>> {
+        self.one(rows::BINDING, params![environment.as_str()], rows::binding)
+    }
+
+    fn bound_to(&self, cluster: &ClusterIdentity) -> Done<Option<EnvironmentBinding>> {
+        self.one(rows::BOUND_TO, params![cluster.as_str()], rows::binding)
+    }
+
+    fn renamed_to(&self, environment: &EnvironmentName) -> Done<Option<EnvironmentName>> {
+        self.one("SELECT environment FROM former_names WHERE name = ?1", params![environment.as_str()], rows::environment)
+    }
+
+    fn has_state(&self, environment: &EnvironmentName) -> Done<bool> {
+        let sql = "SELECT EXISTS (SELECT 1 FROM runs \
+                WHERE environment IN (SELECT ?1 UNION ALL SELECT name FROM former_names WHERE environment = ?1)) \
+            OR EXISTS (SELECT 1 FROM holds WHERE environment = ?1 AND released_at_ms IS NULL) \
+            OR EXISTS (SELECT 1 FROM freezes WHERE environment = ?1 AND thawed_at_ms IS NULL)";
+        let found = self.one(sql, params![environment.as_str()], |row| Ok(row.get::<_, bool>(0)?))?;
+        Ok(found.unwrap_or(false))
+    }
+
+    fn names(&self) -> Done<EnvironmentNames> {
+        let mut names = EnvironmentNames::default();
+        self.all(rows::BINDINGS, [], rows::binding)?.into_iter().for_each(|binding| names.bind(binding));
+        let former = self.all("SELECT name, environment FROM former_names ORDER BY name", [], rows::former_name)?;
+        former.into_iter().for_each(|(name, now)| names.add_former(name, now));
+        Ok(names)
     }
 
     fn operation(&self, id: &OperationId) -> Done<Option<History>> {
@@ -270,14 +318,14 @@ impl Read for Tables<'_> {
 fn listing(filter: &Filter, limit: u32) -> (String, Vec<Value>) {
     let mut conditions = Vec::new();
     let mut params: Vec<Value> = Vec::new();
-    let mut with = |condition: &'static str, param: Option<Value>| {
+    let mut with = |condition: &str, param: Option<Value>| {
         if let Some(param) = param {
             params.push(param);
             conditions.push(condition.replace('#', &format!("?{}", params.len())));
         }
     };
     let text = |text: &str| Value::Text(text.into());
-    with("o.environment = #", filter.environment.as_ref().map(|environment| text(environment.as_str())));
+    with(&format!("o.environment {NAMES}"), filter.environment.as_ref().map(|environment| text(environment.as_str())));
     with("o.run = (SELECT seq FROM runs WHERE id = #)", filter.run.as_ref().map(|run| text(run.as_str())));
     with("o.vmid = #", filter.vmid.map(|vmid| Value::Integer(i64::from(vmid.get()))));
     with("o.seq < (SELECT seq FROM operations WHERE id = #)", filter.before.as_ref().map(|id| text(id.as_str())));
@@ -366,6 +414,19 @@ impl Put for Tables<'_> {
         let sql = "UPDATE freezes SET thawed_by = ?2, thawed_at_ms = ?3, sum = row_sum(seq, environment, who, reason, at_ms, ?2, ?3) \
             WHERE environment = ?1 AND thawed_at_ms IS NULL";
         self.change("freeze", sql, params![environment.as_str(), by, integer(at_ms)])
+    }
+
+    fn put_binding(&mut self, binding: EnvironmentBinding) -> Done<()> {
+        let sql = "INSERT INTO bindings (environment, cluster, who, at_ms, sum) VALUES (?1, ?2, ?3, ?4, row_sum(?1, ?2, ?3, ?4))";
+        let EnvironmentBinding { environment, cluster, by, at_ms } = binding;
+        self.change(environment.as_str(), sql, params![environment.as_str(), cluster.as_str(), by, integer(at_ms)])
+    }
+
+    fn put_rename(&mut self, rename: &EnvironmentRename) -> Done<()> {
+        for sql in RENAME {
+            self.connection.prepare_cached(sql)?.execute(params![rename.from.as_str(), rename.to.as_str()])?;
+        }
+        Ok(())
     }
 
     fn put_entry(&mut self, entry: Vec<u8>) -> Done<()> {

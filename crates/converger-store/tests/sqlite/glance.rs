@@ -23,7 +23,7 @@ fn at(record: Record, now_ms: u64) -> Record {
 
 /// Guests 1 to 5: ended at 100, ended at 200, under way, held since 100, and held at 100 but settled by a person at 200.
 fn content(sample: &mut Sample) -> Batch {
-    let mut batch = Batch::new(vec![sample.start()]);
+    let mut batch = sample.start();
     for (guest, end) in [(1, Some((End::Done, 100))), (2, Some((End::Failed, 200))), (3, None), (4, Some((End::Held, 100)))] {
         let operation = sample.operation(guest, guest);
         batch = batch.with(at(sample.intent(&operation), 90));
@@ -47,7 +47,7 @@ fn whoever_has_a_guest_is_told_until_that_is_over() {
     let (_above, directory) = place();
     let mut sample = Sample::new(3);
     let (environment, store) = (sample.environment(), open(&directory));
-    write(&store, Batch::new(vec![sample.start()]));
+    write(&store, sample.start());
     let told = |what: &str, expected: &[&Operation]| {
         let unsettled = glance(&directory, &environment).expect("read").unsettled;
         let ids: Vec<&OperationId> = unsettled.iter().map(History::id).collect();
@@ -105,7 +105,7 @@ fn a_log_that_is_cut_off_or_damaged_is_read_as_far_as_sqlite_reads_it() {
     let (above, directory) = place();
     let mut sample = Sample::new(3);
     let (environment, store) = (sample.environment(), open(&directory));
-    write(&store, Batch::new(vec![sample.start()]));
+    write(&store, sample.start());
     for guest in 1..=8 {
         let operation = sample.operation(guest, guest);
         write(&store, Batch::new(vec![Write::Record(sample.intent(&operation))]));

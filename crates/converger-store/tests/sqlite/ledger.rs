@@ -122,11 +122,11 @@ fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
         write(&twin, batch);
     };
     both(Batch::from(sample.start()).with(sample.intent(&first)));
-    assert_eq!(sizes(), (2, 2));
+    assert_eq!(sizes(), (3, 3));
     both(sample.sending(&first).into());
-    assert_eq!(sizes(), (3, 2));
+    assert_eq!(sizes(), (4, 3));
     let durable = now(file.heads()).expect("read").durable;
-    assert_eq!(durable, head_of(&now(file.entries(0, 2)).expect("read")), "the root is that of the durable ones");
+    assert_eq!(durable, head_of(&now(file.entries(0, 3)).expect("read")), "the root is that of the durable ones");
     let dark = twin.crash().lose_power();
     assert_eq!(now(dark.heads()).expect("read").all, durable, "the mark is gone, and its entry with it");
     let twin = twin.crash();
@@ -135,7 +135,7 @@ fn a_mark_is_in_the_log_and_not_said_to_be_durable() {
         write(&twin, batch);
     }
     let heads = now(file.heads()).expect("read");
-    assert_eq!((heads.all.size, heads.durable.size, now(twin.heads())), (5, 5, Ok(heads)));
+    assert_eq!((heads.all.size, heads.durable.size, now(twin.heads())), (6, 6, Ok(heads)));
 }
 
 /// Names and lengths of what is in a directory.

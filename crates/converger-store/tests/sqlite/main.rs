@@ -8,6 +8,7 @@ mod inject;
 mod kill;
 mod ledger;
 mod marks;
+mod names;
 mod opening;
 mod trouble;
 mod twin;

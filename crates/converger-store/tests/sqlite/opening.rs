@@ -155,8 +155,8 @@ fn a_newer_store_is_refused_with_both_versions_and_not_touched() {
     Connection::open(&path).expect("opens").pragma_update(None, "user_version", 9).expect("set");
     let before = fs::read(&path).expect("there");
     let error = refusal(&directory);
-    assert!(matches!(error, OpenError::Newer { found: 9, known: 1, .. }), "{error}");
-    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 1"), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 9, known: 2, .. }), "{error}");
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 2"), "{error}");
     assert_eq!(fs::read(&path).expect("there"), before);
 }
 
@@ -243,11 +243,29 @@ fn what_a_process_left_that_died_at_its_first_start_is_opened() {
 }
 
 #[test]
-fn a_store_of_version_1_is_read() {
+fn refuses_a_store_of_version_1_and_names_both_versions() {
     let (_above, directory) = place();
     private(&directory);
     let connection = other(&directory.join("converger.db"));
     connection.execute_batch(include_str!("../data/store-v1.sql")).expect("SQL");
+    drop(connection);
+    let before = std::fs::read(directory.join("converger.db")).expect("read");
+    let error = SqliteStore::open(&directory, settings()).expect_err("an older format");
+    assert!(matches!(error, OpenError::Older { found: 1, known: 2, .. }), "{error}");
+    for part in ["schema version 1", "reads version 2 only", env!("CARGO_PKG_VERSION"), "name another state directory"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let lab = EnvironmentName::new("lab").expect("a name");
+    assert!(matches!(glance(&directory, &lab, 0), Err(OpenError::Older { found: 1, .. })));
+    assert_eq!(std::fs::read(directory.join("converger.db")).expect("read"), before, "nothing was changed in it");
+}
+
+#[test]
+fn a_store_of_this_version_is_read() {
+    let (_above, directory) = place();
+    private(&directory);
+    let connection = other(&directory.join("converger.db"));
+    connection.execute_batch(include_str!("../data/store-v2.sql")).expect("SQL");
     drop(connection);
     let (store, sample) = (open(&directory), Sample::new(100));
     let histories = now(store.operations(Filter::default(), 9)).expect("read");

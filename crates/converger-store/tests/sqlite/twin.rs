@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use converger_core::apply::{End, Freeze, Hold, Operation, Resolution, Run, RunId, Source};
+use converger_core::apply::{End, EnvironmentBinding, EnvironmentRename, Freeze, Hold, Operation, Resolution, Run, RunId, Source};
 use converger_core::evidence::{Replay, parse_entry};
+use converger_core::guest::EnvironmentName;
 use converger_core::testing::Rng;
 use converger_store::conformance::{Sample, now};
 use converger_store::{Agreement, Batch, Filter, Looked, MemoryStore, Receipt, Standing, Store, StoreError, Told, Write};
@@ -52,17 +53,35 @@ impl Draw {
         if self.made.is_empty() { self.operation() } else { self.made[recent + self.rng.index(self.made.len() - recent)].clone() }
     }
 
-    fn write(&mut self) -> Write {
+    fn write(&mut self) -> Batch {
         let (environment, vmid) = (self.sample.environment(), self.sample.guest(self.rng.below(6)));
-        match self.rng.below(40) {
+        let write = match self.rng.below(42) {
             0 => Write::Hold(Hold { environment, vmid, by: "ann".into(), reason: "why".into(), at_ms: self.next }),
             1..4 => Write::Release { environment, vmid, by: "bob".into(), at_ms: self.next },
             4 => Write::Freeze(Freeze { environment, by: "ann".into(), reason: "why".into(), at_ms: self.next }),
             5..9 => Write::Thaw { environment, by: "bob".into(), at_ms: self.next },
-            9..12 => Sample::started(self.run()),
+            9..12 => return Sample::started(self.run()),
             12 if self.rng.one_in(4) => Write::RunEnded { id: self.run().id, end: End::Done, at_ms: self.next },
             12..24 => self.intent(),
+            24..26 => self.naming(),
             _ => self.record(),
+        };
+        write.into()
+    }
+
+    /// A binding to one of two clusters, a rename, or more often the way back from it.
+    fn naming(&mut self) -> Write {
+        let (here, there) = (self.sample.environment(), EnvironmentName::new("lab-2").expect("a name"));
+        let of = if self.rng.one_in(3) { &there } else { &here };
+        let cluster = Sample::binding(if self.rng.one_in(2) { &there } else { &here }).cluster;
+        let rename = |from: &EnvironmentName, to: &EnvironmentName| {
+            let (from, to) = (from.clone(), to.clone());
+            Write::Rename(EnvironmentRename { from, to, by: "ann".into(), reason: "why".into(), at_ms: 3 })
+        };
+        match self.rng.below(8) {
+            0 => Write::Bind(EnvironmentBinding { environment: of.clone(), cluster, by: "ann".into(), at_ms: 2 }),
+            1 => rename(&here, &there),
+            _ => rename(&there, &here),
         }
     }
 
@@ -87,7 +106,7 @@ impl Draw {
 
     fn batch(&mut self) -> Batch {
         let length = if self.rng.percent(60) { 1 } else { 1 + self.rng.below(4) };
-        Batch::new((0..length).map(|_| self.write()).collect())
+        (0..length).fold(Batch::default(), |batch, _| batch.with(self.write()))
     }
 }
 
@@ -119,6 +138,7 @@ fn compare(seed: u64, sample: &Sample, made: &[Operation], file: &impl Store, tw
     assert_eq!(now(file.holds(environment())), now(twin.holds(environment())), "seed {seed}");
     assert_eq!(now(file.freeze(environment())), now(twin.freeze(environment())), "seed {seed}");
     assert_eq!(now(file.runs(environment(), 9)), now(twin.runs(environment(), 9)), "seed {seed}");
+    assert_eq!(now(file.names()), now(twin.names()), "seed {seed}");
     for standing in [None, Some(Standing::Open), Some(Standing::Held), Some(Standing::Settled)] {
         let filter = Filter { standing, ..Filter::default() };
         assert_eq!(now(file.operations(filter.clone(), 500)), now(twin.operations(filter, 500)), "seed {seed} {standing:?}");
@@ -190,6 +210,9 @@ fn thousands_of_random_batches_are_answered_alike() {
         "RunUnknown",
         "RunExists",
         "RunEnded",
+        "Name",
+        "NameInUse",
+        "EnvironmentUnrecorded",
     ] {
         assert!(words.get(wanted).is_some_and(|count| *count >= 10), "{wanted} was hardly met: {words:?}");
     }

@@ -17,6 +17,7 @@ use converger_core::artifact::{Narrowed, RecordedPlan};
 use converger_core::refusal::Refusal;
 use converger_core::safety::Judged;
 use converger_engine::schedule::OnFailure;
+use converger_runtime::environment::StartedRun;
 use converger_runtime::environment::check_contract;
 use converger_runtime::expected_plan::ExpectedPlanError;
 use converger_runtime::reader::unconfigured_error;
@@ -105,7 +106,10 @@ fn read_expected(path: &Path) -> Result<ExpectedPlan, Stop> {
 
 /// One run, from plan to report.
 async fn run(arguments: &Apply, environment: &Environment, request: RunRequest) -> Result<End, Stop> {
-    let run = environment.start_run(request).await?;
+    let run = match environment.start_run(request).await? {
+        StartedRun::Run(run) => *run,
+        StartedRun::Refused(refusal) => return Err(Stop::refused(&refusal)),
+    };
     // A held guest outweighs a refusal: what is refused is known.
     let refused = if run.held_before() == HeldBefore::InScope { End::Held } else { End::Refused };
     if run.staleness().is_some() {

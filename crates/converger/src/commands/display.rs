@@ -80,6 +80,9 @@ impl EventSink for Display {
                     call();
                 }
             }
+            RunEvent::Note(note) => {
+                let _ = writeln!(anstream::stderr(), "{}", screen::err(&format!("note: {note}")));
+            }
             RunEvent::ObservationFailed => shown.spinner = None,
             RunEvent::RecoveryStarted { operations } => {
                 let count = render::counted(u64::try_from(operations).unwrap_or(u64::MAX), "operation");

@@ -77,9 +77,9 @@ fn outside(name: &EnvironmentName, connection: &Connection, survey: &Survey) -> 
         None => findings.push(Finding::new("secret-shared", Level::Ok, "no other environment has its secret")),
     }
     if let Some((other, shared)) = survey.same_cluster(name) {
-        let found = format!("it has {shared}, and so has the environment `{other}`, so that nothing is read");
-        let remedy = format!("keep one of them: {ONE_NAME}; where two clusters happen to have one name, leave `cluster` out of one");
-        findings.push(Finding::new("cluster-named-twice", Level::Fail, found).remedy(remedy));
+        let found = format!("it has {shared}, and so has the environment `{other}`: they may be one cluster");
+        let remedy = format!("if they are, keep one of them: {ONE_NAME}, and an apply under the second name is refused");
+        findings.push(Finding::new("cluster-named-twice", Level::Warn, found).remedy(remedy));
     }
     if let Some(path) = connection.exposed_file() {
         let path = path.display().to_string();

@@ -173,7 +173,7 @@ fn location(shelf: &LedgerLocation) -> StateLocation {
 }
 
 /// Opens the state directory of a ledger for writing.
-async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, Stop> {
+pub(super) async fn open_state(shelf: &LedgerLocation) -> Result<StateDirectory, Stop> {
     Ok(StateDirectory::open(&location(shelf), fatal::end_process()).await?)
 }
 

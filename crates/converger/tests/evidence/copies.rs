@@ -117,7 +117,7 @@ fn who_dies_while_the_witness_is_begun_takes_nothing_out_of_service() {
         let ended: Said = bed.stage.homely("strace", &arguments).output().expect("strace is installed (`cargo xtask ci tools`)").into();
         assert_eq!(ended.code, None, "killed at linkat {nth}: {ended:?}");
         bed.told(&["hold", "lab", "102", "--reason", "second"], 0);
-        assert!(fs::read_to_string(bed.stage.path("elsewhere/witness")).expect("told").contains("\n3\n"), "two holds and a key");
+        assert!(fs::read_to_string(bed.stage.path("elsewhere/witness")).expect("told").contains("\n4\n"), "a binding, two holds and a key");
         bed.told(&["verify"], 0);
     }
 }

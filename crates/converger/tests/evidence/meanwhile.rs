@@ -57,7 +57,7 @@ fn what_is_seen_of_an_apply_that_is_under_way_is_whole_and_does_not_disturb_it()
     apply.until("101 qemu web-1 start: sent");
     let first = look(&stage, None);
     let seen = kinds(&stage);
-    assert_eq!(seen[..2], ["run-started", "plan"], "{seen:?}");
+    assert_eq!(seen[..3], ["binding", "run-started", "plan"], "{seen:?}");
     assert!(seen.iter().any(|kind| kind == "sending") && !seen.iter().any(|kind| kind == "outcome"), "{seen:?}");
     stage.let_tasks_end();
     apply.until("102 qemu web-2 start: sent");
@@ -93,7 +93,7 @@ fn whoever_looks_again_and_again_while_many_guests_are_started_finds_it_whole() 
     let mut stage = Stage::of(&world, &desired, Clock::Virtual { step_ms: 20 }, None);
     let config = fs::read_to_string(stage.path("converger.toml")).expect("there");
     stage.put("converger.toml", &format!("{config}[limits]\nguests = {GUESTS}\npercent = 100\n"));
-    told(&stage, &["hold", "lab", "999", "--reason", "so that there is a ledger"]);
+    told(&stage, &["hold", "lab", "999", "--offline", "--reason", "so that there is a ledger"]);
     let arguments = stage.confirmed();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let said = || fs::File::options().create(true).append(true).open(stage.path("said")).expect("a file");

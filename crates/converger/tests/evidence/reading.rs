@@ -150,7 +150,7 @@ fn a_refusal_is_explained_by_its_entry() {
     }
     let shown = |command: &[&str]| bed.told(&[command, &[index.as_str(), "--json"]].concat(), 0);
     assert_eq!(shown(&["explain"]), shown(&["ledger", "show"]));
-    bed.check_ended(&["explain", "0"], 2, "the entry 0 is no refusal but `hold`");
+    bed.check_ended(&["explain", "0"], 2, "the entry 0 is no refusal but `binding`");
     bed.check_ended(&["explain", "999999"], 2, "there is no code, plan, run, operation or entry `999999`");
 }
 

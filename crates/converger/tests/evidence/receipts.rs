@@ -73,9 +73,9 @@ fn an_entry_that_was_left_out_is_missed_where_every_operation_has_one() {
     let (bed, key, [sheaf, _]) = bed();
     let expected = |kind: &str| match kind {
         "run-started" => {
-            "error[integrity-violation]: receipt.txt proves no operation: entry 11 cannot stand where it does: it is about the run "
+            "error[integrity-violation]: receipt.txt proves no operation: entry 12 cannot stand where it does: it is about the run "
         }
-        "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 13, the admission of the run ",
+        "plan" => "error[integrity-violation]: receipt.txt proves no operation: entry 14, the admission of the run ",
         "approval" => "the approvals that it weighed are not those that stand before it in the ledger",
         "admission" => "error[evidence-missing]: receipt.txt proves no operation: no entry before it admits the plan of the operation ",
         "intent" => "which has no intent before it",
@@ -101,7 +101,7 @@ fn an_entry_that_was_left_out_is_missed_where_every_operation_has_one() {
         &key,
         "no bundle",
         &bare,
-        "error[evidence-missing]: receipt.txt proves no operation: entry 13, the admission of the run ",
+        "error[evidence-missing]: receipt.txt proves no operation: entry 14, the admission of the run ",
     );
     bare.proven.truncate(4);
     bare.kept = sheaf.kept;
@@ -127,7 +127,7 @@ fn an_entry_that_is_another_elsewhere_or_of_another_log_proves_nothing() {
         &key,
         "swapped",
         &swapped,
-        "receipt.txt proves nothing: entry 12 stands behind one that the log has no earlier than it",
+        "receipt.txt proves nothing: entry 13 stands behind one that the log has no earlier than it",
     );
     let mut twice = sheaf.clone();
     twice.proven.push(twice.proven[7].clone());

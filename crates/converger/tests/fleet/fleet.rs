@@ -14,7 +14,8 @@ use converger_adapters::proxmox::codec::{Failure, HttpAnswer, HttpRequest};
 use converger_adapters::proxmox::hand::{Caller, Hand as ProxmoxHand};
 use converger_adapters::proxmox::observe::{self, Needs, Question};
 use converger_core::apply::{
-    Answer, Ask, BootId, Cause, End, Freeze, History, Hold, IdempotencyKey, OperationId, Place, Run as Started, RunId, TaskId, Uptime,
+    Answer, Ask, BootId, Cause, End, EnvironmentNames, Freeze, History, Hold, IdempotencyKey, OperationId, Place, Run as Started, RunId,
+    TaskId, Uptime,
 };
 use converger_core::approve::{Admission, Admitted, ApprovedPlan, Confirmation, Mode, Refused, admit};
 use converger_core::artifact::{Digest, Provenance};
@@ -23,7 +24,7 @@ use converger_core::document::Notation;
 use converger_core::guest::EnvironmentName;
 use converger_core::policy::{self, Circumstances, Rules};
 use converger_core::safety::{Judged, judge};
-use converger_core::testing::some_inputs;
+use converger_core::testing::{some_binding, some_inputs};
 use converger_core::{plan, safety};
 use converger_engine::clock::Clock;
 use converger_engine::driver::{Executor, Hand, Report, RunOptions, RunSubmission, Signal};
@@ -56,8 +57,9 @@ pub(crate) struct Fleet {
 async fn begun(store: &impl Store, approved: &ApprovedPlan) -> RunId {
     let id = RunId::new("fleet").unwrap_or_else(|| panic!("an id"));
     let environment = approved.plan().desired().environment().clone();
+    let binding = Write::Bind(some_binding(&environment));
     let run = Started { id: id.clone(), environment, plan: approved.digest(), by: approved.by().into(), at_ms: 1, boot: None };
-    let started = store.commit(Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) })).await;
+    let started = store.commit(Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) })).await;
     assert!(matches!(started, Ok(Receipt::Written { .. })), "{started:?}");
     id
 }
@@ -316,6 +318,10 @@ impl<S: Store> Store for Elsewhere<S> {
 
     async fn freeze(&self, environment: EnvironmentName) -> Result<Option<Freeze>, StoreError> {
         busily(self.0.freeze(environment)).await
+    }
+
+    async fn names(&self) -> Result<EnvironmentNames, StoreError> {
+        busily(self.0.names()).await
     }
 
     async fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {

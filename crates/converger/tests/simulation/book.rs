@@ -60,6 +60,8 @@ fn compared(store: &MemoryStore, environment: &EnvironmentName, (replay, told): 
     let (holds, freeze) = (read(store.holds(environment.clone()))?, read(store.freeze(environment.clone()))?);
     let agreed = operations.iter().try_for_each(|history| agreement.operation(history));
     let agreed = agreed.and_then(|()| runs.iter().try_for_each(|run| agreement.run(run)));
+    let names = read(store.names())?;
+    let agreed = agreed.and_then(|()| agreement.names(&names));
     let agreed = agreed.and_then(|()| agreement.ended()).and_then(|()| agreement.in_force(&holds, freeze.as_slice()));
     agreed.map_err(|found| found.to_string())
 }

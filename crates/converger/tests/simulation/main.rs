@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 use converger_core::apply::{Record, Run};
-use converger_core::testing::{Rng, some_inputs, some_operations};
+use converger_core::testing::{Rng, some_binding, some_inputs, some_operations};
 use converger_store::{Batch, MemoryStore, Write};
 use sim::{Bug, NOT_PLAYED, SAGAS, Told, caught, drawn, find, finds_wrong_ways_back, found_in_wrong_ones, run, sagas, told};
 
@@ -44,7 +44,8 @@ fn a_ledger_that_is_not_its_journal_is_found() {
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
     let run = Run { id, environment: environment.clone(), plan, by: "ann".into(), at_ms: 1, boot: None };
     let intent = Record::Intent { operation: Box::new(operation), at_ms: 2 };
-    let batch = Batch::from(Write::RunStarted { run, inputs: Box::new(some_inputs()) }).with(intent);
+    let binding = Write::Bind(some_binding(&environment));
+    let batch = Batch::from(binding).with(Write::RunStarted { run, inputs: Box::new(some_inputs()) }).with(intent);
     assert!(store.commit_now(batch).is_ok());
     let found = found_in_wrong_ones(&store, &environment);
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, true, true], "{found:?}");

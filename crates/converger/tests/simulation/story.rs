@@ -13,13 +13,13 @@ use converger_core::approve::{self, Admission, Admitted, Confirmation, Mode, Ref
 use converger_core::artifact::{Digest, Provenance, write_plan};
 use converger_core::desired::Desired;
 use converger_core::evidence::Inputs;
-use converger_core::guest::Vmid;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::moment;
 use converger_core::observe::Observation;
 use converger_core::plan::{self, Plan, Step, Verdict};
 use converger_core::policy::Circumstances;
 use converger_core::safety::{self, Judged};
-use converger_core::testing::{Rng, some_inputs};
+use converger_core::testing::{Rng, some_binding, some_inputs};
 use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
@@ -117,6 +117,14 @@ fn opening<T>(world: u64, bug: Option<Bug>, of: impl FnOnce(&Opening) -> T) -> T
         drop(known.take_if(|known| (known.world, known.bug) != (world, bug)));
         of(known.get_or_insert_with(|| Opening::of(world, bug)))
     })
+}
+
+/// A store that knows which cluster the environment of all stories leads to: an apply records it before anything else.
+fn bound(store: MemoryStore) -> MemoryStore {
+    let lab = EnvironmentName::new("lab").unwrap_or_else(|| panic!("a name"));
+    let written = store.commit_now(Write::Bind(some_binding(&lab)).into());
+    assert!(written.is_ok(), "{written:?}");
+    store
 }
 
 impl Opening {
@@ -242,7 +250,7 @@ impl Story {
     fn fork(&self) -> Self {
         Self {
             stage: self.stage.clone(),
-            store: MemoryStore::new(),
+            store: bound(MemoryStore::new()),
             oracle: self.oracle.clone(),
             scene: Arc::clone(&self.scene),
             rng: self.rng.clone(),
@@ -256,7 +264,7 @@ impl Story {
 
     fn new(scene: Scene, stage: Stage, rng: Rng, bug: Option<Bug>) -> Self {
         let wanted = bugs::wanted(bug, scene.wanted.clone());
-        let (store, oracle) = (MemoryStore::new(), Oracle::new(wanted, scene.on_failure).within(scene.limits, scene.budget));
+        let (store, oracle) = (bound(MemoryStore::new()), Oracle::new(wanted, scene.on_failure).within(scene.limits, scene.budget));
         Self {
             stage: Some(stage),
             store,
@@ -276,7 +284,7 @@ impl Story {
 
     /// Nobody will ask for its ledger, nor for the form of what is asked and answered from here on.
     fn seen_from_afar(self) -> Self {
-        Self { is_audited: false, store: MemoryStore::without_ledger(), stage: self.stage.map(Stage::unverified), ..self }
+        Self { is_audited: false, store: bound(MemoryStore::without_ledger()), stage: self.stage.map(Stage::unverified), ..self }
     }
 
     async fn told(mut self, lives: u64) -> Told {

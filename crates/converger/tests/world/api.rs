@@ -35,6 +35,7 @@ fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
         Read::HaStatus,
         Read::NodeVersion(node("pve1")),
         Read::NodeTime(node("pve1")),
+        Read::Certificates(node("pve1")),
         Read::TaskStatus(upid),
         Read::Tasks { node: node("pve1"), vmid: vmid(100) },
     ]

@@ -560,3 +560,16 @@ fn whether_a_task_runs_is_told_by_the_task_and_not_by_a_list() {
         assert_eq!((upid.worker(), RunState::Running.word()), ("qmstart", state(&whole(way, &[100]), 100).as_str()));
     });
 }
+
+#[test]
+fn the_identity_of_a_cluster_is_the_same_at_every_node_and_for_every_token() {
+    in_every_release(LAB, |way| {
+        let identity = |name: &str| match ask(way, Read::Certificates(node(name))) {
+            Ok(Event::Identity(identity)) => identity,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([identity("pve1"), identity("pve2"), identity("pve3")], [identity("pve1"), identity("pve1"), identity("pve1")]);
+        let (own, alone) = (identity("pve1"), lab(ALONE, way.lab().world.flavour()));
+        assert!(matches!(ask(&alone, Read::Certificates(node("pve1"))), Ok(Event::Identity(other)) if other != own), "another cluster");
+    });
+}

@@ -61,6 +61,8 @@ pub enum Read {
     /// Which release a node runs, and what its clock says.
     NodeVersion(NodeName),
     NodeTime(NodeName),
+    /// The certificates of a node, among them the root CA of its cluster.
+    Certificates(NodeName),
     /// Whether a task runs, and how it ended.
     TaskStatus(Upid),
     /// The tasks of a guest on a node, those that run and those that have ended.
@@ -261,6 +263,7 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
         Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
         Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
+        Read::Certificates(node) => get(&["nodes", node.as_str(), "certificates", "info"], none),
         Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
         // By default only those that have ended are listed.
         Read::Tasks { node, vmid } => get(&["nodes", node.as_str(), "tasks"], none.with("vmid", vmid).with("source", "all")),
@@ -366,7 +369,7 @@ impl Read {
             Self::GuestStatus(guest) | Self::GuestPending(guest) | Self::Snapshots(guest) => Some(&guest.node),
             Self::TaskStatus(upid) => Some(upid.node()),
             Self::Tasks { node, .. } | Self::NodeGuests { node, .. } => Some(node),
-            Self::NodeGuestsInFull(node) | Self::NodeVersion(node) | Self::NodeTime(node) => Some(node),
+            Self::NodeGuestsInFull(node) | Self::NodeVersion(node) | Self::NodeTime(node) | Self::Certificates(node) => Some(node),
             Self::Version
             | Self::ClusterStatus
             | Self::Resources

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use converger_core::artifact::INTEGER_MAX;
-use converger_core::guest::{Kind, NodeName, Vmid};
+use converger_core::guest::{ClusterIdentity, Kind, NodeName, Vmid};
 use converger_core::normalize::Words;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -42,6 +42,8 @@ pub enum Event {
     Ha(HaStatus),
     /// The clock of a node, seconds since 1970.
     NodeTime(u64),
+    /// The identity of the cluster.
+    Identity(ClusterIdentity),
     Task(TaskState),
     Tasks(Vec<Task>),
     Accepted(Accepted),
@@ -294,6 +296,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         Read::Snapshots(_) => objects(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaStatus => objects(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
         Read::NodeTime(_) => required(answer).and_then(|Object(row)| time(answer, &row)).map(Event::NodeTime),
+        Read::Certificates(_) => objects(answer).and_then(|rows: Vec<CertificateRow<'_>>| identity(answer, &rows)).map(Event::Identity),
         Read::TaskStatus(upid) => required(answer).and_then(|Object(row)| task_state(answer, upid, &row)).map(Event::Task),
         Read::Tasks { .. } => objects(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
     }
@@ -339,6 +342,34 @@ fn version(answer: &HttpAnswer, row: &VersionRow<'_>) -> Result<Version, Failure
     let major = text.split(['.', '-']).next().and_then(|part| part.parse().ok());
     let unclear = || Failure::malformed(Effect::None, answer.status, "the answer names no version of Proxmox VE");
     Ok(Version { version: text.clone().into(), major: major.ok_or_else(unclear)? })
+}
+
+#[derive(Default, Deserialize)]
+struct CertificateRow<'a> {
+    #[serde(borrow, default)]
+    filename: Scalar<'a>,
+    #[serde(borrow, default)]
+    fingerprint: Scalar<'a>,
+}
+
+/// The file of the root CA that all nodes of a cluster share. Releases name it with or without its directory.
+const ROOT_CA: &str = "pve-root-ca.pem";
+
+/// The fingerprint of the root CA. A node that cannot read the file leaves its row out, and the certificates that are there say nothing about
+/// the cluster: an uploaded one may be the same for several.
+fn identity(answer: &HttpAnswer, rows: &[CertificateRow<'_>]) -> Result<ClusterIdentity, Failure> {
+    let odd = |text: String| Failure::malformed(Effect::None, answer.status, text);
+    let is_root = |row: &&CertificateRow<'_>| row.filename.text().is_some_and(|name| name.rsplit('/').next() == Some(ROOT_CA));
+    let mut roots = rows.iter().filter(is_root);
+    match (roots.next(), roots.next()) {
+        (None, _) => Err(odd(format!("the node does not list `{ROOT_CA}`"))),
+        (Some(_), Some(_)) => Err(odd(format!("the node lists `{ROOT_CA}` twice"))),
+        (Some(row), None) => row
+            .fingerprint
+            .text()
+            .and_then(|text| ClusterIdentity::parse(&text))
+            .ok_or_else(|| odd(format!("the fingerprint of `{ROOT_CA}` is not the SHA-256 of a certificate"))),
+    }
 }
 
 #[derive(Default, Deserialize)]

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use converger_core::apply::{Freeze, Hold, IdempotencyKey, TaskId};
+use converger_core::apply::{EnvironmentNames, Freeze, Hold, IdempotencyKey, TaskId};
 use converger_core::artifact::Digest;
 use converger_core::guest::Vmid;
 use converger_store::{Hash, Heads, RunHistory, Tile};
@@ -231,6 +231,10 @@ impl Store for Failing {
 
     async fn freeze(&self, environment: EnvironmentName) -> Result<Option<Freeze>, StoreError> {
         self.store.freeze(environment).await
+    }
+
+    async fn names(&self) -> Result<EnvironmentNames, StoreError> {
+        self.store.names().await
     }
 
     async fn blob(&self, digest: Digest) -> Result<Option<Vec<u8>>, StoreError> {

@@ -191,7 +191,8 @@ fn act_once(world: &World, store: &MemoryStore, (operation, terms): (Operation, 
     let (id, environment, plan) = (operation.run.clone(), operation.environment.clone(), operation.plan);
     let run = Run { id: id.clone(), environment: environment.clone(), plan, by: "ann".into(), at_ms: NOW_MS, boot: None };
     let run = Write::RunStarted { run, inputs: Box::new(some_inputs()) };
-    let _ = store.commit_now(Batch::from(run)).expect("taken");
+    let binding = Write::Bind(some_binding(&environment));
+    let _ = store.commit_now(Batch::from(binding).with(run)).expect("taken");
     let clock = Arc::new(Ticking::new(NOW_MS, world.clone()));
     let (executor, mut execution) = Executor::parts(environment, Arc::new(store.clone()), clock, Limits::default(), quiet());
     let slot = executor.reserve_slot().expect("a slot");

@@ -36,6 +36,8 @@ fn what(entry: &Entry) -> String {
             format!("{readings} of before {} by {}", moment::written(before_ms / 1000), theirs(by))
         }
         Entry::Rekeyed { verifier, by, reason, .. } => format!("{} by {}: {}", theirs(verifier), theirs(by), theirs(reason)),
+        Entry::Binding(binding) => format!("{} is the cluster {} by {}", binding.environment, binding.cluster, theirs(&binding.by)),
+        Entry::Rename(rename) => format!("{} is {} now by {}: {}", rename.from, rename.to, theirs(&rename.by), theirs(&rename.reason)),
         Entry::Resync { by, reason, size, .. } => format!("by {} after {size} entries: {}", theirs(by), theirs(reason)),
     }
 }

@@ -39,6 +39,8 @@ fn kinds() -> Vec<(&'static str, Json)> {
         ("resync", json!({ "by": text(), "reason": text(), "root": text(), "size": count() })),
         ("prune", json!({ "before_ms": count(), "by": text(), "digests": list(digest()) })),
         ("rekey", json!({ "by": text(), "checkpoint": text(), "previous": text(), "reason": text(), "verifier": text() })),
+        ("binding", json!({ "by": text(), "cluster": text(), "environment": text() })),
+        ("rename", json!({ "by": text(), "environment": text(), "reason": text(), "to": text() })),
     ]
 }
 

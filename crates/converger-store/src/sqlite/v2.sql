@@ -1,8 +1,9 @@
--- Version 1. Never edited once released: what comes later is a version of its own.
+-- Version 2. Before the first release (0.2) the schema changes in place and the version goes up: an older file is refused, not migrated.
 --
 -- What happened is only added (runs, run_ends, operations, tasks, ends, resolutions, blobs, and the ledger). What changes is
 -- derived: `occupants` is who has a guest now, `ledger_head` how long the ledger is; and a hold or freeze is closed by filling in who ended it;
--- and of `sendings` the last one counts.
+-- and of `sendings` the last one counts. A rename changes the environment of what is in force (bindings, holds, freezes, occupants, keys); runs
+-- and operations keep the name that they began under, and `former_names` leads from there to the name of today.
 --
 -- `sum` is over all else in a row, by a function of the program (`sums`). SQLite looks whether it fits when a row is written and when the
 -- file is looked through; a blob has its digest.
@@ -125,6 +126,24 @@ CREATE TABLE freezes (
 ) STRICT;
 
 CREATE UNIQUE INDEX freezes_in_force ON freezes (environment) WHERE thawed_at_ms IS NULL;
+
+-- Which cluster each environment name stands for. The primary key and the index are the guarantee: one name for each cluster.
+CREATE TABLE bindings (
+    environment TEXT NOT NULL PRIMARY KEY,
+    cluster TEXT NOT NULL,
+    who TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(environment, cluster, who, at_ms))
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX bindings_by_cluster ON bindings (cluster);
+
+-- Names that environments had before, each with the name that the environment has now.
+CREATE TABLE former_names (
+    name TEXT NOT NULL PRIMARY KEY,
+    environment TEXT NOT NULL,
+    sum INTEGER NOT NULL CHECK (sum = row_sum(name, environment))
+) STRICT, WITHOUT ROWID;
 
 -- The ledger: one entry for each decision, in the transaction of what it evidences. Entries count from 1, without a gap.
 CREATE TABLE ledger_entries (

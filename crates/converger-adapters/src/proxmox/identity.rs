@@ -1,0 +1,45 @@
+//! The identity of a cluster: the fingerprint of its root CA, read from one of its nodes in one request.
+//!
+//! What never enters: what a name was used for before. The store keeps that and decides.
+
+use converger_core::guest::{ClusterIdentity, NodeName};
+use thiserror::Error;
+
+use super::client::{ClientError, Exchange, Session};
+use super::codec::{Command, Event, Failure, Read};
+
+/// Why the identity of a cluster is not known. Nothing is sent to a cluster that is not known.
+#[derive(Debug, Error)]
+pub enum IdentityError {
+    /// The reading names no node that could be asked.
+    #[error("{place}: no node of the cluster can be asked for its certificates")]
+    NoNode {
+        /// The endpoint.
+        place: String,
+    },
+    /// The node did not tell.
+    #[error("{place}: the certificates of node `{}` do not show the root CA of the cluster: {}", node.as_str(), failure.without_place(place))]
+    Failed {
+        /// The endpoint.
+        place: String,
+        /// The node.
+        node: NodeName,
+        /// What came instead.
+        failure: Failure,
+    },
+    /// No client can be set up.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// Reads the identity of the cluster that a node belongs to.
+///
+/// # Errors
+/// The node may not be asked, does not list the root CA, or lists something else in its place.
+pub async fn read_identity<E: Exchange>(session: &Session<E>, node: &NodeName) -> Result<ClusterIdentity, IdentityError> {
+    let failed = |failure| IdentityError::Failed { place: session.place().to_owned(), node: node.clone(), failure };
+    match session.call(&Command::Read(Read::Certificates(node.clone()))).await.map_err(failed)? {
+        Event::Identity(identity) => Ok(identity),
+        other => Err(failed(other.unexpected())),
+    }
+}

@@ -1,0 +1,124 @@
+//! Which cluster an environment name stands for: `apply` compares before it sends anything, a hold or a freeze before it is recorded, `plan` and `audit`
+//! only say what an apply would refuse.
+//!
+//! The store decides, in its transaction; the adapter reads the certificate, and core has the rules.
+
+use std::collections::BTreeMap;
+
+use converger_adapters::proxmox::identity::IdentityError;
+use converger_adapters::proxmox::observe::Needs;
+use converger_adapters::proxmox::{Proxmox, Report};
+use converger_core::apply::{EnvironmentBinding, EnvironmentNames};
+use converger_core::desired::Scope;
+use converger_core::guest::{ClusterIdentity, EnvironmentName, Vmid};
+use converger_core::observe::Seen;
+use converger_core::refusal::Refusal;
+use converger_store::{Batch, Write};
+
+use crate::config::Connection;
+use crate::error::RuntimeError;
+use crate::state_dir::{StateDirectory, WriteOutcome};
+use crate::{files, host};
+
+/// Compares the cluster that answers with the one that the environment stands for, or records it at first use. Nothing was sent before this, and
+/// nothing is sent where it is refused.
+pub(crate) async fn bind_environment(
+    state: &StateDirectory,
+    environment: &EnvironmentName,
+    identity: Result<ClusterIdentity, IdentityError>,
+) -> Result<Option<Refusal>, RuntimeError> {
+    let cluster = match identity {
+        Ok(cluster) => cluster,
+        Err(error) => return Ok(Some(Refusal::cluster_unidentified(environment, &files::plain(&error.to_string())))),
+    };
+    match state.write(Batch::from(binding(environment, cluster))).await? {
+        WriteOutcome::Written(_) => Ok(None),
+        WriteOutcome::Refused(refusal) => Ok(Some(refusal)),
+    }
+}
+
+fn binding(environment: &EnvironmentName, cluster: ClusterIdentity) -> Write {
+    Write::Bind(EnvironmentBinding { environment: environment.clone(), cluster, by: host::actor().into(), at_ms: host::now_ms() })
+}
+
+/// What an apply would refuse, where the state directory has a cluster recorded. Nothing is written (G5), and a state directory that has none is
+/// compared with nothing.
+pub(crate) async fn describe_conflict(
+    names: &EnvironmentNames,
+    environment: &EnvironmentName,
+    proxmox: &Proxmox,
+    report: &Report,
+) -> Option<String> {
+    names.bindings().next()?;
+    match proxmox.identity(report).await {
+        Ok(cluster) => names.conflict(environment, &cluster).map(|conflict| format!("an apply would be refused: {conflict}")),
+        Err(error) => Some(format!("the identity of the cluster cannot be read, and an apply would be refused: {error}")),
+    }
+}
+
+/// What a quick look at the cluster found.
+#[derive(Debug)]
+pub enum GuestCheck {
+    /// Nothing that refuses.
+    Checked(Checked),
+    /// A fresh observation proves that the guest does not exist.
+    Absent(Refusal),
+}
+
+/// What could be checked, and what could not.
+#[derive(Debug)]
+pub struct Checked {
+    /// The binding that what a person says rests on, where the cluster said who it is.
+    pub binding: Option<Write>,
+    /// What could not be checked, for people.
+    pub notes: Vec<String>,
+}
+
+impl Checked {
+    /// Nothing could be checked, for this cause.
+    #[must_use]
+    pub fn unchecked(environment: &EnvironmentName, guest: Option<Vmid>, cause: &str) -> Self {
+        Self { binding: None, notes: vec![format!("{} of {environment} could not be checked: {cause}", subject(guest))] }
+    }
+}
+
+fn subject(guest: Option<Vmid>) -> String {
+    guest.map_or_else(|| "the cluster".to_owned(), |vmid| format!("guest {vmid}"))
+}
+
+/// Takes a quick look at the cluster before a hold or a freeze is recorded. A guest that is proven absent is refused; a cluster that does not answer, or
+/// a guest that cannot be read, is no reason to refuse: the person may know better, and it may be urgent.
+pub async fn check_guest(environment: &EnvironmentName, connection: &Connection, guest: Option<Vmid>) -> GuestCheck {
+    let (report, identity) = match observe_briefly(environment, connection, guest).await {
+        Ok(observed) => observed,
+        Err(cause) => return GuestCheck::Checked(Checked::unchecked(environment, guest, &cause)),
+    };
+    let mut notes = Vec::new();
+    if let Some(vmid) = guest {
+        match report.reading.seen(vmid, report.reading.find(vmid)) {
+            Seen::Present(..) => {}
+            Seen::Missing => return GuestCheck::Absent(Refusal::guest_missing_in(environment, vmid)),
+            Seen::Unknown(cause) => notes.push(format!("{} of {environment} could not be checked: {cause}", subject(guest))),
+        }
+    }
+    let binding = identity.map(|cluster| binding(environment, cluster));
+    let unread = binding.as_ref().err().map(|error| format!("the identity of the cluster could not be read: {error}"));
+    notes.extend(unread.map(|text| files::plain(&text)));
+    GuestCheck::Checked(Checked { binding: binding.ok(), notes })
+}
+
+/// One short observation, with the identity of the cluster that it came from; or why there is none.
+async fn observe_briefly(
+    environment: &EnvironmentName,
+    connection: &Connection,
+    guest: Option<Vmid>,
+) -> Result<(Report, Result<ClusterIdentity, IdentityError>), String> {
+    let mut settings = connection.open(environment)?;
+    settings.bounds = settings.bounds.brief();
+    let plain = |error: &dyn std::fmt::Display| files::plain(&error.to_string());
+    // No guest is read in full: only whether it is there matters.
+    let proxmox = Proxmox::new(settings).map_err(|error| plain(&error))?.with_needs(Needs::Declared(BTreeMap::new()));
+    let report = proxmox.report(&Scope::new(guest.into_iter().collect())).await.map_err(|error| plain(&error))?;
+    let identity = proxmox.identity(&report).await;
+    Ok((report, identity))
+}
