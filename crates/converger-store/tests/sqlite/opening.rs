@@ -256,7 +256,7 @@ fn refuses_a_store_of_version_1_and_names_both_versions() {
         assert!(error.to_string().contains(part), "{error}");
     }
     let lab = EnvironmentName::new("lab").expect("a name");
-    assert!(matches!(glance(&directory, &lab, 0), Err(OpenError::Older { found: 1, .. })));
+    assert!(matches!(glance(&directory, &lab), Err(OpenError::Older { found: 1, .. })));
     assert_eq!(std::fs::read(directory.join("converger.db")).expect("read"), before, "nothing was changed in it");
 }
 
