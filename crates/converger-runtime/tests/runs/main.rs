@@ -73,7 +73,8 @@ fn dropped_apply_future_cancels_nothing_keeps_the_lock_and_its_run_ends_in_the_j
         let (state, mut events) = (stage.state().await, stage.events.subscribe(1024));
         let environment = stage.open_ready(&state);
         let (run, first, _) = approved_run(&environment, &mut events, START_101).await;
-        let is_tasked = |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
+        let is_tasked =
+            |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
         // The future is dropped while the task of its operation runs.
         match select(pin!(run.apply()), pin!(wait_for(&mut events, is_tasked))).await {
             Either::Left((report, _)) => panic!("{report:?}"),
@@ -106,7 +107,8 @@ fn guest_with_an_operation_of_another_run_in_flight_gets_no_step() {
         let (state, mut events) = (stage.state().await, stage.events.subscribe(1024));
         let environment = stage.open_ready(&state);
         let (run, first, _) = approved_run(&environment, &mut events, START_101).await;
-        let is_tasked = |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
+        let is_tasked =
+            |event: &RunEvent| matches!(event, RunEvent::OperationAdvanced(progress) if progress.phase == Phase::Tasked).then_some(());
         let mut apply = pin!(run.apply());
         match select(&mut apply, pin!(wait_for(&mut events, is_tasked))).await {
             Either::Left((report, _)) => panic!("{report:?}"),
