@@ -8,7 +8,7 @@ use std::sync::Arc;
 use converger_adapters::proxmox::client::Client;
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_adapters::proxmox::observe::Needs;
-use converger_core::apply::{End, History};
+use converger_core::apply::{End, History, RunId};
 use converger_core::approve::Mode;
 use converger_core::artifact::Provenance;
 use converger_core::contract;
@@ -77,7 +77,8 @@ impl Environment {
         };
         let slow_response = Arc::new(SlowResponseNotice::new(Arc::clone(reader.events()), clock.is_real()));
         let stop = watch::Sender::new(Signal::GoOn);
-        let executor = EnvironmentExecutor::start(&reader, &state, &clock, stop.subscribe(), lock);
+        let limits = reader.config().at_once;
+        let executor = EnvironmentExecutor::start(reader.name().clone(), &state, &clock, limits, stop.subscribe(), lock);
         let inner = Inner { reader, state, mode, clock, slow_response, stop, executor };
         Ok(Opened::Ready(Self { inner: Arc::new(inner) }))
     }
@@ -117,6 +118,11 @@ impl Environment {
     /// `Drain` starts nothing new and waits for operations in flight. `Quit` stops waiting; the next start recovers them.
     pub fn request_stop(&self, signal: Signal) {
         self.inner.stop.send_replace(signal);
+    }
+
+    /// Starts nothing new of one run and lets its operations in flight end. Other runs go on.
+    pub fn stop_run(&self, run: RunId) {
+        self.inner.executor.stop_run(run);
     }
 
     /// Observes, recovers, plans, judges and records. Sends no change.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use converger_adapters::proxmox::client::{Client, Turn};
 use converger_adapters::proxmox::hand::Hand as ProxmoxHand;
 use converger_core::apply::{Answer, Ask, Cause, Place};
+use converger_core::guest::EnvironmentName;
 use converger_engine::driver::{Executor, Hand, Notice, OnNotice, Signal};
+use converger_engine::schedule::Limits;
 use converger_store::EnvironmentLock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::event::{EventSink, OperationProgress, RunEvent};
-use crate::reader::EnvironmentReader;
 use crate::recovery_timeout::{UnresponsiveNodes, answering_node};
 use crate::run_clock::RunClock;
 use crate::slow_response::SlowResponseNotice;
@@ -70,14 +71,15 @@ pub(crate) struct EnvironmentExecutor {
 impl EnvironmentExecutor {
     /// Starts it, within a runtime. The lock belongs to its task: operations may be in flight after the last caller has gone.
     pub(crate) fn start(
-        reader: &EnvironmentReader,
+        name: EnvironmentName,
         state: &StateDirectory,
         clock: &RunClock,
+        limits: Limits,
         signal: watch::Receiver<Signal>,
         lock: EnvironmentLock,
     ) -> Self {
-        let (store, clock, limits) = (Arc::new(state.store().clone()), Arc::new(clock.clone()), reader.config().at_once);
-        let (executor, work) = Executor::new(reader.name().clone(), store, clock, limits, signal);
+        let (store, clock) = (Arc::new(state.store().clone()), Arc::new(clock.clone()));
+        let (executor, work) = Executor::new(name, store, clock, limits, signal);
         let task = tokio::spawn(async move {
             work.await;
             drop(lock);

@@ -14,7 +14,7 @@
 //! | [`ledger_key`], [`witness`] | The signing key, and the copy of the last checkpoint on other storage. | adapters, engine |
 //! | [`ledger_reader`] | Reads ledger and journal without opening them for writing. | adapters, engine |
 //! | [`reader`] | `EnvironmentReader`: observes and plans without writing (G4, G5). | engine, store writer |
-//! | [`environment`] | `Environment`: one locked environment; recovers and starts runs. | terminal |
+//! | [`environment`] | `Environment`: one locked environment with one executor; recovers, starts runs, closes. | terminal |
 //! | [`run`] | `Run` and `ApprovedRun`: one run from plan to report. | proxmox types, SQL, files |
 //! | [`record`] | Writes what a run decided to the ledger before the caller learns of it (G10). | adapters, engine |
 //! | [`executor`] | Connects the engine to an environment; has the only `impl Hand`. | config, planning, witness |

@@ -7,7 +7,7 @@ use super::Violation;
 use super::rust::{Source, line_at, offsets_of_word};
 
 const OPERATION: &str = "crates/converger-engine/src/operation.rs";
-const DRIVER: &str = "crates/converger-engine/src/driver.rs";
+const DRIVER: &str = "crates/converger-engine/src/driver/execution.rs";
 const HAND: &str = "crates/converger-adapters/src/proxmox/hand/";
 const CODEC: &str = "crates/converger-adapters/src/proxmox/codec/";
 const APPROVE: &str = "crates/converger-core/src/approve.rs";

@@ -55,7 +55,8 @@ pub(crate) struct Life<'l> {
     pub(crate) bug: Option<Bug>,
     skew_ms: i64,
     steady: Cell<Steady>,
-    drive: Drive,
+    /// That of the process, which also recovered before it planned.
+    drive: &'l mut Drive,
     caller: Caller,
     /// What was begun.
     shapes: BTreeMap<OperationId, Arc<Operation>>,
@@ -82,7 +83,14 @@ pub(crate) struct Life<'l> {
 }
 
 impl<'l> Life<'l> {
-    pub(crate) fn new(stage: &'l mut Stage, store: MemoryStore, oracle: &'l mut Oracle, scene: &'l Scene, bug: Option<Bug>) -> Self {
+    pub(crate) fn new(
+        stage: &'l mut Stage,
+        store: MemoryStore,
+        oracle: &'l mut Oracle,
+        scene: &'l Scene,
+        bug: Option<Bug>,
+        drive: &'l mut Drive,
+    ) -> Self {
         oracle.drives();
         Self {
             stage,
@@ -92,7 +100,7 @@ impl<'l> Life<'l> {
             bug,
             skew_ms: 0,
             steady: Cell::default(),
-            drive: Drive::new(bugs::limits(bug, scene.limits)),
+            drive,
             caller: Caller { token: TokenId::new(TOKEN).unwrap_or_else(|| panic!("a token")), cluster: None },
             shapes: BTreeMap::new(),
             sent: BTreeSet::new(),

@@ -20,6 +20,7 @@ use converger_core::plan::{self, Plan, Step, Verdict};
 use converger_core::policy::Circumstances;
 use converger_core::safety::{self, Judged};
 use converger_core::testing::{Rng, some_binding, some_inputs};
+use converger_engine::drive::Drive;
 use converger_engine::driver::unsettled;
 use converger_engine::schedule::OnFailure;
 use converger_store::{Filter, MemoryStore, Standing, Store as _, Write};
@@ -230,6 +231,8 @@ struct Story {
     kept: Option<Observation>,
     /// What the last plan decided about each guest.
     verdicts: Vec<(u32, Verdict)>,
+    /// What the process that is at work executes: first what it recovers, then its plan.
+    drive: Drive,
     /// What the process that is at work means to do, where that is known before its life goes on.
     intention: Option<Intention>,
 }
@@ -257,6 +260,7 @@ impl Story {
             locked: self.locked.clone(),
             kept: self.kept.clone(),
             verdicts: self.verdicts.clone(),
+            drive: self.drive.clone(),
             intention: self.intention.clone(),
             ..*self
         }
@@ -269,6 +273,7 @@ impl Story {
             stage: Some(stage),
             store,
             oracle,
+            drive: Drive::new(bugs::limits(bug, scene.limits)),
             scene: Arc::new(scene),
             rng,
             bug,
@@ -413,6 +418,7 @@ impl Story {
         let was_dark = self.stage().was_dark();
         self.store = if was_dark { self.store.lose_power() } else { self.store.crash() };
         self.oracle.begins(was_dark);
+        self.drive = Drive::new(bugs::limits(self.bug, self.scene.limits));
         let now_ms = self.stage().now_ms;
         self.oracle.begins_at(now_ms / 1000);
     }
@@ -458,9 +464,9 @@ impl Story {
             "recovery without a task"
         });
         let is_planted = matches!(self.bug, Some(Bug::ResendOnRecovery | Bug::FailOnRecovery));
-        let Self { stage, store, oracle, scene, bug, .. } = self;
+        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
-        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
+        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug, drive);
         if let Some(history) = open.iter().find(|history| is_planted && history.task.is_none()) {
             return life.planted_recovery(&history.operation);
         }
@@ -575,9 +581,9 @@ impl Story {
             operations.iter_mut().for_each(|(operation, _)| operation.source = once(operation));
         }
         let boot = Some(self.stage().uptime().boot);
-        let Self { stage, store, oracle, scene, bug, .. } = self;
+        let Self { stage, store, oracle, scene, bug, drive, .. } = self;
         let stage = stage.as_mut().unwrap_or_else(|| panic!("the stage is there"));
-        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug);
+        let mut life = Life::new(stage, store.clone(), oracle, scene, *bug, drive);
         let run = Run { id: id.clone(), environment, plan, by: "ann".into(), at_ms, boot };
         if !life.write(Write::RunStarted { run, inputs: Box::new(INPUTS.clone()) })? {
             return Ok(());
