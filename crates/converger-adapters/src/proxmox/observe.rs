@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
-use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status, Unlisted};
+use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status, TagCase, Unlisted};
 use futures_util::future::join_all;
 use thiserror::Error;
 
@@ -157,6 +157,7 @@ async fn go_on<E: Exchange>(
 ) -> Result<Taken, Unread> {
     let resources = list.map_err(|failure| failed(session, question, "the list of guests", failure))?;
     let mut reading = Reading::new(question, &before, resources);
+    reading.read_tag_case(session).await;
     reading.read_details(session).await;
     reading.prove_absences(session).await;
     let after = begun(session, question, cluster(session).await);
@@ -207,6 +208,7 @@ struct Reading<'q> {
     question: &'q Question<'q>,
     quorate: bool,
     complete: bool,
+    tag_case: Option<TagCase>,
     /// The guests of the scope that the list lacks, with why that does not mean that they are absent.
     lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
@@ -253,6 +255,7 @@ impl<'q> Reading<'q> {
             question,
             quorate: cluster.quorate,
             complete: true,
+            tag_case: None,
             lacking: BTreeMap::new(),
             nodes,
             local: cluster.local.clone(),
@@ -261,6 +264,16 @@ impl<'q> Reading<'q> {
             unusable,
             guests,
             notes,
+        }
+    }
+
+    /// The datacenter's rule for tags, where it is needed. Where it cannot be read, it is not known.
+    async fn read_tag_case<E: Exchange>(&mut self, session: &Session<E>) {
+        let scope = self.question.scope;
+        if self.question.needs.tag_case(self.guests.iter().filter(|row| scope.has(row.vmid)))
+            && let Ok(Event::TagOptions(options)) = session.call(&Command::Read(Read::TagOptions)).await
+        {
+            self.tag_case = Some(options.tag_case);
         }
     }
 
@@ -397,6 +410,7 @@ impl<'q> Reading<'q> {
             taken_at: None,
             complete,
             quorate: self.quorate,
+            tag_case: self.tag_case,
             nodes: self.nodes.into(),
             guests: self.guests.into(),
             unlisted: unlisted.collect(),

@@ -51,6 +51,8 @@ pub enum Read {
     Snapshots(GuestPath),
     /// What high availability believes of them, and whether it could fence.
     HaStatus,
+    /// The datacenter's rules for tags.
+    TagOptions,
     /// Which release a node runs, and what its clock says.
     NodeVersion(NodeName),
     NodeTime(NodeName),
@@ -250,6 +252,7 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
         Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
         Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
+        Read::TagOptions => get(&["cluster", "options"], none),
         Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
         Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         Read::TaskStatus(upid) => get(&["nodes", upid.node().as_str(), "tasks", upid.as_str(), "status"], none),
@@ -366,7 +369,8 @@ impl Read {
             | Self::User(_)
             | Self::Roles
             | Self::NextId(_)
-            | Self::HaStatus => None,
+            | Self::HaStatus
+            | Self::TagOptions => None,
         }
     }
 }

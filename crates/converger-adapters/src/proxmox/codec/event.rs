@@ -19,6 +19,7 @@ use super::config::{self, GuestConfig};
 use super::field;
 use super::ha::{self, HaStatus};
 use super::object::{Object, UniqueMap};
+use super::options::{self, OptionsRow, TagOptions};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -39,6 +40,7 @@ pub enum Event {
     User(User),
     Roles(Roles),
     Ha(HaStatus),
+    TagOptions(TagOptions),
     /// The clock of a node, seconds since 1970.
     NodeTime(u64),
     Task(TaskState),
@@ -254,6 +256,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         }),
         Read::Snapshots(_) => objects(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaStatus => objects(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
+        Read::TagOptions => required(answer).and_then(|Object(row)| tag_options(answer, &row)).map(Event::TagOptions),
         Read::NodeTime(_) => required(answer).and_then(|Object(row)| time(answer, &row)).map(Event::NodeTime),
         Read::TaskStatus(upid) => required(answer).and_then(|Object(row)| task_state(answer, upid, &row)).map(Event::Task),
         Read::Tasks { .. } => objects(answer).map(|rows: Vec<TaskRow<'_>>| Event::Tasks(rows.into_iter().filter_map(task).collect())),
@@ -542,6 +545,11 @@ fn snapshot(row: SnapshotRow<'_>) -> Option<Snapshot> {
 struct TimeRow<'a> {
     #[serde(borrow, default)]
     time: Scalar<'a>,
+}
+
+fn tag_options(answer: &HttpAnswer, row: &OptionsRow) -> Result<TagOptions, Failure> {
+    let odd = |option| Failure::malformed(Effect::None, answer.status, format!("the datacenter option `{option}` is not understood"));
+    options::tag_options(row).map_err(odd)
 }
 
 fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {

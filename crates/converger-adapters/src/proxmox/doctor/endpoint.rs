@@ -5,8 +5,8 @@ use super::gather::{EndpointSeen, Gathered, Unasked};
 use super::theirs;
 use crate::proxmox::client::{Distrust, Trust};
 use crate::proxmox::codec::{Cause, Shown, Version};
-use crate::proxmox::observe::Reason;
 use crate::proxmox::observe;
+use crate::proxmox::observe::Reason;
 use converger_core::failure::Code;
 use converger_core::moment;
 

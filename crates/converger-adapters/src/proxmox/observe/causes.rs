@@ -200,9 +200,7 @@ impl Note {
                 let text = format!("Proxmox VE {} answers, and this program knows 7, 8 and 9", Shown(&version.version));
                 Some(Self::of_all(Reason::ReleaseUnsupported, text))
             }
-            Err(failure) => {
-                Some(Self::of_all(Reason::ReleaseUnread, format!("the release of Proxmox VE could not be read: {failure}")))
-            }
+            Err(failure) => Some(Self::of_all(Reason::ReleaseUnread, format!("the release of Proxmox VE could not be read: {failure}"))),
         }
     }
 
