@@ -141,22 +141,26 @@ impl Code {
         self.entry().word
     }
 
-    /// What it is called, where these keys are in what was found.
+    /// What it is called, where these keys, or this cause, are in what was found.
     #[must_use]
     pub fn title(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
+            Self::ChangeRejected if has("tag-not-permitted") => "the datacenter does not let the token change this tag",
             Self::PromiseBroken if has("pending_restart") => "the value was written and is pending until the guest restarts",
             Self::PromiseBroken if has("pending") => "the value is still pending after the restart that was to apply it",
             code => code.entry().title,
         }
     }
 
-    /// What to do about it, where these keys are in what was found.
+    /// What to do about it, where these keys, or this cause, are in what was found.
     #[must_use]
     pub fn remedy(self, has: impl Fn(&str) -> bool) -> &'static str {
         match self {
             Self::PromiseBroken if has("pending_restart") => {
                 "Restart the guest, or declare `restart: when-needed` and apply again; until then the old value is in effect."
+            }
+            Self::ChangeRejected if has("tag-not-permitted") => {
+                "The datacenter lets only `Sys.Modify` on `/` change this tag (user tag access, registered tags): grant it to the token, allow the tag there, or declare other tags; then apply again."
             }
             Self::PromiseBroken if has("pending") => {
                 "Read the log of the guest's last start on its node, which says why Proxmox did not apply it; then apply again."

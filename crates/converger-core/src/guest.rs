@@ -196,10 +196,10 @@ fn is_label(text: &str) -> bool {
     !text.is_empty() && fits && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// A tag: lower case, as Proxmox keeps it unless the datacenter says otherwise.
+/// A tag that can be declared. Proxmox stores it in lower case unless the datacenter keeps the case of letters.
 #[must_use]
 pub fn is_tag(text: &str) -> bool {
-    is_seen_tag(text) && text.len() <= 124 && !text.contains(|own: char| own.is_ascii_uppercase())
+    is_seen_tag(text) && text.len() <= 124
 }
 
 /// A tag as Proxmox may have it: in any case of letters, and of any length. What else stands where a tag belongs may be one that only looks
@@ -335,11 +335,11 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_lower_case_words() {
-        for bad in ["", "Prod", "a;b", "a b", "-a", "é"] {
+    fn tags_are_words_in_any_case() {
+        for bad in ["", "a;b", "a b", "-a", "é"] {
             assert!(!is_tag(bad), "{bad:?}");
         }
-        for good in ["prod", "_x", "web-1", "c++", "v1.2"] {
+        for good in ["prod", "Prod", "_x", "web-1", "c++", "v1.2"] {
             assert!(is_tag(good), "{good:?}");
         }
     }

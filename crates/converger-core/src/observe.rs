@@ -53,6 +53,8 @@ pub struct Observation {
     pub complete: bool,
     /// Whether the cluster had quorum.
     pub quorate: bool,
+    /// What the datacenter does with the case of letters in tags; `None` where nobody asked or nobody answered.
+    pub tag_case: Option<TagCase>,
     /// The nodes.
     pub nodes: Box<[Node]>,
     /// The guests, in the order of their ids.
@@ -82,6 +84,32 @@ impl Scoped {
     #[must_use]
     pub fn into_observation(self) -> Observation {
         self.0
+    }
+}
+
+/// What a datacenter does with the case of letters in tags (`tag-style` in its options).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TagCase {
+    /// Tags are stored as they are written: `Web` and `web` are two tags.
+    Kept,
+    /// Tags are stored in lower case: `Web` and `web` are one tag.
+    Lowered,
+}
+
+impl TagCase {
+    /// Both rules.
+    pub const ALL: [Self; 2] = [Self::Kept, Self::Lowered];
+
+    /// Their words, in the order of [`TagCase::ALL`].
+    pub const WORDS: [&'static str; 2] = ["kept", "lowered"];
+
+    /// The word for it in artifacts.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Kept => "kept",
+            Self::Lowered => "lowered",
+        }
     }
 }
 

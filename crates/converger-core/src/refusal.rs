@@ -115,6 +115,7 @@ impl Code {
         match self {
             Self::GuestHeld if has("operation") => "an operation of this program on the guest has no end yet, or none that is known",
             Self::GuestLocked if has("lock_file") => "another process holds the guest's lock file, and Proxmox waited for it in vain",
+            Self::ConfigUnreadable if has("option") => "whether the datacenter keeps the case of letters in tags was not read",
             Self::ConfigUnreadable if has("not_understood") => "the guest's config has a value that this program does not understand",
             code => code.entry().title,
         }
@@ -131,6 +132,9 @@ impl Code {
             Self::GuestLocked if has("lock_file") => {
                 "Nothing was changed. Wait until the process ends, or find it on the node with `fuser -v` and the path in the evidence; then apply again. `qm unlock` and `pct unlock` clear a lock in the config, and there is none."
             }
+            Self::ConfigUnreadable if has("option") => {
+                "Take a reading of the environment itself, with `Sys.Audit` on `/` for the token, or declare the tags in lower case."
+            }
             Self::ConfigUnreadable if has("not_understood") => {
                 "Set the key in the evidence to a value that Proxmox documents, or take the declared fields in the evidence out of the declared state."
             }
@@ -145,7 +149,8 @@ impl Code {
     #[must_use]
     pub fn remedies(self) -> Vec<&'static str> {
         let mut all = vec![self.entry().remedy];
-        for remedy in ["by", "operation", "environment", "lock_file", "not_understood"].map(|key| self.remedy(|own| own == key)) {
+        let keys = ["by", "operation", "environment", "lock_file", "option", "not_understood"];
+        for remedy in keys.map(|key| self.remedy(|own| own == key)) {
             if !all.contains(&remedy) {
                 all.push(remedy);
             }
@@ -296,6 +301,11 @@ impl Refusal {
     /// Declared fields that cannot be compared, because these keys have values that are not understood.
     pub(crate) fn config_not_understood(fields: Vec<String>, values: Vec<String>) -> Self {
         Self::config_unreadable(fields).with("not_understood", Datum::Words(values))
+    }
+
+    /// Tags are declared with letters in upper case, and the datacenter's rule for them was not read.
+    pub(crate) fn tag_case_unread() -> Self {
+        Self::config_unreadable(vec!["tags".into()]).with("option", "tag-style")
     }
 
     pub(crate) fn guard_unread(fields: Vec<String>) -> Self {

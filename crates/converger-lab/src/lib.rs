@@ -34,6 +34,7 @@ mod guests;
 mod ha;
 mod node;
 mod on_write;
+mod options;
 mod random;
 mod respond;
 mod route;

@@ -50,6 +50,8 @@ pub struct Setting {
     pub tokens: BTreeMap<String, TokenSetting>,
     /// Who has which role where.
     pub acl: Vec<AclSetting>,
+    /// Options of the datacenter: `tag-style`, `user-tag-access`, `registered-tags`, as `datacenter.cfg` has them.
+    pub options: BTreeMap<String, String>,
     /// Pools by name.
     pub pools: BTreeMap<String, PoolSetting>,
     /// Guests under high availability (`vm:100`).
@@ -78,6 +80,7 @@ impl Default for Setting {
             roles: BTreeMap::new(),
             tokens: BTreeMap::new(),
             acl: Vec::new(),
+            options: BTreeMap::new(),
             pools: BTreeMap::new(),
             ha: BTreeMap::new(),
             new_guests: NewGuests::default(),

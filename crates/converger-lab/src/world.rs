@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::access::{Access, Tickets};
+use crate::access::{Access, Tickets, Who};
 use crate::api::StatusText;
 use crate::engine::Event;
 use crate::fault::{self, Act, Faults, RequestFault, TaskFault};
@@ -16,8 +16,10 @@ use crate::guests::Guests;
 use crate::ha::HaResources;
 use crate::node::{Node, Service};
 use crate::on_write::OnWrite;
+use crate::options::DatacenterOptions;
 use crate::random::Random;
 use crate::route;
+use crate::schema::split_list;
 use crate::sections::Sections;
 use crate::setting::{GuestSetting, Pace, Setting};
 use crate::storage::Storages;
@@ -82,6 +84,7 @@ pub struct World {
     pub(crate) ha: HaResources,
     pub(crate) firewalls: Firewalls,
     pub(crate) backup_jobs: Sections,
+    pub(crate) options: DatacenterOptions,
     pub(crate) tasks: Tasks,
     pub(crate) views: Views,
     /// No node has anything to tell before, unless something goes wrong with one, or right again.
@@ -132,6 +135,7 @@ impl World {
             ha: HaResources::default(),
             firewalls: Firewalls::default(),
             backup_jobs: Sections::default(),
+            options: DatacenterOptions::default(),
             tasks: Tasks::default(),
             views: Views::default(),
             quiet_until_ms: 0,
@@ -313,6 +317,13 @@ impl World {
     pub(crate) fn guest_on(&self, node: &str, kind: Kind, vmid: u32) -> Option<&Guest> {
         let here = |guest: &&Guest| guest.node == node && guest.kind == kind && !self.hidden.contains(&vmid);
         self.guests.get(&vmid).filter(here)
+    }
+
+    /// The tags of all guests that a caller may audit.
+    pub(crate) fn tags_seen_by(&self, who: &Who) -> BTreeSet<&str> {
+        let may_audit = self.access.on_guests(who, "VM.Audit");
+        let seen = self.visible_guests().filter(|guest| may_audit(guest.vmid));
+        seen.filter_map(|guest| guest.get("tags")).flat_map(split_list).collect()
     }
 
     /// Guests that can be seen at all.

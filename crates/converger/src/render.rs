@@ -279,7 +279,8 @@ pub(crate) fn ending(outcome: &Outcome) -> String {
 /// A cause as it was recorded, with what it rests on, what was observed then, and what to do.
 pub(crate) fn caused(word: &str, evidence: &Evidence, observed: &Evidence) -> String {
     let has = |key: &str| evidence.get(key).is_some();
-    let was_seen = |key: &str| has(key) || observed.get(key).is_some();
+    let is_cause = |word: &str| evidence.get("cause") == Some(&Fact::Text(word.into()));
+    let was_seen = |key: &str| has(key) || observed.get(key).is_some() || is_cause(key);
     let (title, remedy) = match (failure::Code::find(word), Code::find(word)) {
         (Some(code), _) => (code.title(was_seen), code.remedy(was_seen)),
         (None, Some(code)) => (code.title(has), code.remedy(has)),

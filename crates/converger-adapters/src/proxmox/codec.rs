@@ -12,6 +12,7 @@ mod event;
 mod field;
 mod ha;
 mod object;
+mod options;
 mod property;
 mod reason;
 mod request;
@@ -30,6 +31,7 @@ pub use event::{
 };
 pub use field::Unwritable;
 pub use ha::{HaResource, HaStatus};
+pub use options::TagOptions;
 pub use reason::{Cause, classify};
 pub use request::{BASE, HttpRequest, Method, percent_encode};
 pub use upid::Upid;

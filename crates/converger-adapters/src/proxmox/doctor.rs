@@ -12,6 +12,7 @@ mod guests;
 mod held;
 pub mod need;
 mod privileges;
+mod tags;
 mod token;
 
 pub use finding::{Finding, Level, Line, Part, Remedy, Where};
@@ -43,6 +44,7 @@ pub fn findings(gathered: &Gathered) -> Examined {
                 privileges.findings.into_iter().partition(|finding| finding.part != Some(Part::Request));
             grant = privileges.grant;
             findings.extend(planned);
+            findings.extend(tags::findings(gathered, answers));
             findings.extend(cluster::findings(gathered, answers));
             findings.extend(guests::findings(gathered, answers));
             findings.extend(requested);

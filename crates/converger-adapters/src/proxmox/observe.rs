@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, NodeName, Vmid};
-use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status, Unlisted};
+use converger_core::observe::{Detail, Node, Observation, ObservedGuest, Status, TagCase, Unlisted};
 use futures_util::future::join_all;
 use thiserror::Error;
 
@@ -162,6 +162,7 @@ async fn go_on<E: Exchange>(
         NodeLists::read(session, &asked, before.local.as_ref()).await
     };
     let mut reading = Reading::new(question, &before, resources, &lists);
+    reading.read_tag_case(session).await;
     reading.read_details(session).await;
     reading.prove_absences(session).await;
     let after = begun(session, question, cluster(session).await);
@@ -223,6 +224,7 @@ struct Reading<'q> {
     question: &'q Question<'q>,
     quorate: bool,
     complete: bool,
+    tag_case: Option<TagCase>,
     /// The guests of the scope that the list lacks, with why that does not mean that they are absent.
     lacking: BTreeMap<Vmid, Option<Reason>>,
     /// Sorted by name.
@@ -284,6 +286,7 @@ impl<'q> Reading<'q> {
             question,
             quorate: cluster.quorate,
             complete: true,
+            tag_case: None,
             lacking: BTreeMap::new(),
             nodes,
             local: cluster.local.clone(),
@@ -301,6 +304,16 @@ impl<'q> Reading<'q> {
         }
         reading.mark_silent_nodes();
         reading
+    }
+
+    /// The datacenter's rule for tags, where it is needed. Where it cannot be read, it is not known.
+    async fn read_tag_case<E: Exchange>(&mut self, session: &Session<E>) {
+        let scope = self.question.scope;
+        if self.question.needs.tag_case(self.guests.iter().filter(|row| scope.has(row.vmid)))
+            && let Ok(Event::TagOptions(options)) = session.call(&Command::Read(Read::TagOptions)).await
+        {
+            self.tag_case = Some(options.tag_case);
+        }
     }
 
     async fn read_details<E: Exchange>(&mut self, session: &Session<E>) {
@@ -447,6 +460,7 @@ impl<'q> Reading<'q> {
             taken_at: None,
             complete,
             quorate: self.quorate,
+            tag_case: self.tag_case,
             nodes: self.nodes.into(),
             guests: self.guests.into(),
             unlisted: unlisted.collect(),

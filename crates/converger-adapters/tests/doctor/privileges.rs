@@ -22,6 +22,30 @@ fn where_nothing_is_missing_nothing_is_said_to_be() {
 }
 
 #[test]
+fn tags_that_the_datacenter_keeps_to_itself_are_told_before_they_are_written() {
+    let declared = "  - { vmid: 100, kind: qemu, name: web, config: { tags: [Web, db] } }\n";
+    for flavour in FLAVOURS {
+        let found = |role: &str, options: &[(&str, &str)]| {
+            let mut setting = granted(flavour, &[("/", "PVEAuditor"), ("/", role)]);
+            setting.options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let bench = Bench::new(&setting);
+            let found = visit(&bench, &Visit { declared: Some(declared), scope: Some(vec![100]), ..Visit::default() });
+            let tags = found.into_iter().filter(|finding| finding.check == "tags");
+            tags.map(|finding| (finding.level, finding.found)).collect::<Vec<_>>()
+        };
+        let kept = ("tag-style", "case-sensitive=1");
+        let list = ("user-tag-access", "user-allow=list,user-allow-list=db");
+        let may = vec![(Level::Ok, "the token may set the declared tags".to_owned())];
+        assert_eq!(found("PVEVMAdmin", &[kept]), may, "{flavour:?}");
+        assert_eq!(found("Administrator", &[kept, list]), may, "{flavour:?}");
+        let denied = "the datacenter lets only `Sys.Modify` on `/` add or remove these tags: `Web`; Proxmox answers others with 403";
+        assert_eq!(found("PVEVMAdmin", &[kept, list]), [(Level::Warn, denied.to_owned())], "{flavour:?}");
+        let lowered = "the datacenter stores tags in lower case, also these: `Web`";
+        assert_eq!(found("PVEVMAdmin", &[]), [(Level::Warn, lowered.to_owned())], "{flavour:?}");
+    }
+}
+
+#[test]
 fn a_wrong_secret_is_one_finding_and_nothing_else_is_guessed() {
     for flavour in FLAVOURS {
         let bench = well(flavour);

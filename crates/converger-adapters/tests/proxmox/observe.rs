@@ -6,7 +6,7 @@ use converger_core::desired;
 use converger_core::document::Notation;
 use converger_core::guest::{Identity, Kind, RunState, Vmid};
 use converger_core::normalize::{Field, Value};
-use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
+use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status, TagCase};
 
 use crate::desk::{ALONE, Desk, Guest, cluster_of, failure, guest, raw, read, success};
 
@@ -15,7 +15,7 @@ pub(crate) fn vmid(number: u64) -> Vmid {
 }
 
 pub(crate) fn declared(state: Option<RunState>, config: bool, ids: &[u64]) -> Needs {
-    Needs::Declared(ids.iter().map(|id| (vmid(*id), Need { kind: Kind::Qemu, state, config })).collect())
+    Needs::Declared(ids.iter().map(|id| (vmid(*id), Need { kind: Kind::Qemu, state, config, tags: false })).collect())
 }
 
 pub(crate) fn find(taken: &Taken, number: u64) -> &ObservedGuest {
@@ -50,7 +50,7 @@ fn only_guests_that_are_to_change_or_whose_config_is_managed_are_read_one_by_one
         Needs::Declared(needs) => needs,
         Needs::Everything => unreachable!("declared"),
     };
-    needs.insert(vmid(200), Need { kind: Kind::Qemu, state: None, config: true });
+    needs.insert(vmid(200), Need { kind: Kind::Qemu, state: None, config: true, tags: false });
     let taken = read(&desk, &[100, 101, 200], &Needs::Declared(needs), None).expect("a reading");
     let requests = desk.requests();
     let mut singly: Vec<&str> = requests.iter().filter_map(|path| path.strip_prefix("GET /api2/extjs/nodes/")).collect();
@@ -67,8 +67,8 @@ fn needs_follow_from_the_declared_state() {
                 - {vmid: 101, kind: lxc, name: b, config: {tags: [x]}}\n  - {vmid: 102, kind: qemu, identity: {ctime: 5}}\n";
     let desired = desired::parse(text.as_bytes(), Notation::Yaml).expect("parsed");
     let Needs::Declared(needs) = Needs::of(&desired) else { panic!("declared") };
-    assert_eq!(needs[&vmid(100)], Need { kind: Kind::Qemu, state: Some(RunState::Running), config: false });
-    assert_eq!(needs[&vmid(101)], Need { kind: Kind::Lxc, state: None, config: true });
+    assert_eq!(needs[&vmid(100)], Need { kind: Kind::Qemu, state: Some(RunState::Running), config: false, tags: false });
+    assert_eq!(needs[&vmid(101)], Need { kind: Kind::Lxc, state: None, config: true, tags: true });
     assert!(needs[&vmid(102)].config);
 }
 
@@ -485,6 +485,31 @@ fn rows_that_nobody_can_have_do_not_hide_others() {
     let taken = read(&desk, &[100, 101], &declared(None, false, &[100, 101]), None).expect("a reading");
     assert_eq!(cause(&taken, 100), "node-offline", "its node is no member of the cluster");
     assert!(!taken.observation.complete, "what is listed in a way that is not understood is not missing");
+}
+
+#[test]
+fn the_rule_for_tags_is_read_once_and_only_where_tags_are_declared() {
+    let with_tags = |tags| match declared(None, true, &[100]) {
+        Needs::Declared(needs) => Needs::Declared(needs.into_iter().map(|(vmid, need)| (vmid, Need { tags, ..need })).collect()),
+        needs => needs,
+    };
+    let asked = |desk: &Desk| desk.requests().iter().filter(|path| path.ends_with("/cluster/options")).count();
+    for (answer, needs, expected) in [
+        (success(r#"{"tag-style":{"case-sensitive":1}}"#), with_tags(true), (Some(TagCase::Kept), 1)),
+        (success("{}"), with_tags(true), (Some(TagCase::Lowered), 1)),
+        (success(r#"{"tag-style":{"case-sensitive":"odd"}}"#), with_tags(true), (None, 1)),
+        (failure("\"403\"", "Permission check failed"), with_tags(true), (None, 1)),
+        (success("{}"), with_tags(false), (None, 0)),
+        (success("{}"), Needs::Everything, (None, 0)),
+    ] {
+        let desk = three().instead("cluster/options", vec![answer]);
+        let taken = read(&desk, &[100], &needs, None).expect("a reading");
+        assert_eq!((taken.observation.tag_case, asked(&desk)), expected, "{needs:?}");
+    }
+    let listed = guest(100, "n1").listed.map(|row| row.replace(r#""template":0"#, r#""template":0,"tags":"web""#));
+    let desk = Desk::with(ALONE, [(100, Guest { listed, ..guest(100, "n1") })]).instead("cluster/options", vec![success("{}")]);
+    let taken = read(&desk, &[100], &Needs::Everything, None).expect("a reading");
+    assert_eq!((taken.observation.tag_case, asked(&desk)), (Some(TagCase::Lowered), 1), "all is read, and a guest has tags");
 }
 
 #[test]

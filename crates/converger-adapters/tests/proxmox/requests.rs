@@ -47,6 +47,7 @@ fn reads() -> Vec<Read> {
         Read::Roles,
         Read::NextId(vmid),
         Read::HaStatus,
+        Read::TagOptions,
         Read::NodeVersion(node("n1")),
         Read::NodeTime(node("n1")),
         Read::TaskStatus(upid),

@@ -24,6 +24,7 @@ fn commands() -> Vec<Command> {
         Read::User(UserId::new("svc@pve").expect("an id")),
         Read::Roles,
         Read::HaStatus,
+        Read::TagOptions,
         Read::NodeTime(NodeName::new("n1").expect("a name")),
         Read::NextId(Vmid::new(100).expect("an id")),
         Read::TaskStatus(upid),
@@ -98,8 +99,8 @@ fn a_damaged_list_never_makes_a_guest_run_or_vanish() {
 fn g16_texts_of_others_stay_in_their_fields() {
     for hostile in HOSTILE {
         let name = serde_json::to_string(hostile).expect("JSON");
-        // Where tags are none, the guest is unknown already and is not asked for.
-        for (tags, requests) in [(name.as_str(), 3..7), ("\"\"", 6..7)] {
+        // Where tags are none, the guest is unknown already and is not asked for; where there are some, the rule for tags is.
+        for (tags, requests) in [(name.as_str(), 3..8), ("\"\"", 6..7)] {
             let row = format!(
                 r#"{{"vmid":100,"type":"qemu","node":"n1","status":"stopped","name":{name},"template":0,"lock":{name},"tags":{tags}}}"#
             );

@@ -15,7 +15,7 @@ use crate::desired::{self, DesiredGuest, Restart, Scope, Stop};
 use crate::document::{Notation, yaml_comment, yaml_lines, yaml_text};
 use crate::guest::{GuestName, Identity, Kind, Vmid};
 use crate::normalize::{Boot, Field, Role, Rule, Startup, TABLE, Value, is_met, read_with};
-use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen};
+use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, TagCase};
 use crate::plan::{self, Verdict};
 use crate::policy::{HOLD_TAG, Rules};
 use crate::refusal::Refusal;
@@ -124,7 +124,7 @@ fn adopt(vmid: Vmid, observation: &Scoped) -> Result<(Adopted, String), Vec<Refu
         Seen::Present(row, state) => (row, state),
     };
     let Whole { name, identity, pending, values } = whole(row, observation)?;
-    let mut draft = Draft::new(row);
+    let mut draft = Draft::new(row, observation.tag_case);
     match GuestName::new(name) {
         Some(_) => draft.line(&format!("name: {}", yaml_text(name))),
         None if has_marks(&identity) => draft.leave_out("name", "it cannot be declared; the birth marks tell the guest apart".into()),
@@ -214,12 +214,13 @@ fn unmanaged_state(row: &ObservedGuest) -> Option<String> {
 /// The lines of one guest as they grow.
 struct Draft {
     text: String,
+    tag_case: Option<TagCase>,
     left_out: Vec<LeftOut>,
 }
 
 impl Draft {
-    fn new(row: &ObservedGuest) -> Self {
-        Self { text: format!("  - vmid: {}\n    kind: {}\n", row.vmid, row.kind), left_out: Vec::new() }
+    fn new(row: &ObservedGuest, tag_case: Option<TagCase>) -> Self {
+        Self { text: format!("  - vmid: {}\n    kind: {}\n", row.vmid, row.kind), tag_case, left_out: Vec::new() }
     }
 
     fn line(&mut self, line: &str) {
@@ -263,6 +264,9 @@ impl Draft {
 
     /// Whether these lines of config can be declared, and the last of them says what was seen.
     fn check(&self, rule: &Rule, value: &Value, lines: &str) -> Result<(), String> {
+        if self.tag_case.is_none() && matches!(value, Value::Tags(tags) if tags.has_upper_case()) {
+            return Err("the datacenter's rule for the case of letters in tags was not read".into());
+        }
         if matches!(value, Value::Tags(tags) if tags.has(HOLD_TAG)) {
             return Err(format!("`{HOLD_TAG}` is among them, and would be put back once somebody takes it away"));
         }

@@ -235,8 +235,7 @@ fn tags<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Words>, 
         }
         if !is_tag(&tag) {
             let fault = Diagnostic::new(span, format!("{} is not a tag", quoted(&tag)));
-            return reader
-                .report(fault.help("tags are lower-case letters, digits, `_`, `-`, `+` and `.`; Proxmox keeps them in lower case"));
+            return reader.report(fault.help("tags are letters, digits, `_`, `-`, `+` and `.`, at most 124 of them"));
         }
         if tags.iter().any(|own| **own == *tag) {
             return reader.report(Diagnostic::new(span, format!("the tag `{tag}` is given twice")));

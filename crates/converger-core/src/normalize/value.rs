@@ -72,6 +72,18 @@ impl Words {
         self.0.is_empty()
     }
 
+    /// The same words in lower case.
+    #[must_use]
+    pub fn lowered(&self) -> Self {
+        Self::new(self.iter().map(|word| word.to_ascii_lowercase().into_boxed_str()).collect())
+    }
+
+    /// Whether a word has a letter in upper case.
+    #[must_use]
+    pub fn has_upper_case(&self) -> bool {
+        self.iter().any(|word| word.contains(|letter: char| letter.is_ascii_uppercase()))
+    }
+
     /// Whether this word is among them, in any case of letters.
     #[must_use]
     pub fn has(&self, word: &str) -> bool {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use super::{ObservedGuest, Status};
 use crate::desired::Desired;
 use crate::guest::{Kind, RunState, Vmid};
+use crate::normalize::Field;
 
 /// What a reading is for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,8 @@ pub struct Need {
     pub state: Option<RunState>,
     /// Whether config or birth marks are declared, for which the guest's own config is needed.
     pub config: bool,
+    /// Whether tags are declared, for which the datacenter's rule for them is needed.
+    pub tags: bool,
 }
 
 /// What is read of a guest beyond the list.
@@ -50,10 +53,20 @@ impl Needs {
             guests
                 .map(|guest| {
                     let config = !guest.config.is_empty() || guest.identity.is_some();
-                    (guest.vmid, Need { kind: guest.kind, state: guest.state, config })
+                    let tags = guest.config.iter().any(|setting| setting.field == Field::Tags);
+                    (guest.vmid, Need { kind: guest.kind, state: guest.state, config, tags })
                 })
                 .collect(),
         )
+    }
+
+    /// Whether the datacenter's rule for tags is needed: where tags are declared, or where all is read and a guest has some.
+    #[must_use]
+    pub fn tag_case<'r>(&self, mut in_scope: impl Iterator<Item = &'r ObservedGuest>) -> bool {
+        match self {
+            Self::Declared(needs) => needs.values().any(|need| need.tags),
+            Self::Everything => in_scope.any(|row| row.tags.as_ref().read().is_some_and(|tags| !tags.is_empty())),
+        }
     }
 
     /// What to read of a guest in scope that the lists show like this.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, Unlisted, note, unlisted};
+use super::{Config, Ha, Node, Note, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, TagCase, Unlisted, note, unlisted};
 use crate::artifact::INTEGER_MAX;
 use crate::document::{Decode, Diagnostic, Diagnostics, Next, Notation, Reader, Seen, Source, Span, Stop as End, decode, quoted};
 use crate::guest::{EnvironmentName, Kind, NodeName, RunState, Vmid, is_seen_tag};
@@ -10,8 +10,8 @@ use crate::marks::{self, Marks};
 use crate::moment;
 use crate::normalize::{Boot, Features, Field, Shape, Startup, Value, Words, rule_of};
 
-const KEYS: [&str; 11] =
-    ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted"];
+const KEYS: [&str; 12] =
+    ["schema", "environment", "source", "taken_at", "complete", "quorate", "nodes", "guests", "unmanaged", "notes", "unlisted", "tag_case"];
 const REQUIRED: [usize; 6] = [0, 1, 4, 5, 6, 7];
 const NODE_KEYS: [&str; 2] = ["name", "online"];
 const GUEST_KEYS: [&str; 21] = [
@@ -52,6 +52,7 @@ pub(super) fn parse(bytes: &[u8], notation: Notation) -> Result<Observation, Dia
         taken_at: draft.taken_at,
         complete,
         quorate,
+        tag_case: draft.tag_case,
         nodes: draft.nodes.into_iter().map(|(node, _)| node).collect(),
         guests: draft.guests.into(),
         unlisted: draft.unlisted.into_iter().map(|(own, _)| own).collect(),
@@ -67,6 +68,7 @@ struct Draft {
     taken_at: Option<Box<str>>,
     complete: Option<bool>,
     quorate: Option<bool>,
+    tag_case: Option<TagCase>,
     nodes: Vec<(Node, Span)>,
     guests: Vec<ObservedGuest>,
     unlisted: Vec<(Unlisted, Span)>,
@@ -94,6 +96,7 @@ impl Decode<Draft> for File {
             6 => reader.items("`nodes`", |reader| node(reader, &mut draft.nodes)).map(|_| ()),
             7 => reader.items("`guests`", |reader| guest(reader, &mut draft.guests, &mut scratch)).map(|_| ()),
             9 => reader.items("`notes`", |reader| note::read(reader, &mut draft.notes)).map(|_| ()),
+            11 => tag_case(reader).map(|case| draft.tag_case = case),
             10 => reader.items("`unlisted`", |reader| unlisted::read(reader, &mut draft.unlisted)).map(|_| ()),
             _ => reader.integer("`unmanaged`", 0, INTEGER_MAX).map(|count| draft.unmanaged = count.map_or(0, |(count, _)| count)),
         })?;
@@ -137,6 +140,11 @@ fn taken_at<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<Box<
         return Ok(Some(found.into()));
     }
     reader.refuse(Diagnostic::new(span, format!("{} is not a time", quoted(&found))).help("write it as 2026-11-15T12:00:00Z, in UTC"))
+}
+
+fn tag_case<'t, S: Source<'t>>(reader: &mut Reader<'t, S>) -> Result<Option<TagCase>, End> {
+    let word = reader.word("`tag_case`", &TagCase::WORDS)?;
+    Ok(word.and_then(|(index, _)| TagCase::ALL.get(index).copied()))
 }
 
 fn node<'t, S: Source<'t>>(reader: &mut Reader<'t, S>, nodes: &mut Vec<(Node, Span)>) -> Result<(), End> {

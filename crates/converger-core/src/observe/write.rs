@@ -5,7 +5,7 @@
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::{Config, Ha, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status};
+use super::{Config, Ha, Observation, ObservedGuest, Pending, Reading, SCHEMA, Status, TagCase};
 use crate::guest::NodeName;
 use crate::normalize::Field;
 
@@ -27,6 +27,7 @@ impl Serialize for Observation {
         if let Some(source) = &self.source {
             map.serialize_entry("source", source)?;
         }
+        entry_some(&mut map, "tag_case", self.tag_case.map(TagCase::word).as_ref())?;
         if let Some(taken_at) = &self.taken_at {
             map.serialize_entry("taken_at", taken_at)?;
         }
@@ -47,6 +48,7 @@ impl Serialize for InScope<'_> {
         map.serialize_entry("nodes", &Nodes(self.0, Part::InScope))?;
         map.serialize_entry("quorate", &self.0.quorate)?;
         map.serialize_entry("schema", SCHEMA)?;
+        entry_some(&mut map, "tag_case", self.0.tag_case.map(TagCase::word).as_ref())?;
         unlisted(&mut map, self.0)?;
         map.end()
     }

@@ -1,11 +1,13 @@
 //! The difference between declared config and the values in effect, with what already waits for a restart.
 
+use std::borrow::Cow;
+
 use super::{Awaited, Step};
 use crate::action::{Change, FieldChange};
 use crate::desired::{DesiredGuest, Setting};
 use crate::guest::{Kind, RunState};
 use crate::normalize::{self, Context, Effect, Field, Role, Rule, Value};
-use crate::observe::{Config, ObservedGuest, Pending, Reading};
+use crate::observe::{Config, ObservedGuest, Pending, Reading, TagCase};
 use crate::refusal::Refusal;
 
 /// How the declared config of one guest stands. Looking at it allocates nothing; only [`Drift::changes`] does.
@@ -14,6 +16,7 @@ pub(super) struct Drift<'p> {
     row: &'p ObservedGuest,
     state: RunState,
     context: Context,
+    tag_case: Option<TagCase>,
     found: Found,
 }
 
@@ -36,12 +39,12 @@ enum Standing {
     Differs,
 }
 
-pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: RunState) -> Drift<'p> {
+pub(super) fn drift<'p>(guest: &'p DesiredGuest, row: &'p ObservedGuest, state: RunState, tag_case: Option<TagCase>) -> Drift<'p> {
     let context = match &row.config {
         Reading::Read(config) if !guest.config.is_empty() => config.context(),
         _ => Context { memory_hotplug: false },
     };
-    let mut drift = Drift { guest, row, state, context, found: Found::default() };
+    let mut drift = Drift { guest, row, state, context, tag_case, found: Found::default() };
     for setting in &guest.config {
         match drift.standing(setting) {
             Standing::InEffect => {}
@@ -76,7 +79,7 @@ impl<'p> Drift<'p> {
         changes.extend(differing.map(|setting| FieldChange {
             field: setting.field,
             before: self.before(setting.field),
-            after: setting.wanted.clone(),
+            after: self.wanted(setting).into_owned(),
             pending: self.pending(setting.field).map(|value| value.cloned()),
             effect: self.effect(setting),
         }));
@@ -97,7 +100,8 @@ impl<'p> Drift<'p> {
     fn standing(&self, setting: &Setting) -> Standing {
         // A field without a line in the table cannot be declared; if it were, it would never be as declared.
         let Some(rule) = self.rule(setting.field) else { return Standing::Differs };
-        let is_met = |observed: Option<&Value>| normalize::is_met(rule, setting.wanted.as_ref(), observed);
+        let wanted = self.wanted(setting);
+        let is_met = |observed: Option<&Value>| normalize::is_met(rule, wanted.as_ref().as_ref(), observed);
         let in_effect = self.is_in_effect(rule, setting);
         match self.pending(setting.field) {
             None if in_effect => Standing::InEffect,
@@ -110,10 +114,21 @@ impl<'p> Drift<'p> {
         }
     }
 
+    /// The declared value as Proxmox stores it: a datacenter that does not keep the case of letters stores tags in lower case.
+    fn wanted(&self, setting: &'p Setting) -> Cow<'p, Option<Value>> {
+        match (&setting.wanted, self.tag_case) {
+            (Some(Value::Tags(tags)), Some(TagCase::Lowered)) if tags.has_upper_case() => Cow::Owned(Some(Value::Tags(tags.lowered()))),
+            (wanted, _) => Cow::Borrowed(wanted),
+        }
+    }
+
     /// Tags are read with the guest and not with its config.
     fn is_in_effect(&self, rule: &Rule, setting: &Setting) -> bool {
         match (setting.field, setting.wanted.as_ref(), &self.row.tags) {
-            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => wanted == tags,
+            (Field::Tags, Some(Value::Tags(wanted)), Reading::Read(tags)) => match self.tag_case {
+                Some(TagCase::Lowered) => wanted.lowered() == tags.lowered(),
+                Some(TagCase::Kept) | None => wanted == tags,
+            },
             (Field::Tags, None, Reading::Read(tags)) => tags.is_empty(),
             (_, wanted, _) => normalize::is_met(rule, wanted, self.current(setting.field)),
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::config::{self, Drift};
 use super::{Reason, Step, Verdict};
 use crate::action::Change;
-use crate::desired::{DesiredGuest, Restart, Stop};
+use crate::desired::{DesiredGuest, Restart, Setting, Stop};
 use crate::guest::{Kind, RunState};
-use crate::normalize::{self, Field};
+use crate::normalize::{self, Field, Value};
 use crate::observe::{ObservedGuest, Pending, Reading, Scoped, Seen, Status};
 use crate::policy::{Grip, HOLD_TAG, Own, Rules};
 use crate::refusal::Refusal;
@@ -21,7 +21,7 @@ pub(super) fn verdict(guest: &DesiredGuest, listed: Option<&ObservedGuest>, obse
     if let Some(refusals) = unfit(guest, row, observation) {
         return Verdict::Refused(refusals);
     }
-    let drift = config::drift(guest, row, state);
+    let drift = config::drift(guest, row, state, observation.tag_case);
     let steps = steps(guest, state, &drift);
     if steps.is_empty() {
         return Verdict::Converged { pending_restart: drift.waits() };
@@ -78,7 +78,10 @@ fn not_readable(guest: &DesiredGuest, row: &ObservedGuest, observation: &Scoped)
         // An observer that names no node has not seen one answer.
         None => Some(Refusal::node_offline("not listed")),
     };
-    let config = unread_fields(guest, row).map(Refusal::config_unreadable).or_else(|| not_understood(guest, row));
+    let config = unread_fields(guest, row)
+        .map(Refusal::config_unreadable)
+        .or_else(|| not_understood(guest, row))
+        .or_else(|| tag_case_unread(guest, observation));
     if node.is_none() && config.is_none() { None } else { Some(node.into_iter().chain(config).collect()) }
 }
 
@@ -92,6 +95,12 @@ fn unread_fields(guest: &DesiredGuest, row: &ObservedGuest) -> Option<Vec<String
         return None;
     }
     Some(guest.config.iter().filter(|setting| is_unread(setting.field)).map(|setting| setting.field.word().to_owned()).collect())
+}
+
+/// Whether `Web` is stored as it is declared, or as `web`, is for the datacenter to say. Tags in lower case are stored as they are.
+fn tag_case_unread(guest: &DesiredGuest, observation: &Scoped) -> Option<Refusal> {
+    let is_open = |setting: &Setting| matches!(&setting.wanted, Some(Value::Tags(tags)) if tags.has_upper_case());
+    (observation.tag_case.is_none() && guest.config.iter().any(is_open)).then(Refusal::tag_case_unread)
 }
 
 /// Declared fields that have a value which is not understood, or which are decided together with such a value.

@@ -55,7 +55,7 @@ impl Case<'_> {
         let status = matches!(row.status, Status::Known(state) if self.steps.first().is_some_and(|step| step.from == state));
         let guards = row.lock.is_read() && row.ha.is_read() && row.template.is_read() && row.protection.is_read();
         let values = row.tags.is_read() && row.pending.is_read() && (row.config.is_read() || !self.writes_config());
-        let values = values && !self.writes_not_understood(row);
+        let values = values && !self.writes_not_understood(row) && !self.writes_tags_of_unknown_case();
         reading && online && status && guards && values && self.is_the_declared_one(row)
     }
 
@@ -77,6 +77,12 @@ impl Case<'_> {
     fn writes_not_understood(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(config) = &row.config else { return false };
         self.writes().flatten().any(|change| config.not_understood(change.field).is_some())
+    }
+
+    /// Whether a step writes tags of which nobody knows how they will be stored.
+    fn writes_tags_of_unknown_case(&self) -> bool {
+        let is_open = |value: &Option<Value>| matches!(value, Some(Value::Tags(tags)) if tags.has_upper_case());
+        self.observation.tag_case.is_none() && self.writes().flatten().any(|change| is_open(&change.after))
     }
 
     fn writes(&self) -> impl Iterator<Item = &[FieldChange]> {
@@ -284,6 +290,15 @@ mod tests {
         check(&seen("not_understood", json!({ "cores": "many" })), set_cores(), &["G1"]);
         check(&seen("not_understood", json!({ "boot": " " })), set_cores(), &[]);
         check(&seen("not_understood", json!({ "cores": "many" })), Change::Start, &[]);
+    }
+
+    #[test]
+    fn g1_a_forged_write_of_tags_that_may_be_stored_otherwise_is_found() {
+        check(&world(), set_tags(&["Edge"]), &["G1"]);
+        check(&world(), set_tags(&["edge"]), &[]);
+        for case in ["kept", "lowered"] {
+            check(&read_as("tag_case", json!(case)), set_tags(&["Edge"]), &[]);
+        }
     }
 
     #[test]

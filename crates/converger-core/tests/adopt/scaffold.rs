@@ -201,7 +201,8 @@ fn what_desired_yaml_cannot_say_is_left_out_in_the_words_of_the_parser() {
     ] {
         check_left_out(&json!({ "config": config }), key, &format!("it cannot be declared ({reason})"));
     }
-    check_left_out(&json!({ "tags": ["Web"] }), "tags", "it cannot be declared (`Web` is not a tag)");
+    let unread = "the datacenter's rule for the case of letters in tags was not read";
+    check_left_out(&json!({ "tags": ["Web"] }), "tags", unread);
 }
 
 #[test]

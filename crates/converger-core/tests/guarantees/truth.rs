@@ -92,6 +92,34 @@ fn g1_a_value_that_is_not_understood_refuses_only_what_is_decided_by_it() {
 }
 
 #[test]
+fn g1_tags_are_compared_as_the_datacenter_stores_them() {
+    let world = |case: Option<&str>, declared: &[&str], found: &[&str]| {
+        let guest = guest(100, "web", json!({ "config": { "tags": declared } }));
+        let mut world = scene(json!([guest]), json!([merged(seen(json!({})), json!({ "tags": found }))]));
+        if let Some(case) = case {
+            world.observation["tag_case"] = json!(case);
+        }
+        world
+    };
+    for (case, declared, found, expected) in [
+        (Some("kept"), ["Bar", "Foo"], ["Bar", "Foo"], "converged"),
+        (Some("kept"), ["Bar", "Foo"], ["bar", "foo"], "steps: config.set"),
+        (Some("kept"), ["bar", "foo"], ["Bar", "Foo"], "steps: config.set"),
+        (Some("lowered"), ["Bar", "Foo"], ["bar", "foo"], "converged"),
+        (Some("lowered"), ["bar", "foo"], ["Bar", "Foo"], "converged"),
+        (Some("lowered"), ["Bar", "Foo"], ["bar", "web"], "steps: config.set"),
+        (None, ["bar", "foo"], ["bar", "foo"], "converged"),
+        (None, ["bar", "foo"], ["Bar", "Foo"], "steps: config.set"),
+        (None, ["Bar", "foo"], ["Bar", "foo"], "refused: config-unreadable"),
+    ] {
+        check(&world(case, &declared, &found), 100, expected);
+    }
+    let body = crate::plan(&world(Some("lowered"), &["Bar", "Foo"], &["bar", "web"]));
+    let fields = &body["guests"][0]["steps"][0]["fields"];
+    assert!(fields.to_string().contains(r#"["bar","foo"]"#), "it is written as it will be stored: {body:#}");
+}
+
+#[test]
 fn g1_a_pinned_guest_whose_marks_were_not_read_gets_no_step() {
     let pinned = merged(wanted(), json!({ "identity": { "uuid": "1C0D6F6E-5a0e-4a55-9d3c-2f9a3c7b1e10" } }));
     check(&scene(json!([pinned]), json!([seen(json!({}))])), 100, BOTH_STEPS);

@@ -4,6 +4,7 @@
 //! be old.
 
 mod ha;
+mod options;
 
 use serde_json::{Value, json};
 
@@ -21,6 +22,8 @@ pub(super) const ROUTES: &[Route] = &[
     ("GET", "/cluster/status", status),
     ("GET", "/cluster/nextid", nextid),
     ("GET", "/cluster/tasks", tasks),
+    ("GET", "/cluster/options", options::read),
+    ("PUT", "/cluster/options", options::update),
     ("GET", "/cluster/ha/resources", ha::list),
     ("POST", "/cluster/ha/resources", ha::create),
     ("GET", "/cluster/ha/resources/{sid}", ha::read),
@@ -45,7 +48,7 @@ pub(super) const ROUTES: &[Route] = &[
 ];
 
 fn index(_: &mut World, _: &Call) -> Result<Data, Fail> {
-    Ok(super::nodes::subdirs(&["resources", "status", "tasks", "nextid", "ha"]))
+    Ok(super::nodes::subdirs(&["resources", "status", "tasks", "nextid", "ha", "options"]))
 }
 
 /// Write a guest's row as JSON, as `view` knows it. There can be ten thousand, so what does not change between two rounds of

@@ -42,6 +42,9 @@ pub(crate) fn build(setting: &Setting) -> Result<World, String> {
     nodes(&mut world, setting)?;
     storages(&mut world, setting);
     people(&mut world, setting)?;
+    for (key, value) in &setting.options {
+        world.options.set(key, value).map_err(|text| format!("option `{}`: {}", key.escape_debug(), text.escape_debug()))?;
+    }
     for guest in &setting.guests {
         add_guest(&mut world, guest)?;
     }

@@ -56,7 +56,7 @@ fn known_keys(world: &World, update: &Update) -> Result<(), Fail> {
 fn written(world: &mut World, key: &str, value: &str) -> String {
     let flavour = world.flavour;
     match key {
-        "tags" => normal::tags(value),
+        "tags" => normal::tags(&world.options, value),
         "description" => value.trim_end().to_owned(),
         "nameserver" | "searchdomain" => normal::spaced(value),
         "cpuunits" => normal::cpu_units(value),

@@ -3,10 +3,9 @@
 //!
 //! What never enters here: keys that are kept as they were sent; most are.
 
-use std::collections::BTreeSet;
-
 use crate::flavour::Flavour;
 use crate::guest::{Kind, drive};
+use crate::options::DatacenterOptions;
 use crate::random::Random;
 use crate::schema::property::{self, Properties};
 use crate::schema::{config_key, split_list};
@@ -35,10 +34,9 @@ fn parsed(kind: Kind, key: &str, value: &str, flavour: Flavour) -> Option<Proper
     property::parse(&shape.sub, value, key).ok()
 }
 
-/// Lower case, sorted, each once, joined by semicolons. No tag at all reads back as one blank.
-pub(crate) fn tags(value: &str) -> String {
-    let tags: BTreeSet<String> = split_list(value).map(str::to_ascii_lowercase).collect();
-    kept(&tags.into_iter().collect::<Vec<_>>().join(";"))
+/// As the datacenter stores tags: in lower case unless it keeps their case. No tag at all reads back as one blank.
+pub(crate) fn tags(options: &DatacenterOptions, value: &str) -> String {
+    kept(&options.stored_tags(value))
 }
 
 /// Any value that is empty in the file reads back as one blank.
@@ -69,8 +67,11 @@ mod tests {
 
     #[test]
     fn tags_are_sorted_lowered_and_deduplicated() {
-        assert_eq!(tags("Zed, alpha;beta Alpha"), "alpha;beta;zed");
-        assert_eq!(tags(""), " ");
+        let mut options = DatacenterOptions::default();
+        assert_eq!(tags(&options, "Zed, alpha;beta Alpha"), "alpha;beta;zed");
+        assert_eq!(tags(&options, ""), " ");
+        options.set("tag-style", "case-sensitive=1").expect("an option");
+        assert_eq!(tags(&options, "Zed, alpha;beta Alpha"), "Alpha;Zed;alpha;beta");
     }
 
     #[test]

@@ -180,7 +180,7 @@ fn set(world: &mut World, update: &Update, key: &str, value: &str, touched: &mut
     touched.push(key.to_owned());
     let value = match key {
         "boot" => boot(world, update, value)?,
-        "tags" => normal::tags(value),
+        "tags" => normal::tags(&world.options, value),
         "description" => value.trim_end().to_owned(),
         "cipassword" => hashed(value),
         _ if is_disk_key(Kind::Qemu, key) => disk(world, vmid, key, value)?,

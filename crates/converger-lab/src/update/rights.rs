@@ -2,10 +2,12 @@
 //!
 //! What never enters here: whether a value is good.
 
+use std::collections::BTreeSet;
+
 use crate::api::Call;
 use crate::guest::{Kind, drive::Drive, is_card_key, is_disk_key, is_unused_key};
 use crate::respond::Fail;
-use crate::schema::split_number;
+use crate::schema::{split_list, split_number};
 use crate::world::World;
 
 use super::Update;
@@ -47,7 +49,27 @@ pub(super) fn check(world: &World, call: &Call, update: &Update) -> Result<(), F
             Kind::Lxc => lxc(world, call, update.vmid, key, value)?,
         }
     }
+    if update.deletes.iter().any(|key| key == "tags") {
+        tags(world, call, update.vmid, "")?;
+    }
+    if let Some((_, value)) = update.sets.iter().find(|(key, _)| key == "tags") {
+        tags(world, call, update.vmid, value)?;
+    }
     update.sets.iter().try_for_each(|(key, value)| resources(world, call, update.kind, key, value))
+}
+
+/// Each tag that comes or goes must be one that the datacenter allows to everybody, unless the caller has `Sys.Modify` on `/`.
+fn tags(world: &World, call: &Call, vmid: u32, new: &str) -> Result<(), Fail> {
+    if world.access.has(&call.who, "/", "Sys.Modify") {
+        return Ok(());
+    }
+    let old = world.guests.get(&vmid).and_then(|guest| guest.get("tags")).unwrap_or_default();
+    let (old, new): (BTreeSet<&str>, BTreeSet<&str>) = (split_list(old).collect(), split_list(new).collect());
+    let seen = world.tags_seen_by(&call.who);
+    match old.symmetric_difference(&new).find(|tag| !world.options.allows(tag, &seen)) {
+        Some(tag) => Err(Fail::Denied(format!("/, Sys.Modify for modifying tag '{tag}'"))),
+        None => Ok(()),
+    }
 }
 
 /// A new disk needs space on its storage, and since 8 a card needs the use of its bridge.

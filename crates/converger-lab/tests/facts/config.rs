@@ -17,6 +17,65 @@ fn waits(lab: &mut Lab) -> Vec<String> {
 }
 
 #[test]
+fn a_guest_without_disk_and_card_has_a_blank_boot_order() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.done("POST", "/nodes/pve1/qemu", "vmid=150&name=bare");
+        assert_eq!(lab.get("/nodes/pve1/qemu/150/config")["boot"], " ");
+        lab.done("POST", "/nodes/pve1/qemu", "vmid=151&name=wired&net0=virtio%2Cbridge%3Dvmbr0");
+        assert_eq!(lab.get("/nodes/pve1/qemu/151/config")["boot"], "order=net0");
+    });
+}
+
+const TEAM: &str = "
+nodes: { pve1: {} }
+users: { ops@pve: {} }
+tokens: { 'ops@pve!t': { secret: s, full: true }, root@pam!t: { secret: s, full: true } }
+acl: [{ path: /, role: PVEAuditor, user: ops@pve }, { path: /, role: PVEVMAdmin, user: ops@pve }]
+guests: [{ vmid: 100, kind: qemu, node: pve1, name: web, config: { tags: prod } }]
+";
+
+#[test]
+fn a_datacenter_keeps_the_case_of_tags_where_it_says_so() {
+    in_every_release(|| {
+        let mut lab = Lab::new(SMALL);
+        lab.done("PUT", CONFIG, "tags=Foo%3BBar");
+        assert_eq!(lab.get(CONFIG)["tags"], "bar;foo");
+        lab.done("PUT", "/cluster/options", "tag-style=case-sensitive%3D1");
+        assert_eq!(lab.get("/cluster/options")["tag-style"]["case-sensitive"], 1);
+        lab.done("PUT", CONFIG, "tags=Foo%3BBar");
+        assert_eq!(lab.get(CONFIG)["tags"], "Bar;Foo");
+        lab.done("PUT", "/cluster/options", "delete=tag-style");
+        assert!(lab.get("/cluster/options").get("tag-style").is_none());
+    });
+}
+
+#[test]
+fn tags_that_the_datacenter_does_not_give_to_users_need_sys_modify() {
+    in_every_release(|| {
+        for (access, tags, denied) in [
+            ("free", "web", None),
+            ("none", "prod%3Bweb", Some("web")),
+            ("none", "prod", None),
+            ("list%2Cuser-allow-list%3Dweb%3Bdb", "prod%3Bweb", None),
+            ("list%2Cuser-allow-list%3Ddb", "prod%3Bweb", Some("web")),
+            ("existing", "prod", None),
+            ("existing", "prod%3Bnew", Some("new")),
+            ("list", "", Some("prod")),
+        ] {
+            let mut lab = Lab::new(TEAM).by("root@pam!t=s");
+            lab.done("PUT", "/cluster/options", &format!("user-tag-access=user-allow%3D{access}"));
+            let mut lab = lab.by("ops@pve!t=s");
+            let answer = lab.ask("PUT", CONFIG, &format!("tags={tags}"));
+            let expected = denied
+                .map_or((200, "OK".to_owned()), |tag| (403, format!("Permission check failed (/, Sys.Modify for modifying tag '{tag}')")));
+            assert_eq!((answer.status, answer.reason), expected, "{access} {tags}");
+            assert_eq!(lab.by("root@pam!t=s").ask("PUT", CONFIG, &format!("tags={tags}")).status, 200, "root may");
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_hot_plugged_waits_and_the_call_succeeds() {
     in_every_release(|| {
         let mut lab = running();

@@ -168,7 +168,7 @@ fn observation() -> Json {
             "complete": { "type": "boolean" }, "quorate": { "type": "boolean" },
             "nodes": list(object(&["name", "online"], json!({ "name": text(), "online": { "type": "boolean" } }))),
             "guests": list(guest), "unlisted": list(object(&["cause", "vmid"], json!({ "cause": cause(), "vmid": vmid() }))),
-            "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(),
+            "unmanaged": { "type": "integer", "minimum": 0 }, "notes": notes(), "tag_case": words(&observe::TagCase::WORDS),
         }),
     );
     head(&mut schema, "One reading of an environment (current.json)");

@@ -33,6 +33,7 @@ fn reads(guest: GuestPath, upid: Upid) -> Vec<Read> {
         Read::GuestPending(guest.clone()),
         Read::Snapshots(guest),
         Read::HaStatus,
+        Read::TagOptions,
         Read::NodeVersion(node("pve1")),
         Read::NodeTime(node("pve1")),
         Read::Certificates(node("pve1")),

@@ -269,17 +269,20 @@ fn meanings<'t>(truth: &'t Truth, texts: &'t BTreeMap<String, String>) -> impl I
     fields.filter_map(move |field| texts.get(field.word()).map(|text| (field, meaning(kind, field, text))))
 }
 
-/// The config is whole and right: of a guest with a text that nobody understands nothing at all is claimed.
+/// The config is whole and right: of a text that nobody understands nothing is claimed but the text itself.
 fn values(row: &ObservedGuest, truth: &Truth) -> Vec<Claim> {
     let known: Vec<(Field, Meaning)> = meanings(truth, &truth.config).filter(|(field, _)| *field != Field::Tags).collect();
-    let is_odd = known.iter().any(|(_, meaning)| *meaning == Meaning::Odd);
+    let odd = known.iter().filter(|(_, meaning)| *meaning == Meaning::Odd);
+    let odd = odd.filter_map(|(field, _)| Some((*field, truth.config.get(field.word())?.as_str().into()))).collect();
     let Reading::Read(config) = &row.config else {
         return vec![claim("config", "unread", false)];
     };
     let expected = Config::new(known.into_iter().filter_map(|(field, meaning)| Some((field, value(meaning)?))).collect());
+    let expected = expected.with_not_understood(odd);
     let of_field = |(field, value): &(Field, Value)| claim("config", field.word(), expected.get(*field) == Some(value));
     let mut claims: Vec<Claim> = config.values().iter().map(of_field).collect();
-    claims.push(claim("config", "understood", !is_odd));
+    let is_same = expected.all_not_understood() == config.all_not_understood();
+    claims.push(claim("config", if config.all_not_understood().is_empty() { "understood" } else { "not understood" }, is_same));
     claims.push(claim("config", "whole", expected == *config));
     claims
 }

@@ -11,7 +11,7 @@ use converger_core::desired::Scope;
 use converger_core::failure::Code;
 use converger_core::guest::{Kind, RunState};
 use converger_core::normalize::{Effect, Field, Value};
-use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status};
+use converger_core::observe::{Ha, ObservedGuest, Pending, Reading, Status, TagCase};
 use converger_lab::{Act, Flavour, GuestSetting, Part, RequestFault, Setting, Twist};
 
 use crate::spine::read as take;
@@ -63,7 +63,7 @@ fn whole(way: &Way<()>, ids: &[u32]) -> Taken {
 
 /// A reading for guests that are declared stopped, or with config where that is asked for.
 fn declared(way: &Way<()>, id: u32, config: bool) -> Taken {
-    let need = Need { kind: Kind::Qemu, state: None, config };
+    let need = Need { kind: Kind::Qemu, state: None, config, tags: false };
     reading(way, &[id], &Needs::Declared([(vmid(id), need)].into())).unwrap_or_else(|unread| panic!("{unread}"))
 }
 
@@ -490,6 +490,18 @@ fn a_container_that_fails_after_it_was_written_may_have_been_written() {
         let pledge = Pledge::of(way, &write);
         assert_eq!(refused(call(way, Command::Write(write.clone()))), (Delivery::MayHaveRun, Cause::Other));
         assert!(matches!(pledge.kept(way, &write), Kept::Yes(_)));
+    });
+}
+
+#[test]
+fn a_tag_that_users_may_not_set_is_refused_for_what_it_is() {
+    in_every_release(LAB, |way| {
+        assert!(matches!(ask(way, Read::TagOptions), Ok(Event::TagOptions(options)) if options.tag_case == TagCase::Lowered));
+        let deny = "Permission check failed (/, Sys.Modify for modifying tag 'web')";
+        let twist = Some(Twist::Instead { status: 403, reason: deny.to_owned(), body: r#"{"data":null}"#.to_owned(), html: false });
+        way.lab().world.add_request_fault(RequestFault { method: Some("POST".to_owned()), twist, ..RequestFault::default() });
+        let start = Command::Write(Write::Start(path("pve1", Kind::Qemu, 100)));
+        assert_eq!(refused(call(way, start)), (Delivery::No, Cause::TagForbidden));
     });
 }
 

@@ -47,7 +47,7 @@ fn needs(rng: &mut Rng, scope: &[Vmid]) -> Needs {
         }
         let kind = if rng.one_in(4) { Kind::Lxc } else { Kind::Qemu };
         let state = rng.pick(&[None, Some(RunState::Running), Some(RunState::Stopped)]).copied().flatten();
-        needs.insert(*vmid, Need { kind, state, config: rng.one_in(2) });
+        needs.insert(*vmid, Need { kind, state, config: rng.one_in(2), tags: rng.one_in(4) });
     }
     Needs::Declared(needs)
 }

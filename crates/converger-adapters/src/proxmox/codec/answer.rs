@@ -236,6 +236,7 @@ fn cause(status: u16, said: &Said) -> Cause {
     match status {
         300..=399 => Cause::Redirected,
         401 => Cause::Unauthenticated,
+        403 if classify(&said.text) == Cause::TagForbidden => Cause::TagForbidden,
         403 => Cause::Forbidden,
         // Proxmox has no 404; whoever says so is somebody else.
         404..=406 | 501 => Cause::NotImplemented,

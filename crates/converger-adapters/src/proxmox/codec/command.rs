@@ -58,6 +58,8 @@ pub enum Read {
     Snapshots(GuestPath),
     /// What high availability believes of them, and whether it could fence.
     HaStatus,
+    /// The datacenter's rules for tags.
+    TagOptions,
     /// Which release a node runs, and what its clock says.
     NodeVersion(NodeName),
     NodeTime(NodeName),
@@ -261,6 +263,7 @@ fn encode_read(read: &Read) -> HttpRequest {
         Read::GuestPending(guest) => of_guest(Method::Get, guest, &["pending"], none),
         Read::Snapshots(guest) => of_guest(Method::Get, guest, &["snapshot"], none),
         Read::HaStatus => get(&["cluster", "ha", "status", "current"], none),
+        Read::TagOptions => get(&["cluster", "options"], none),
         Read::NodeVersion(node) => get(&["nodes", node.as_str(), "version"], none),
         Read::NodeTime(node) => get(&["nodes", node.as_str(), "time"], none),
         Read::Certificates(node) => get(&["nodes", node.as_str(), "certificates", "info"], none),
@@ -379,7 +382,8 @@ impl Read {
             | Self::User(_)
             | Self::Roles
             | Self::NextId(_)
-            | Self::HaStatus => None,
+            | Self::HaStatus
+            | Self::TagOptions => None,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::config::{self, GuestConfig};
 use super::field;
 use super::ha::{self, HaStatus};
 use super::object::{Object, UniqueMap};
+use super::options::{self, OptionsRow, TagOptions};
 use super::reason::{Cause, classify};
 use super::scalar::Scalar;
 use super::upid::Upid;
@@ -40,6 +41,7 @@ pub enum Event {
     User(User),
     Roles(Roles),
     Ha(HaStatus),
+    TagOptions(TagOptions),
     /// The clock of a node, seconds since 1970.
     NodeTime(u64),
     /// The identity of the cluster.
@@ -295,6 +297,7 @@ fn decode_read(read: &Read, answer: &HttpAnswer) -> Result<Event, Failure> {
         }),
         Read::Snapshots(_) => objects(answer).map(|rows| Event::Snapshots(snapshots(rows))),
         Read::HaStatus => objects(answer).map(|rows| Event::Ha(ha::ha_status(rows))),
+        Read::TagOptions => required(answer).and_then(|Object(row)| tag_options(answer, &row)).map(Event::TagOptions),
         Read::NodeTime(_) => required(answer).and_then(|Object(row)| time(answer, &row)).map(Event::NodeTime),
         Read::Certificates(_) => objects(answer).and_then(|rows: Vec<CertificateRow<'_>>| identity(answer, &rows)).map(Event::Identity),
         Read::TaskStatus(upid) => required(answer).and_then(|Object(row)| task_state(answer, upid, &row)).map(Event::Task),
@@ -669,6 +672,11 @@ fn snapshot(row: SnapshotRow<'_>) -> Option<Snapshot> {
 struct TimeRow<'a> {
     #[serde(borrow, default)]
     time: Scalar<'a>,
+}
+
+fn tag_options(answer: &HttpAnswer, row: &OptionsRow) -> Result<TagOptions, Failure> {
+    let odd = |option| Failure::malformed(Effect::None, answer.status, format!("the datacenter option `{option}` is not understood"));
+    options::tag_options(row).map_err(odd)
 }
 
 fn time(answer: &HttpAnswer, row: &TimeRow<'_>) -> Result<u64, Failure> {

@@ -36,6 +36,8 @@ pub enum Cause {
     Unauthenticated,
     /// The token may not do this.
     Forbidden,
+    /// The datacenter lets only `Sys.Modify` on `/` change this tag.
+    TagForbidden,
     /// A parameter is not acceptable.
     BadParameter,
     /// This server has no such call.
@@ -113,7 +115,7 @@ impl Cause {
             Self::ReadingTooSlow => Code::ReadingTooSlow,
             Self::Compressed => Code::AnswerCompressed,
             Self::Unauthenticated => Code::TokenRejected,
-            Self::Forbidden => Code::TokenForbidden,
+            Self::Forbidden | Self::TagForbidden => Code::TokenForbidden,
             Self::Interrupted => Code::AnswerInterrupted,
             Self::ClusterDown => Code::ClusterDown,
             Self::Malformed | Self::NotImplemented | Self::NotTls => Code::NotProxmox,
@@ -146,7 +148,8 @@ const NOT_READY: &str = "cluster not ready - no quorum?";
 const TASKS_LIST: &str = "/var/log/pve/tasks/";
 
 /// Parts of texts, each with what they amount to. The first that fits counts, so the narrow ones stand first.
-const TEXTS: [(&str, Cause); 39] = [
+const TEXTS: [(&str, Cause); 40] = [
+    ("Sys.Modify for modifying tag '", Cause::TagForbidden),
     ("RPCEnvironment init request failed", Cause::ClusterDown),
     ("hostname lookup '", Cause::NodeUnknown),
     (NOT_READY, Cause::NoQuorum),
@@ -218,6 +221,7 @@ impl Cause {
                 self,
                 Self::Unauthenticated
                     | Self::Forbidden
+                    | Self::TagForbidden
                     | Self::NotImplemented
                     | Self::NodeUnknown
                     | Self::ClusterDown
@@ -268,6 +272,7 @@ impl Cause {
             Self::Compressed => "compressed",
             Self::Unauthenticated => "unauthenticated",
             Self::Forbidden => "not-permitted",
+            Self::TagForbidden => "tag-not-permitted",
             Self::BadParameter => "bad-parameter",
             Self::NotImplemented => "not-implemented",
             Self::NodeUnreachable => "node-unreachable",
@@ -347,6 +352,7 @@ mod tests {
             ("received interrupt", Cause::TaskKilled),
             ("hostname lookup 'x' failed - failed to get address info for: x: Name or service not known", Cause::NodeUnknown),
             ("only root can set 'args' config", Cause::Forbidden),
+            ("Permission check failed (/, Sys.Modify for modifying tag 'web')\n", Cause::TagForbidden),
             ("", Cause::Other),
         ];
         for (text, cause) in texts {

@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use super::need::Wants;
 use crate::proxmox::client::{Distrust, Exchange, Fingerprint, REQUESTS_PER_NODE_MAX, Session, TokenId, Trust, Validity};
 use crate::proxmox::codec::{
-    Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Resource, Roles, User, UserId, Version,
+    Cause, Cluster, Command, Delivery, Event, Failure, HaStatus, Permissions, Read, Resource, Roles, TagOptions, User, UserId, Version,
 };
 use crate::proxmox::observe::{self, BegunWith, Need, Needs, Question, Taken, Unread};
 use crate::proxmox::time;
@@ -100,6 +100,8 @@ pub(super) struct Answers {
     pub(super) user: Result<User, Failure>,
     pub(super) roles: Result<Roles, Failure>,
     pub(super) ha: Result<HaStatus, Failure>,
+    /// The datacenter's rules for tags, where tags are declared.
+    pub(super) tag_options: Option<Result<TagOptions, Failure>>,
     pub(super) nodes: BTreeMap<NodeName, NodeSeen>,
     pub(super) reading: Result<Taken, Unread>,
     /// The guests that it is about.
@@ -202,11 +204,12 @@ async fn answers<E: Exchange>(
     let roles = roles(session).await;
     say("high availability and nodes");
     let ha = ha(session).await;
+    let tag_options = tag_options(asked, session).await;
     let nodes = nodes(session, cluster.as_ref().ok(), clock).await;
     let (guests, reading) = guests(asked, session, cluster.clone(), say).await;
     let asked = hidden(session, &guests, &reading, permissions.as_ref().ok()).await;
     let place = session.place().to_owned();
-    Answers { place, version, cluster, permissions, owner, user, roles, ha, nodes, reading, guests, asked }
+    Answers { place, version, cluster, permissions, owner, user, roles, ha, tag_options, nodes, reading, guests, asked }
 }
 
 async fn permissions<E: Exchange>(session: &Session<E>, read: Read) -> Result<Permissions, Failure> {
@@ -243,6 +246,15 @@ async fn ha<E: Exchange>(session: &Session<E>) -> Result<HaStatus, Failure> {
         Event::Ha(status) => Ok(status),
         other => Err(other.unexpected()),
     }
+}
+
+async fn tag_options<E: Exchange>(asked: &Asked<'_>, session: &Session<E>) -> Option<Result<TagOptions, Failure>> {
+    asked.wants.filter(|wants| !wants.tags().is_empty())?;
+    Some(match session.call(&Command::Read(Read::TagOptions)).await {
+        Ok(Event::TagOptions(options)) => Ok(options),
+        Ok(other) => Err(other.unexpected()),
+        Err(failure) => Err(failure),
+    })
 }
 
 /// Each node that is online. One that is not would only be waited for.
@@ -288,7 +300,7 @@ async fn guests<E: Exchange>(
 
 /// What is looked at of a guest: what its config holds, and what waits in it.
 fn config_of(row: &Resource) -> Need {
-    Need { kind: row.kind, state: None, config: true }
+    Need { kind: row.kind, state: None, config: true, tags: false }
 }
 
 /// What the token may do on guests of which neither the dump nor the list says anything.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use converger_core::desired::{Desired, DesiredGuest, Restart};
 use converger_core::guest::{Kind, RunState, Vmid};
-use converger_core::normalize::Field;
+use converger_core::normalize::{Field, Value, Words};
 
 /// What is done to an environment, as far as privileges tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,17 +125,25 @@ impl Verb {
 
 /// What a declared state can come to ask for, and of which guests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wants(BTreeMap<Verb, BTreeSet<Vmid>>);
+pub struct Wants {
+    verbs: BTreeMap<Verb, BTreeSet<Vmid>>,
+    tags: BTreeSet<Box<str>>,
+}
 
 impl Wants {
     /// Of every declared guest reading, and what its plans can be made of.
     #[must_use]
     pub fn of(desired: &Desired) -> Self {
-        let mut wants = Self(BTreeMap::from([(Verb::Read, BTreeSet::new())]));
+        let mut wants = Self { verbs: BTreeMap::from([(Verb::Read, BTreeSet::new())]), tags: BTreeSet::new() };
         for guest in desired.guests() {
             for verb in verbs(guest) {
-                wants.0.entry(verb).or_default().insert(guest.vmid);
+                wants.verbs.entry(verb).or_default().insert(guest.vmid);
             }
+            let declared = guest.config.iter().filter_map(|setting| match &setting.wanted {
+                Some(Value::Tags(tags)) => Some(tags),
+                _ => None,
+            });
+            wants.tags.extend(declared.flat_map(Words::iter).map(Into::into));
         }
         wants
     }
@@ -143,7 +151,13 @@ impl Wants {
     /// The guests of which a verb is wanted; `None`: of none.
     #[must_use]
     pub fn guests(&self, verb: Verb) -> Option<&BTreeSet<Vmid>> {
-        self.0.get(&verb)
+        self.verbs.get(&verb)
+    }
+
+    /// All declared tags.
+    #[must_use]
+    pub fn tags(&self) -> &BTreeSet<Box<str>> {
+        &self.tags
     }
 }
 

@@ -101,7 +101,7 @@ fn section(world: &mut World, call: &Call, backup: Option<&Backup>) -> Result<Se
 fn written(world: &mut World, kind: Kind, key: &str, value: &str) -> String {
     let flavour = world.flavour;
     match (kind, key) {
-        (_, "tags") => update::tags(value),
+        (_, "tags") => update::tags(&world.options, value),
         (_, "description") => value.trim_end().to_owned(),
         (Kind::Qemu, key) if is_card_key(key) => update::card(key, value, flavour, &mut world.random),
         (Kind::Lxc, key) if is_card_key(key) => update::container_card(key, value, flavour, &mut world.random),

@@ -1,0 +1,33 @@
+//! `/cluster/options`: the rules of the datacenter for tags.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::api::Call;
+use crate::respond::{Data, Fail};
+use crate::schema::split_list;
+use crate::world::World;
+
+/// Without `Sys.Audit` on `/` only the style is shown.
+pub(super) fn read(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    let mut shown = world.options.shown();
+    if !world.access.has(&call.who, "/", "Sys.Audit") {
+        shown.retain(|key, _| key == "tag-style");
+    }
+    let seen = world.tags_seen_by(&call.who);
+    let is_privileged = world.access.has(&call.who, "/", "Sys.Modify");
+    shown.insert("allowed-tags".to_owned(), json!(world.options.offered(&seen, is_privileged)));
+    Ok(Value::Object(shown).into())
+}
+
+pub(super) fn update(world: &mut World, call: &Call) -> Result<Data, Fail> {
+    crate::api::need_quorum(world, &call.entry)?;
+    for key in call.text("delete").map(|text| split_list(text).collect::<BTreeSet<_>>()).unwrap_or_default() {
+        world.options.remove(key);
+    }
+    for (key, value) in call.values.iter().filter(|(key, _)| key != "delete") {
+        world.options.set(key, value).map_err(|text| Fail::param(key, text))?;
+    }
+    Ok(Data::null())
+}

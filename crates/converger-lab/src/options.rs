@@ -1,0 +1,128 @@
+//! What is set for the whole datacenter, as far as it decides about tags.
+//!
+//! What never enters here: who is asking, and how an answer looks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value, json};
+
+use crate::schema::split_list;
+
+/// The keys that this lab keeps, each with the parts that its property may have.
+const PARTS: [(&str, &[&str]); 3] = [
+    ("registered-tags", &[]),
+    ("tag-style", &["case-sensitive", "color-map", "ordering", "shape"]),
+    ("user-tag-access", &["user-allow", "user-allow-list"]),
+];
+
+/// The words for who may set which tags.
+const USER_ALLOW: [&str; 4] = ["existing", "free", "list", "none"];
+
+/// The options of a datacenter, as they were written.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DatacenterOptions(BTreeMap<String, String>);
+
+impl DatacenterOptions {
+    /// Sets one option.
+    ///
+    /// # Errors
+    /// What is wrong with it, in the words of Proxmox.
+    pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let (_, parts) = PARTS.iter().find(|(own, _)| *own == key).ok_or("property is not defined in schema")?;
+        if !parts.is_empty() {
+            for (name, text) in pairs(value) {
+                if !parts.contains(&name) {
+                    let unknown = "property is not defined in schema and the schema does not allow additional properties";
+                    return Err(format!("invalid format - format error\n{name}: {unknown}\n"));
+                }
+                if name == "user-allow" && !USER_ALLOW.contains(&text) {
+                    let words = USER_ALLOW.join(", ");
+                    return Err(format!(
+                        "invalid format - format error\n{name}: value '{text}' does not have a value in the enumeration '{words}'\n"
+                    ));
+                }
+            }
+        }
+        self.0.insert(key.to_owned(), value.to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn remove(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+
+    /// Whether tags keep the case of their letters.
+    pub(crate) fn keeps_case(&self) -> bool {
+        self.part("tag-style", "case-sensitive").is_some_and(|text| text == "1")
+    }
+
+    /// Tags as Proxmox stores them: each once, sorted, joined by semicolons.
+    pub(crate) fn stored_tags(&self, value: &str) -> String {
+        let stored = |tag: &str| if self.keeps_case() { tag.to_owned() } else { tag.to_ascii_lowercase() };
+        let tags: BTreeSet<String> = split_list(value).map(stored).collect();
+        tags.into_iter().collect::<Vec<_>>().join(";")
+    }
+
+    /// Whether somebody without `Sys.Modify` on `/` may add or remove a tag. `seen` are the tags of the guests that they may audit.
+    pub(crate) fn allows(&self, tag: &str, seen: &BTreeSet<&str>) -> bool {
+        let mode = self.part("user-tag-access", "user-allow").unwrap_or("free");
+        let is_listed = mode != "none" && self.list("user-tag-access", "user-allow-list").any(|own| own == tag);
+        let is_seen = mode == "existing" && seen.contains(tag);
+        !self.registered().any(|own| own == tag) && (mode == "free" || is_listed || is_seen)
+    }
+
+    /// The tags that Proxmox offers to a caller: those of the list, those in use where these count, and for the privileged all registered ones.
+    pub(crate) fn offered<'t>(&'t self, seen: &BTreeSet<&'t str>, is_privileged: bool) -> BTreeSet<&'t str> {
+        let mode = self.part("user-tag-access", "user-allow").unwrap_or("free");
+        let mut tags = BTreeSet::new();
+        if mode != "none" || is_privileged {
+            tags.extend(self.list("user-tag-access", "user-allow-list"));
+        }
+        if matches!(mode, "free" | "existing") || is_privileged {
+            tags.extend(seen);
+        }
+        if is_privileged {
+            tags.extend(self.registered());
+        } else {
+            tags.retain(|tag| self.registered().all(|own| own != *tag));
+        }
+        tags
+    }
+
+    /// As `GET /cluster/options` shows them: properties as objects and lists of tags as lists.
+    pub(crate) fn shown(&self) -> Map<String, Value> {
+        let mut shown = Map::new();
+        for (key, value) in &self.0 {
+            let parts = match key.as_str() {
+                "registered-tags" => json!(self.registered().collect::<Vec<_>>()),
+                _ => Value::Object(pairs(value).map(|(name, text)| (name.to_owned(), part_shown(name, text))).collect()),
+            };
+            shown.insert(key.clone(), parts);
+        }
+        shown
+    }
+
+    fn registered(&self) -> impl Iterator<Item = &str> {
+        self.0.get("registered-tags").into_iter().flat_map(|text| split_list(text))
+    }
+
+    fn list(&self, key: &str, part: &str) -> impl Iterator<Item = &str> {
+        self.part(key, part).into_iter().flat_map(split_list)
+    }
+
+    fn part(&self, key: &str, part: &str) -> Option<&str> {
+        pairs(self.0.get(key)?).find(|(name, _)| *name == part).map(|(_, text)| text)
+    }
+}
+
+fn part_shown(name: &str, text: &str) -> Value {
+    match name {
+        "user-allow-list" => json!(split_list(text).collect::<Vec<_>>()),
+        "case-sensitive" => json!(u8::from(text == "1")),
+        _ => json!(text),
+    }
+}
+
+fn pairs(value: &str) -> impl Iterator<Item = (&str, &str)> {
+    value.split(',').filter_map(|pair| pair.split_once('='))
+}
