@@ -293,7 +293,7 @@ fn without_pvestatd_run_states_and_pauses_are_those_of_the_node_and_people_are_t
                 let paused = declared(way, 102, false);
                 assert_eq!(
                     (state(&paused, 102).as_str(), reasons(&paused)),
-                    ("run-state-unclear", vec![Reason::RunStateUnclear, Reason::ReportLate])
+                    ("run-state-unclear", vec![Reason::ReportLate, Reason::RunStateUnclear])
                 );
                 way.lab().act(Act::Say(102, "running".to_owned()));
                 assert_eq!(state(&declared(way, 102, false), 102), "running");

@@ -197,7 +197,6 @@ const REACHED: &[(&str, &[&str])] = &[
             "node-offline",
             "node-silent",
             "no-answer",
-            "status-not-reported",
             "run-state-unclear",
             "not-permitted",
             "moved-while-read",

@@ -15,7 +15,7 @@ pub enum Reason {
     NodeSilent,
     /// Its node answers, and about it there came no answer.
     NoAnswer,
-    /// The cluster has no run-state of it, or not yet.
+    /// Its node lists it and does not say whether it runs.
     NotReported,
     /// Its run-state is neither running nor stopped.
     RunStateUnclear,
@@ -120,7 +120,7 @@ impl Reason {
             Self::NoAnswer => {
                 "look at these guests on their node: what they wait for may be a storage, a task or a process that hangs, or the node is busy"
             }
-            Self::NotReported => "wait half a minute; if it stays so, look at pvestatd on the node",
+            Self::NotReported => "take a new reading; if it stays so, look at the guest on its node",
             Self::RunStateUnclear => "look at the guest: it is neither running nor stopped, and is left alone until it is one of them",
             Self::NotPermitted => {
                 "let the token see the guest, on a node: pveum acl modify /vms/<vmid> --users <user> --tokens <token> --roles PVEAuditor"

@@ -39,7 +39,7 @@ pub(super) fn of_rows<'r>(
             (Reason::NodeListUnread, Some(said)) => {
                 format!("node {node} does not list its guests ({said}); unknown on it: {}", listed(&ids))
             }
-            (Reason::NotReported, _) => format!("node {node} has not reported yet what they do: {}", listed(&ids)),
+            (Reason::NotReported, _) => format!("node {node} does not say whether they run: {}", listed(&ids)),
             _ => format!("node {node} is offline; unknown on it: {}", listed(&ids)),
         };
         Some(Note::of_all(reason, text))
