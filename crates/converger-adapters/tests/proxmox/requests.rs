@@ -50,6 +50,7 @@ fn reads() -> Vec<Read> {
         Read::TagOptions,
         Read::NodeVersion(node("n1")),
         Read::NodeTime(node("n1")),
+        Read::Certificates(node("n1")),
         Read::TaskStatus(upid),
     ];
     reads.push(Read::Tasks { node: node("n1"), vmid });
