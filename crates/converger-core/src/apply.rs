@@ -15,6 +15,7 @@ mod history;
 mod id;
 mod operation;
 mod outcome;
+mod own_write;
 pub mod promise;
 mod write;
 
@@ -32,6 +33,7 @@ pub use history::{History, Illegal, Progress, Resolved, Sending, is_remark, is_s
 pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
 pub use operation::{Guards, Operation, Source, Target};
 pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
+pub use own_write::own_writes;
 pub use write::{write_operation, write_outcome};
 
 /// The schema id of a stored operation.

@@ -125,7 +125,8 @@ fn driven(arguments: &Apply, ground: Ground, mode: Mode, saved: Option<&saved::S
         _ => spine::take(proxmox.with_needs(needs()?), &environment, &ground.desired.scope())?.1,
     };
     // Whatever could not be found out, because the run is being left, keeps its guest.
-    let remembered = memory.remembered(&environment)?;
+    let mut remembered = memory.remembered(&environment)?;
+    remembered.writes = memory.writes(&environment, spine::undeclared_pending(&ground.desired, &report.reading))?;
     // It outweighs a refusal: what is refused is known.
     let is_held = is_held(&recovered, &remembered, &ground.desired);
     let is_new = |history: &&History| !recovered.operations().iter().any(|told| told.operation.id == *history.id());

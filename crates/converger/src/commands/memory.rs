@@ -5,9 +5,9 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 
 use converger_adapters::proxmox::observe::LIST_AGE_MS_MAX;
-use converger_core::apply::Illegal;
+use converger_core::apply::{History, Illegal};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_store::{Batch, EnvironmentLock, LockError, OpenError, Receipt, Refused, Remembered, SqliteStore, Store as _, StoreError};
@@ -61,6 +61,12 @@ pub(super) fn glance(config: &Config, environment: &EnvironmentName) -> Result<R
     })
 }
 
+/// What was carried out on these guests, newest first, without touching anything.
+pub(super) fn glance_writes(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<History>, Stop> {
+    let Ok(directory) = state::directory(config.state.as_deref()) else { return Ok(Vec::new()) };
+    converger_store::glance_writes(&directory, environment, guests).map_err(|error| unreadable(&error))
+}
+
 /// Since when a change may not be in the list of the cluster yet.
 fn since_ms() -> u64 {
     state::now_ms().saturating_sub(LIST_AGE_MS_MAX)
@@ -70,6 +76,14 @@ impl Memory {
     /// The same of the store that is open.
     pub(super) fn remembered(&self, environment: &EnvironmentName) -> Result<Remembered, Stop> {
         self.wait(self.store.remembered(environment.clone(), since_ms())).map_err(|error| failed(&error))
+    }
+
+    /// What was carried out on these guests, newest first.
+    pub(super) fn writes(&self, environment: &EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<History>, Stop> {
+        if guests.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.wait(self.store.writes(environment.clone(), guests)).map_err(|error| failed(&error))
     }
 
     /// One process drives an environment (design 6.23), as long as it has this.

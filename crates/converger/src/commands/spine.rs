@@ -8,9 +8,9 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_adapters::proxmox::{self, Proxmox, ProxmoxError, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer};
-use converger_core::apply::History;
+use converger_core::apply::{History, own_writes};
 use converger_core::artifact::Provenance;
-use converger_core::desired::{self, Desired, NotNarrowed, Scope};
+use converger_core::desired::{self, Desired, DesiredGuest, NotNarrowed, Scope};
 use converger_core::document::TEXT_BYTES_MAX;
 use converger_core::failure::Code;
 use converger_core::guest::{EnvironmentName, Vmid};
@@ -70,6 +70,10 @@ pub(super) fn judge(source: &Source, choice: &Choice) -> Result<Outcome, Stop> {
     let _ = write!(anstream::stderr(), "{}", screen::err(&told));
     let needs = Needs::of(desired).afresh(&remembered.changed);
     let seen = read(&source.look, &ground.config, desired.environment(), &desired.scope(), needs)?;
+    let undeclared = undeclared_pending(desired, &seen.observation);
+    if seen.provenance == Provenance::Live && !undeclared.is_empty() {
+        remembered.writes = memory::glance_writes(&ground.config, desired.environment(), &undeclared)?;
+    }
     Ok(judged(ground, seen, remembered))
 }
 
@@ -80,13 +84,26 @@ pub(super) fn judged(ground: Ground, seen: Seen, remembered: Remembered) -> Outc
         config.circumstances.freeze = Some(format!("{} (by {})", freeze.reason, freeze.by));
     }
     let rules = match seen.provenance {
-        Provenance::Live => config.rules.with_host(host::own()).with_grips(grips(&remembered)),
+        Provenance::Live => {
+            let own_writes = own_writes(&remembered.writes, &seen.observation);
+            config.rules.with_host(host::own()).with_grips(grips(&remembered)).with_own_writes(own_writes)
+        }
         // A recording is planned alike on every machine.
         Provenance::Replay => config.rules,
     };
     let plan = plan::plan(Arc::new(desired), Arc::new(seen.observation), Arc::new(rules));
     let judged = safety::judge(plan, config.limits, config.circumstances);
     Outcome { judged, origin: config.origin, provenance: seen.provenance }
+}
+
+/// Guests on which changes wait for the next start that are not declared: whether this program wrote them is asked of the journal.
+pub(super) fn undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
+    let has_undeclared = |guest: &&DesiredGuest| {
+        let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().read());
+        let is_declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
+        pending.is_some_and(|pending| pending.iter().any(|entry| !is_declared(entry.key())))
+    };
+    desired.guests().iter().filter(has_undeclared).map(|guest| guest.vmid).collect()
 }
 
 /// Guests that are left alone: people hold them, or an operation on them is under way, or it is not known what became of one.
