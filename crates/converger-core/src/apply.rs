@@ -16,6 +16,7 @@ mod id;
 mod names;
 mod operation;
 mod outcome;
+mod own_write;
 pub mod promise;
 mod write;
 
@@ -34,6 +35,7 @@ pub use id::{BootId, IdempotencyKey, OperationId, RunId, TaskId, Word};
 pub use names::{EnvironmentNames, NameConflict, binding_conflict};
 pub use operation::{Guards, Operation, Source, Target};
 pub use outcome::{End, Evidence, Fact, Findings, Outcome, Release, Resolution};
+pub use own_write::own_writes;
 pub use write::{write_operation, write_outcome};
 
 /// The schema id of a stored operation.

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::desired::{DesiredGuest, Scope};
 use crate::guest::{Identity, Vmid};
-use crate::normalize::{Value, Words};
-use crate::observe::{ObservedGuest, Reading};
+use crate::normalize::{Field, Value, Words};
+use crate::observe::{ObservedGuest, Pending, Reading};
 use crate::refusal::Refusal;
 
 /// The tag by which people keep this program away from a guest.
@@ -29,6 +29,28 @@ pub struct Rules {
     /// Left out where there are none, so that a plan does not depend on whether anything is remembered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     grips: Vec<Grip>,
+    /// Left out where there are none, as grips are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    own_writes: Vec<OwnWrite>,
+}
+
+/// A pending change of a guest that this program wrote itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct OwnWrite {
+    /// The field.
+    pub field: Field,
+    /// The value that waits, as a plan shows it; none for a removal.
+    pub value: Option<String>,
+    /// The guest.
+    pub vmid: Vmid,
+}
+
+impl OwnWrite {
+    /// The pending change of a field of a guest to this value, or its removal.
+    #[must_use]
+    pub fn new(vmid: Vmid, field: Field, value: Option<&Value>) -> Self {
+        Self { field, value: value.map(ToString::to_string), vmid }
+    }
 }
 
 /// A guest that is left alone: somebody said so, or it is not known what became of an operation on it.
@@ -187,7 +209,14 @@ impl Rules {
         let lower = |words: Vec<String>, built_in: &str| {
             sorted(words.iter().map(|word| word.to_ascii_lowercase()).chain([built_in.into()]).collect())
         };
-        Self { ids: sorted(ids), names: lower(names, NAME_PREFIX), tags: lower(tags, TAG), host: Host::default(), grips: Vec::new() }
+        Self {
+            ids: sorted(ids),
+            names: lower(names, NAME_PREFIX),
+            tags: lower(tags, TAG),
+            host: Host::default(),
+            grips: Vec::new(),
+            own_writes: Vec::new(),
+        }
     }
 
     /// The same, and the guest that this program runs in.
@@ -208,6 +237,26 @@ impl Rules {
     pub fn with_grips_in(self, scope: &Scope, mut grips: Vec<Grip>) -> Self {
         grips.retain(|grip| scope.has(grip.vmid));
         self.with_grips(grips)
+    }
+
+    /// The same, and pending changes that this program wrote itself.
+    #[must_use]
+    pub fn with_own_writes(self, own_writes: Vec<OwnWrite>) -> Self {
+        Self { own_writes: sorted(own_writes), ..self }
+    }
+
+    /// Pending changes that this program wrote itself.
+    #[must_use]
+    pub fn own_writes(&self) -> &[OwnWrite] {
+        &self.own_writes
+    }
+
+    /// Whether this program wrote a pending change itself.
+    #[must_use]
+    pub fn is_own_write(&self, vmid: Vmid, pending: &Pending) -> bool {
+        let Pending::Known(field, value) = pending else { return false };
+        let is_same = |own: &OwnWrite| own.vmid == vmid && own.field == *field && own.value == value.as_ref().map(ToString::to_string);
+        self.own_writes.iter().any(is_same)
     }
 
     /// Who has this guest, if somebody does.

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::error::RuntimeError;
 use crate::event::RunEvent;
 use crate::executor::{EnvironmentActuator, EnvironmentExecutor, publish_to};
-use crate::reader::{EnvironmentReader, Observed};
+use crate::reader::{EnvironmentReader, Observed, find_undeclared_pending};
 use crate::record::{self, RunRecord};
 use crate::report::HeldBefore;
 use crate::run::{Run, RunRequest};
@@ -150,6 +150,7 @@ impl Environment {
             _ => reader.observe_live(&proxmox, &scope).await?,
         };
         let mut conditions = state.load_conditions(reader.name()).await?;
+        conditions.writes = state.load_operations(reader.name(), find_undeclared_pending(&request.desired, &report.reading)).await?;
         let in_flight = take_in_flight(&mut conditions, &recovered);
         self.publish_held(&conditions, &recovered);
         let held_before = find_held(&recovered, &conditions, &scope);

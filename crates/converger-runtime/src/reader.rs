@@ -8,12 +8,12 @@ use converger_adapters::proxmox::observe::Needs;
 use converger_adapters::proxmox::{Proxmox, Report};
 use converger_adapters::replay::Replay;
 use converger_adapters::{ObserveError, Observer as _};
-use converger_core::apply::History;
+use converger_core::apply::{History, own_writes};
 use converger_core::approve::Mode;
 use converger_core::artifact::Provenance;
-use converger_core::desired::{Desired, Scope};
+use converger_core::desired::{Desired, DesiredGuest, Scope};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::observe::Scoped;
 use converger_core::plan;
 use converger_core::policy::{Grip, GripBy};
@@ -177,6 +177,10 @@ impl EnvironmentReader {
             }
             ObservationSource::Recording(_) => self.observe(&desired.scope(), Needs::of(&desired), source).await?,
         };
+        let undeclared = find_undeclared_pending(&desired, &observed.observation);
+        if observed.provenance == Provenance::Live && !undeclared.is_empty() {
+            conditions.writes = state_dir::peek_operations(&self.config, &self.name, &undeclared)?;
+        }
         Ok(self.judge(desired, observed, &conditions))
     }
 
@@ -190,13 +194,26 @@ impl EnvironmentReader {
         }
         let rules = config.rules.clone();
         let rules = match observed.provenance {
-            Provenance::Live => rules.with_host(machine::own()).with_grips_in(&desired.scope(), guest_blocks(conditions)),
+            Provenance::Live => {
+                let own_writes = own_writes(&conditions.writes, &observed.observation);
+                rules.with_host(machine::own()).with_grips_in(&desired.scope(), guest_blocks(conditions)).with_own_writes(own_writes)
+            }
             Provenance::Replay => rules,
         };
         let plan = plan::plan(Arc::new(desired), Arc::new(observed.observation), Arc::new(rules));
         let judged = safety::judge(plan, config.limits, circumstances);
         Planned { judged, origin: config.origin.clone(), provenance: observed.provenance }
     }
+}
+
+/// Guests with pending changes that are not declared. The journal tells whether this program wrote them.
+pub(crate) fn find_undeclared_pending(desired: &Desired, observation: &Scoped) -> Vec<Vmid> {
+    let has_undeclared = |guest: &&DesiredGuest| {
+        let pending = observation.find(guest.vmid).and_then(|row| row.pending.as_ref().read());
+        let is_declared = |key: &str| guest.config.iter().any(|setting| setting.field.word() == key);
+        pending.is_some_and(|pending| pending.iter().any(|entry| !is_declared(entry.key())))
+    };
+    desired.guests().iter().filter(has_undeclared).map(|guest| guest.vmid).collect()
 }
 
 /// Guests that get no step: a person holds them, or an operation on them is in flight or unresolved.

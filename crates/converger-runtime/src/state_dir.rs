@@ -6,9 +6,9 @@ use std::error::Error as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use converger_core::apply::Illegal;
+use converger_core::apply::{History, Illegal};
 use converger_core::failure::Code;
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use converger_core::moment;
 use converger_core::refusal::Refusal;
 use converger_store::{
@@ -172,6 +172,17 @@ impl StateDirectory {
         self.inner.store.remembered(environment.clone()).await.map_err(|error| store_error(&error))
     }
 
+    /// The newest operations of these guests.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn load_operations(&self, environment: &EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<History>, RuntimeError> {
+        if guests.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.inner.store.writes(environment.clone(), guests).await.map_err(|error| store_error(&error))
+    }
+
     /// Takes the lock by which one process drives an environment. It never waits.
     ///
     /// # Errors
@@ -221,6 +232,15 @@ pub(crate) async fn wait_for_task<T>(task: JoinHandle<T>) -> T {
         Ok(result) => result,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Operations of these guests, newest first, read from the files alone, without touching anything (G5).
+///
+/// # Errors
+/// There is a store and it cannot be read.
+pub fn peek_operations(config: &Config, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<History>, RuntimeError> {
+    let Ok(directory) = locate_directory(config.state.as_deref()) else { return Ok(Vec::new()) };
+    converger_store::glance_writes(&directory, environment, guests).map_err(|error| unreadable_error(&error))
 }
 
 /// Conditions of an environment read from the files alone, without touching anything (G5). Without a store there are none; a store that cannot be

@@ -41,7 +41,7 @@ pub use lock::{EnvironmentLock, Holder, LockError};
 pub use memory::{Fault, MemoryStore};
 pub use place::{KEY_FILE, is_used, keeps};
 pub use query::{Filter, Head, Heads, KeyRow, LIST_MAX, Over, RunHistory, Said, Standing};
-pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance};
+pub use sqlite::{Fatal, Looked, OnFatal, Remembered, Settings, SqliteStore, glance, glance_writes};
 pub use tables::key_named_in;
 pub use write::{Batch, Receipt, Write};
 

@@ -43,7 +43,7 @@ use tables::Tables;
 use trouble::Trouble;
 use writer::{Answer, Job, Syncs, Writer};
 
-pub use glance::{Remembered, glance};
+pub use glance::{Remembered, glance, glance_writes};
 pub use look::Looked;
 pub(crate) use open::{FILE, NO_LINK};
 #[cfg(feature = "conformance")]

@@ -261,7 +261,7 @@ fn field_differs(operation: &Operation, change: &FieldChange, config: &ConfigRea
 
 /// Keys that wait for the next start and are not ours: any write or power change would apply them too (design 6.21).
 ///
-/// Ours is what waits with the declared value, and what this write was planned to replace.
+/// Ours is what waits with the declared value, what this program wrote in an earlier run, and what this write was planned to replace.
 fn foreign_pending(operation: &Operation, terms: &Terms, config: &ConfigRead) -> Option<Refusal> {
     let written: &[FieldChange] = match &operation.step.change {
         Change::ConfigSet(fields) => fields,
@@ -272,7 +272,7 @@ fn foreign_pending(operation: &Operation, terms: &Terms, config: &ConfigRead) ->
         let Some(rule) = normalize::rule_of(operation.guest.kind, *field) else { return false };
         let setting = terms.declared.iter().find(|setting| setting.field == *field);
         let is_declared = setting.is_some_and(|setting| normalize::is_met(rule, setting.wanted.as_ref(), value.as_ref()));
-        is_declared || written.iter().any(|change| change.field == *field)
+        is_declared || written.iter().any(|change| change.field == *field) || terms.rules.is_own_write(operation.guest.vmid, entry)
     };
     let foreign: Vec<String> = config.pending.iter().filter(|entry| !is_ours(entry)).map(|entry| entry.key().to_owned()).collect();
     (!foreign.is_empty()).then(|| Refusal::config_pending(foreign))

@@ -1,5 +1,6 @@
 //! What was stored is read back exactly or refused by name, and records follow each other in one order only.
 
+mod own_write;
 mod restart;
 
 use super::*;

@@ -15,10 +15,10 @@ use crate::approve::Mode;
 use crate::artifact::{Digest, catalogue_digest, write_body, write_judgement, write_observation};
 use crate::desired::{self, Desired};
 use crate::guest::Vmid;
-use crate::normalize::TABLE;
+use crate::normalize::{Field, TABLE};
 use crate::observe::{self, Scoped};
 use crate::plan::{PLANNER, plan};
-use crate::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, Rules};
+use crate::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, OwnWrite, Rules};
 use crate::safety::{Judged, judge};
 
 /// A part of what a decision rests on, or of what it came to.
@@ -266,7 +266,7 @@ impl Recalled {
     #[must_use]
     pub fn under(&self, rules: &Rules, limits: Limits) -> Self {
         let host = self.rules.host().cloned().unwrap_or_default();
-        let rules = rules.clone().with_host(host).with_grips(self.rules.grips().to_vec());
+        let rules = rules.clone().with_host(host).with_grips(self.rules.grips().to_vec()).with_own_writes(self.rules.own_writes().to_vec());
         Self { rules: Arc::new(rules), limits, ..self.clone() }
     }
 
@@ -318,6 +318,16 @@ struct ProtectRow {
     tags: Vec<String>,
     #[serde(default)]
     grips: Vec<GripRow>,
+    #[serde(default)]
+    own_writes: Vec<OwnWriteRow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OwnWriteRow {
+    field: String,
+    value: Option<String>,
+    vmid: u32,
 }
 
 #[derive(Deserialize)]
@@ -367,7 +377,13 @@ fn rules(bytes: &[u8]) -> Result<Rules, Irreproducible> {
         vmid(grip.vmid).map(|vmid| Grip { vmid, by })
     };
     let grips = row.protect.grips.into_iter().map(grip).collect::<Result<Vec<_>, _>>()?;
-    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_grips(grips);
+    let no_field = || unread(Piece::Rules, "it names a field that there is not".into());
+    let own_write = |own: OwnWriteRow| {
+        let field = Field::of_word(&own.field).ok_or_else(no_field)?;
+        vmid(own.vmid).map(|vmid| OwnWrite { field, value: own.value, vmid })
+    };
+    let own_writes = row.protect.own_writes.into_iter().map(own_write).collect::<Result<Vec<_>, _>>()?;
+    let rules = Rules::new(ids, row.protect.names, row.protect.tags).with_grips(grips).with_own_writes(own_writes);
     Ok(row.host.map_or_else(|| rules.clone(), |row| rules.clone().with_host(host(row))))
 }
 

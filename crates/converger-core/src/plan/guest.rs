@@ -171,7 +171,7 @@ fn guards(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rul
         refusals.push(Refusal::guest_held(tag));
     }
     refusals.extend(rules.grips_on(guest.vmid).map(Grip::refusal));
-    let foreign = foreign_pending(guest, row);
+    let foreign = foreign_pending(guest, row, rules);
     if !foreign.is_empty() {
         refusals.push(Refusal::config_pending(foreign));
     }
@@ -203,14 +203,18 @@ fn ha_owned(row: &ObservedGuest, steps: &[Step]) -> Option<Refusal> {
     refused.then(|| Refusal::ha_owned(ha.state.as_deref().unwrap_or("not known yet")))
 }
 
-/// Keys that wait for the next start and are not declared: any write or power step would apply them too.
-fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest) -> Vec<String> {
+/// Keys that wait for the next start, are not declared, and were not written by this program: any write or power step would apply them too.
+fn foreign_pending(guest: &DesiredGuest, row: &ObservedGuest, rules: &Rules) -> Vec<String> {
     let Reading::Read(pending) = &row.pending else { return Vec::new() };
     let is_declared = |entry: &&Pending| match entry {
         Pending::Known(field, _) => guest.config.iter().any(|setting| setting.field == *field),
         Pending::Other(_) => false,
     };
-    pending.iter().filter(|entry| !is_declared(entry)).map(|entry| entry.key().to_owned()).collect()
+    pending
+        .iter()
+        .filter(|entry| !is_declared(entry) && !rules.is_own_write(guest.vmid, entry))
+        .map(|entry| entry.key().to_owned())
+        .collect()
 }
 
 fn protected(guest: &DesiredGuest, row: &ObservedGuest, steps: &[Step], rules: &Rules) -> Option<Refusal> {

@@ -8,7 +8,7 @@ use crate::guest::{RunState, Vmid};
 use crate::normalize::{Field, Value};
 use crate::observe::{Observation, ObservedGuest, Pending, Reading, Status};
 use crate::plan::{Plan, Step, Verdict};
-use crate::policy::{HOLD_TAG, Own, Rules};
+use crate::policy::{HOLD_TAG, Own, OwnWrite, Rules};
 use crate::refusal::Refusal;
 
 /// A guarantee that a step of a guest can break.
@@ -160,7 +160,11 @@ impl Case<'_> {
     fn has_foreign_pending(&self, row: &ObservedGuest) -> bool {
         let Reading::Read(pending) = &row.pending else { return false };
         let is_declared = |key: &str| self.guest.config.iter().any(|setting| setting.field.word() == key);
-        pending.iter().any(|entry| !is_declared(entry.key()))
+        let is_own = |entry: &Pending| match entry {
+            Pending::Known(field, value) => self.rules.own_writes().contains(&OwnWrite::new(self.guest.vmid, *field, value.as_ref())),
+            Pending::Other(_) => false,
+        };
+        pending.iter().any(|entry| !is_declared(entry.key()) && !is_own(entry))
     }
 }
 

@@ -6,7 +6,8 @@ use converger_core::approve::Mode;
 use converger_core::artifact::Digest;
 use converger_core::evidence::{Decision, Irreproducible, Kept, Piece, keep, reproduce};
 use converger_core::guest::Vmid;
-use converger_core::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, Rules};
+use converger_core::normalize::{Field, Value};
+use converger_core::policy::{Circumstances, Grip, GripBy, Host, Limits, Mark, OwnWrite, Rules};
 use converger_core::safety::judge;
 use converger_core::testing::{Rng, some_config, understood};
 
@@ -65,7 +66,9 @@ fn recorded(case: &Case) -> Record {
             _ => (),
         }
     }
-    let mut rules: Rules = (*inputs.rules).clone().with_grips(grips);
+    let own_writes = inputs.desired.guests().iter().filter(|_| rng.one_in(8));
+    let own_writes = own_writes.map(|guest| OwnWrite::new(guest.vmid, Field::Cores, Some(&Value::Count(4)))).collect();
+    let mut rules: Rules = (*inputs.rules).clone().with_grips(grips).with_own_writes(own_writes);
     if rng.one_in(2) {
         let host = Host::new(["bc:24:11:00:00:01".into()], ["00112233-4455-6677-8899-AABBCCDDEEFF".into()]);
         let host = if rng.one_in(2) { host.with_device() } else { host.without([Mark::HardwareAddresses]) };

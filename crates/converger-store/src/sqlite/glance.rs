@@ -7,14 +7,14 @@ use std::io;
 use std::path::Path;
 
 use converger_core::apply::{EnvironmentNames, Freeze, History, Hold};
-use converger_core::guest::EnvironmentName;
+use converger_core::guest::{EnvironmentName, Vmid};
 use rusqlite::{Connection, OpenFlags};
 
 use super::tables::Tables;
 use super::trouble::Trouble;
 use super::{open, schema, snapshot, still, sums};
 use crate::tables::{Read as _, current};
-use crate::{OpenError, StoreError};
+use crate::{Filter, OpenError, StoreError};
 
 /// What a store remembers that decides about a plan: what keeps steps of it from being carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,33 @@ pub struct Remembered {
     pub unsettled: Vec<History>,
     /// Which cluster each environment name stands for, and former names.
     pub names: EnvironmentNames,
+    /// The operations of guests that have pending changes which nobody declares, newest first; read only where there are such guests.
+    pub writes: Vec<History>,
+}
+
+/// So many operations of one guest are looked at for what it was that wrote a pending change.
+const WRITES_MAX: u32 = 200;
+
+/// The newest operations of these guests, as the store in a directory has them. Where there is no store, none.
+///
+/// # Errors
+/// The file is not ours, of a later version, or cannot be read.
+pub fn glance_writes(directory: &Path, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<History>, OpenError> {
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_path_buf());
+    let place = directory.join(open::FILE);
+    let Some(Begun { connection, .. }) = begun(&place)? else { return Ok(Vec::new()) };
+    open::undamaged(&connection, &place)?;
+    let read = snapshot(&connection, |tables| writes(tables, environment, guests));
+    read.map_err(|trouble| OpenError::Failed { cause: trouble.of_reading(&place).to_string(), place })
+}
+
+fn writes(tables: &Tables<'_>, environment: &EnvironmentName, guests: &[Vmid]) -> Result<Vec<History>, Trouble> {
+    let mut histories = Vec::new();
+    for vmid in guests {
+        let filter = Filter { environment: Some(environment.clone()), vmid: Some(*vmid), ..Filter::default() };
+        histories.extend(tables.operations(&filter, WRITES_MAX)?);
+    }
+    Ok(histories)
 }
 
 /// What the store in a directory remembers of an environment. Where there is no store, nothing.
@@ -84,6 +111,7 @@ fn remembered(tables: &Tables<'_>, environment: &EnvironmentName) -> Result<Reme
         holds: tables.holds(environment)?,
         unsettled: tables.unsettled(environment)?,
         names: tables.names()?,
+        writes: Vec::new(),
     })
 }
 
@@ -130,6 +158,14 @@ fn escaped(byte: u8) -> String {
 }
 
 impl super::SqliteStore {
+    /// The newest operations of these guests.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn writes(&self, environment: EnvironmentName, guests: Vec<Vmid>) -> Result<Vec<History>, StoreError> {
+        self.read(move |tables| writes(tables, &environment, &guests)).await
+    }
+
     /// What is remembered of this environment.
     ///
     /// # Errors

@@ -1,0 +1,52 @@
+//! Which pending changes of a guest this program wrote itself, told by its journal.
+//!
+//! A value that was declared once stays pending until the guest restarts, also where its key is declared no more: it is then a change
+//! of this program and not one of somebody else.
+//!
+//! What never enters: who reads the journal.
+
+use super::history::History;
+use super::outcome::Outcome;
+use crate::action::{Change, FieldChange};
+use crate::guest::Identity;
+use crate::normalize::{self, Field, Value};
+use crate::observe::{Observation, ObservedGuest, Pending, Reading};
+use crate::policy::OwnWrite;
+
+/// The pending changes in a reading that this program wrote, by the histories of the guests, newest first.
+#[must_use]
+pub fn own_writes(newest_first: &[History], observation: &Observation) -> Vec<OwnWrite> {
+    let of_row = |row: &ObservedGuest| -> Vec<OwnWrite> {
+        let (Reading::Read(pending), Reading::Read(identity)) = (&row.pending, &row.identity) else { return Vec::new() };
+        let known = pending.iter().filter_map(|entry| match entry {
+            Pending::Known(field, value) => Some((*field, value.as_ref())),
+            Pending::Other(_) => None,
+        });
+        let own = known.filter(|(field, value)| is_own(newest_first, row, identity, *field, *value));
+        own.map(|(field, value)| OwnWrite::new(row.vmid, field, value)).collect()
+    };
+    observation.guests.iter().flat_map(of_row).collect()
+}
+
+/// The last write of the field that was carried out on this guest, which its birth marks tell from others of its id, wrote this value.
+fn is_own(newest_first: &[History], row: &ObservedGuest, identity: &Identity, field: Field, value: Option<&Value>) -> bool {
+    let has_marks = identity.marks().iter().any(|(_, mark)| mark.is_some());
+    let is_of_guest = |history: &&History| {
+        let target = &history.operation.guest;
+        target.vmid == row.vmid && target.kind == row.kind && target.identity.as_ref() == Some(identity)
+    };
+    let written = newest_first.iter().filter(is_of_guest).filter(|history| is_done(history)).find_map(|history| write_of(history, field));
+    let rule = normalize::rule_of(row.kind, field);
+    has_marks && rule.zip(written).is_some_and(|(rule, change)| normalize::is_met(rule, change.after.as_ref(), value))
+}
+
+fn is_done(history: &History) -> bool {
+    matches!(&history.ended, Some((Outcome::Done(_), _)))
+}
+
+fn write_of(history: &History, field: Field) -> Option<&FieldChange> {
+    match &history.operation.step.change {
+        Change::ConfigSet(fields) => fields.iter().find(|change| change.field == field),
+        _ => None,
+    }
+}
